@@ -1,0 +1,34 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A machine with an NVIDIA GPU takes the registry's CUDA build ("===" rules out a local "+cpu" build);
+# any other takes a CPU build where pip is configured with one.
+TORCH := $(shell command -v nvidia-smi >/dev/null 2>&1 && sed -n 's/^torch==\([^ ;]*\).*/torch===\1/p' requirements.lock)
+# Settings that Prefect reads when it is imported. Nothing here calls home.
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := 1
+
+.PHONY: demo test lint lock clean
+
+demo: $(VENV)/.installed
+	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
+
+test: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"fineweb-mask needs Python 3.11 or newer, not {sys.version.split()[0]}: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
+	touch $@
+
+# The one place where versions are decided: names and versions for every platform, no addresses.
+lock:
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	  --no-emit-index-url --no-annotate --no-header --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) workspaces build *.egg-info

@@ -1,0 +1,456 @@
+"""Measure the selection: the closed form against exact greedy, the paper's learner and two peers.
+
+Every table comes from one run on one machine, so only the ratios in it mean something elsewhere.
+
+    python -m benchmarks.selection quality --n 10000
+    python -m benchmarks.selection speed --n 50000
+    python -m benchmarks.selection learner --n 10000
+    python -m benchmarks.selection growth --sizes 10000 50000 200000
+    python -m benchmarks.selection memory --n 200000
+    python -m benchmarks.selection step --n 100000
+    python -m benchmarks.selection peers --n 3000 --peer-python path/to/python
+
+`peers` runs apricot-select and submodlib-py in the interpreter that is named, so that they may live in an
+environment of their own. Other vectors than the synthetic ones: `--vectors file.npz` with `features` (n, d)
+and `quality` (n,).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.synthetic import clustered
+from models.selection import SelectionSettings
+from models.selection.certificate import tightened_bound
+from models.selection.checks import checked_features, checked_quality
+from models.selection.objectives import Facility
+from models.selection.policy_gradient import gumbel_top_k
+from models.selection.problem import Problem
+from models.selection.scaling import Scaled, built_in_metrics, scale
+from models.selection.selector import SOLVERS
+
+METRICS = ("pairwise", "disf", "facility")
+
+
+@dataclass
+class Block:
+    """A block of documents with its objective, ready to be solved by any solver."""
+
+    problem: Problem
+    scaled: Scaled
+    graph_seconds: float  # building the lists of neighbours, which greedy does not need
+
+
+@dataclass
+class Measured:
+    """What one solver did."""
+
+    seconds: float
+    objective: float
+    gap: float | None
+    proof_seconds: float
+    peak_mib: int
+    mask: torch.Tensor
+
+
+class GoalReachedError(Exception):
+    """The learner is good enough to stop its clock."""
+
+
+@dataclass
+class Goal:
+    """Stop a solver once its objective is reached."""
+
+    objective: float
+
+    def __call__(self, _step: int, _seconds: float, objective: float) -> None:
+        """Look at one entry of the history."""
+        if objective >= self.objective:
+            raise GoalReachedError
+
+
+def vectors(arguments: argparse.Namespace, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    if arguments.vectors is None:
+        return clustered(n or arguments.n, arguments.d)
+    with np.load(arguments.vectors) as file:
+        return file["features"], file["quality"]
+
+
+def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettings, device: str) -> Block:
+    place = torch.device(device)
+    rows = checked_features(features, place)
+    budget = max(1, round(settings.select_ratio * rows.n))
+    generator = torch.Generator(place).manual_seed(settings.seed)
+    metrics = built_in_metrics(rows, settings, budget)
+    started = time.perf_counter()
+    for metric in metrics.values():
+        if isinstance(metric, Facility):
+            _ = metric.graph
+    synchronise(device)
+    graph_seconds = time.perf_counter() - started
+    combined = checked_quality(quality, rows.n, place)
+    scaled = scale(
+        rows,
+        combined,
+        settings,
+        metrics,
+        weights=settings.metric_weights,
+        budget=budget,
+        generator=generator,
+    )
+    return Block(Problem(rows, scaled.objective, settings, generator), scaled, graph_seconds)
+
+
+def synchronise(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def measure(block: Block, solver: str, *, prove: bool = True) -> Measured:
+    settings = block.problem.settings.model_copy(update={"solver": solver})
+    objective = block.problem.objective
+    device = objective.quality.device
+    generator = torch.Generator(device).manual_seed(settings.seed)
+    problem = Problem(block.problem.rows, objective, settings, generator)
+    started = time.perf_counter()
+    solution = SOLVERS[solver](problem)
+    synchronise(str(device))
+    seconds = time.perf_counter() - started
+    if solver == "mean_field":
+        seconds += block.graph_seconds
+    reached, gap = objective.value_of(solution.mask), None
+    random_objective = block.scaled.random_objective(settings.lamb)
+    started = time.perf_counter()
+    if prove and solution.relaxed is not None:
+        bound = tightened_bound(objective, solution.relaxed, solution.mask, random_objective)
+        if bound is not None:
+            gap = max(bound - reached, 0.0) / (bound - random_objective)
+    proof_seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return Measured(seconds, reached, gap, proof_seconds, peak, solution.mask)
+
+
+def show(title: str, header: list[str], table: list[list[str]]) -> None:
+    widths = [max(len(line[i]) for line in [header, *table]) for i in range(len(header))]
+    print(f"\n{title}")
+    for line in [header, ["-" * width for width in widths], *table]:
+        print("| " + " | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+    sys.stdout.flush()
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.4f}%"
+
+
+def quality(arguments: argparse.Namespace) -> None:
+    features, scores = vectors(arguments)
+    for metric in arguments.metrics:
+        table, of_greedy = [], []
+        for ratio in arguments.ratios:
+            for lamb in arguments.lambs:
+                settings = SelectionSettings(metrics=metric, lamb=lamb, select_ratio=ratio)
+                block = prepare(features, scores, settings, arguments.device)
+                ours, greedy = (measure(block, solver) for solver in ("mean_field", "greedy"))
+                low = block.scaled.random_objective(lamb)
+                best = max(ours.objective, greedy.objective) - low
+                share = (ours.objective - low) / best
+                of_greedy.append((ours.objective - low) / (greedy.objective - low))
+                table.append(
+                    [
+                        f"{ratio:g}",
+                        f"{lamb:g}",
+                        f"{ours.objective:.6f}",
+                        f"{greedy.objective:.6f}",
+                        percent(share),
+                        percent(ours.gap),
+                        f"{ours.seconds:.2f}",
+                        f"{ours.proof_seconds:.2f}",
+                        f"{greedy.seconds:.2f}",
+                    ]
+                )
+        header = ["ratio", "lamb", "mean_field", "greedy", "of the best", "gap", "s", "proof s", "greedy s"]
+        show(f"{metric}: objective on the range, n = {len(scores):,}", header, table)
+        lowest = min(float(line[4][:-1]) for line in table)
+        print(f"lowest share of the best: {lowest:.4f}%; mean of ours/greedy: {np.mean(of_greedy):.5f}")
+
+
+def speed(arguments: argparse.Namespace) -> None:
+    features, scores = vectors(arguments)
+    table = []
+    for metric in arguments.metrics:
+        settings = SelectionSettings(metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
+        block = prepare(features, scores, settings, arguments.device)
+        ours = measure(block, "mean_field")
+        greedy = measure(block, "greedy")
+        table.append(
+            [
+                metric,
+                f"{ours.objective:.6f}",
+                f"{greedy.objective:.6f}",
+                percent(ours.gap),
+                f"{ours.seconds:.2f}",
+                f"{ours.proof_seconds:.2f}",
+                f"{greedy.seconds:.2f}",
+                f"{greedy.seconds / ours.seconds:.1f}x",
+                f"{ours.peak_mib}",
+                f"{greedy.peak_mib}",
+            ]
+        )
+    header = [
+        "metric",
+        "mean_field",
+        "greedy",
+        "gap",
+        "s",
+        "proof s",
+        "greedy s",
+        "faster",
+        "MiB",
+        "greedy MiB",
+    ]
+    show(f"time at n = {len(scores):,}, ratio 0.1, lamb {arguments.lamb:g}", header, table)
+
+
+def learner(arguments: argparse.Namespace) -> None:
+    features, scores = vectors(arguments)
+    table = []
+    for metric in arguments.metrics:
+        learning = {"n_epochs": arguments.epochs, "log_every": 50}
+        settings = SelectionSettings(
+            metrics=metric, lamb=arguments.lamb, select_ratio=0.1, policy_gradient=learning
+        )
+        block = prepare(features, scores, settings, arguments.device)
+        ours = measure(block, "mean_field", prove=False)
+        low = block.scaled.random_objective(arguments.lamb)
+        goal = low + 0.99 * (ours.objective - low)
+        generator = torch.Generator(arguments.device).manual_seed(settings.seed)
+        problem = Problem(block.problem.rows, block.problem.objective, settings, generator)
+        problem.history.progress = Goal(goal)
+        with contextlib.suppress(GoalReachedError):
+            SOLVERS["policy_gradient"](problem)
+        step, seconds, objective = problem.history.entries[-1]
+        share = (objective - low) / (ours.objective - low)
+        table.append(
+            [
+                metric,
+                f"{ours.objective:.5f}",
+                f"{ours.seconds:.2f}",
+                f"{objective:.5f}",
+                percent(share),
+                f"{step}",
+                f"{seconds:.1f}",
+                f"{seconds / ours.seconds:.0f}x",
+            ]
+        )
+    header = ["metric", "mean_field", "s", "learner", "of ours", "steps", "learner s", "faster"]
+    show(f"the paper's learner until within 1%, n = {len(scores):,}", header, table)
+
+
+def growth(arguments: argparse.Namespace) -> None:
+    for metric in arguments.metrics:
+        seconds, table = [], []
+        for n in arguments.sizes:
+            settings = SelectionSettings(metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
+            features, scores = clustered(n, arguments.d)
+            block = prepare(features, scores, settings, arguments.device)
+            ours = measure(block, "mean_field")
+            seconds.append(ours.seconds)
+            table.append([f"{n:,}", f"{ours.seconds:.2f}", percent(ours.gap), f"{ours.peak_mib}"])
+        exponent = (
+            np.polyfit(np.log(arguments.sizes), np.log(seconds), 1)[0] if len(seconds) > 1 else math.nan
+        )
+        show(f"{metric}: time grows as n^{exponent:.2f}", ["n", "s", "gap", "peak MiB"], table)
+
+
+def memory(arguments: argparse.Namespace) -> None:
+    """One metric alone in this process, features in float16, so that its peak is its own."""
+    features, scores = clustered(arguments.n, arguments.d)
+    features = features.astype(np.float16)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    settings = SelectionSettings(metrics=arguments.metrics[-1], lamb=arguments.lamb, select_ratio=0.1)
+    block = prepare(features, scores, settings, arguments.device)
+    ours = measure(block, "mean_field")
+    dense = 4 * arguments.n**2 / 2**20
+    line = [
+        arguments.metrics[-1],
+        f"{ours.seconds:.1f}",
+        f"{block.graph_seconds:.1f}",
+        percent(ours.gap),
+        f"{ours.peak_mib}",
+        f"{before}",
+        f"{dense:.0f}",
+    ]
+    header = [
+        "metric",
+        "s",
+        "of it graph s",
+        "gap",
+        "peak MiB",
+        "to make the vectors MiB",
+        "dense greedy needs MiB",
+    ]
+    show(f"memory at n = {arguments.n:,}", header, [line])
+
+
+def step(arguments: argparse.Namespace) -> None:
+    features, scores = vectors(arguments)
+    table = []
+    for metric in arguments.metrics:
+        learning = {"n_epochs": arguments.epochs, "partial": 0.1, "log_every": 10**9}
+        settings = SelectionSettings(
+            metrics=metric, select_ratio=0.1, normalize="none", policy_gradient=learning
+        )
+        block = prepare(
+            features, scores, settings.model_copy(update={"metrics": "pairwise"}), arguments.device
+        )
+        rows, generator = block.problem.rows, block.problem.generator
+        metrics = built_in_metrics(rows, settings, block.problem.objective.budget)
+        objective = block.problem.objective
+        objective.metrics, objective.weights = metrics, {metric: 0.5}
+        problem = Problem(rows, objective, settings, generator)
+        started = time.perf_counter()
+        SOLVERS["policy_gradient"](problem)
+        synchronise(arguments.device)
+        per_step = (time.perf_counter() - started) / arguments.epochs
+        floor = _floor(
+            metric, rows.take(torch.arange(rows.n // 10, device=rows.device)), generator, arguments
+        )
+        table.append([metric, f"{1e3 * per_step:.1f}", f"{1e3 * floor:.1f}", f"{per_step / floor:.2f}"])
+    header = ["metric", "step ms", "product + sampling ms", "ratio"]
+    show(f"one policy-gradient step, n = {len(scores):,}, partial 0.1, 128 rollouts", header, table)
+
+
+def _floor(
+    metric: str, batch: torch.Tensor, generator: torch.Generator, arguments: argparse.Namespace
+) -> float:
+    """Time what a step cannot do without: drawing the masks, and the metric's matrix products."""
+    logits = torch.zeros(len(batch), device=batch.device)
+    repeats = max(2, arguments.epochs // 4)
+    started = time.perf_counter()
+    for _ in range(repeats):
+        masks = gumbel_top_k(logits, len(batch) // 10, 128, generator)
+        if metric == "pairwise":
+            masks.float() @ batch
+        elif metric == "disf":
+            for mask in masks[:16]:
+                z = batch[mask]
+                z.T @ z
+        else:
+            batch @ batch.T
+    synchronise(arguments.device)
+    seconds = (time.perf_counter() - started) / repeats
+    if metric != "disf":
+        return seconds
+    started = time.perf_counter()
+    for _ in range(repeats):
+        gumbel_top_k(logits, len(batch) // 10, 128, generator)
+    sampling = (time.perf_counter() - started) / repeats
+    return sampling + (seconds - sampling) * 8  # 16 of the 128 products were timed
+
+
+PEERS = {
+    "apricot-select": """
+import sys, time, numpy
+features, budget = numpy.load(sys.argv[1]), int(sys.argv[2])
+from apricot import FacilityLocationSelection
+start = time.perf_counter()
+similarity = numpy.clip(features @ features.T, 0, None).astype(numpy.float64)
+chosen = FacilityLocationSelection(budget, metric="precomputed", optimizer="lazy").fit(similarity).ranking
+""",
+    "submodlib-py": """
+import sys, time, numpy
+features, budget = numpy.load(sys.argv[1]), int(sys.argv[2])
+from submodlib import FacilityLocationFunction
+start = time.perf_counter()
+similarity = numpy.clip(features @ features.T, 0, None)
+function = FacilityLocationFunction(n=len(features), mode="dense", sijs=similarity, separate_rep=False)
+chosen = [i for i, _ in function.maximize(budget=budget, optimizer="LazyGreedy", show_progress=False)]
+""",
+}
+REPORT = """
+import json, resource
+seconds = time.perf_counter() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+print(json.dumps({"seconds": seconds, "chosen": [int(i) for i in chosen], "peak": peak}))
+"""
+
+
+def peers(arguments: argparse.Namespace) -> None:
+    """Facility location alone (lamb = 0), which is what the peers maximise."""
+    features, scores = vectors(arguments)
+    settings = SelectionSettings(metrics="facility", lamb=0.0, select_ratio=0.1)
+    block = prepare(features, scores, settings, arguments.device)
+    objective = block.problem.objective
+    table = []
+    for solver in ("mean_field", "greedy"):
+        ours = measure(block, solver)
+        name = f"fineweb-mask {solver}"
+        table.append(
+            [name, f"{ours.seconds:.2f}", f"{ours.objective:.5f}", percent(ours.gap), f"{ours.peak_mib}"]
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "features.npy"
+        np.save(path, features)
+        for name, code in PEERS.items():
+            command = [arguments.peer_python, "-c", code + REPORT, str(path), str(objective.budget)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                reason = done.stderr.strip().splitlines()[-1] if done.stderr else "no output"
+                missing = "ModuleNotFoundError" in reason
+                table.append([name, "not installed" if missing else reason[:60], "-", "-", "-"])
+                continue
+            answer = json.loads(done.stdout.strip().splitlines()[-1])
+            mask = torch.zeros(objective.n, dtype=torch.bool)
+            mask[answer["chosen"]] = True
+            value = objective.value_of(mask.to(arguments.device))
+            table.append([name, f"{answer['seconds']:.2f}", f"{value:.5f}", "-", f"{answer['peak']}"])
+    header = ["facility location", "s", "objective on the range", "gap", "peak MiB"]
+    show(f"peers at n = {len(scores):,}, ratio 0.1, lamb 0", header, table)
+
+
+TABLES = {
+    "quality": quality,
+    "speed": speed,
+    "learner": learner,
+    "growth": growth,
+    "memory": memory,
+    "step": step,
+    "peers": peers,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--n", type=int, default=10_000, help="documents")
+    parser.add_argument("--d", type=int, default=768, help="dimensions")
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=list(METRICS))
+    parser.add_argument("--lamb", type=float, default=0.1)
+    parser.add_argument("--lambs", nargs="+", type=float, default=[0.02, 0.1, 0.3, 0.5, 0.9])
+    parser.add_argument("--ratios", nargs="+", type=float, default=[0.05, 0.1, 0.3])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 50_000, 200_000])
+    parser.add_argument("--epochs", type=int, default=10_000, help="policy-gradient steps at most")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--vectors", help=".npz file with features and quality, instead of synthetic ones")
+    parser.add_argument("--peer-python", default=sys.executable, help="interpreter that has the peers")
+    arguments = parser.parse_args()
+    TABLES[arguments.table](arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""What counts as a document: column types, stable ids, the text hash, and the reasons to drop a row.
+
+Everything here works on one Arrow record batch at a time and knows nothing of files.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from models.schemas import FINEWEB, MEASURED, ROW
+from models.settings import IngestSettings
+
+CHARS_PER_TOKEN = 4.6
+"""English web text under the GPT-2 vocabulary; used only where a source has no token count."""
+
+
+class ColumnTypeError(ValueError):
+    """A column's type does not fit what it must hold."""
+
+
+def content_hash(text: str) -> bytes:
+    """Return the 16-byte BLAKE2b hash of a text, lower-cased and with runs of white space made one space."""
+    return hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
+
+
+def stable_id(source: str, source_row: int) -> str:
+    """Return the id of a document without one: a hash of its source file's name and its row in that file."""
+    digest = hashlib.blake2b(f"{source}\n{source_row}".encode(), digest_size=16).hexdigest()
+    return f"fineweb-mask:{digest}"
+
+
+def conform(batch: pa.RecordBatch, text_column: str, id_column: str, extra: Iterable[pa.Field]) -> pa.RecordBatch:
+    """Return `batch` with FineWeb's nine columns in their types, then the `extra` columns; missing ones are null.
+
+    Raises
+    ------
+    ColumnTypeError
+        If a column cannot be read as the type that FineWeb gives it.
+    """
+    source_names = {"text": text_column, "id": id_column}
+    columns = [_cast_column(batch, source_names.get(field.name, field.name), field) for field in FINEWEB]
+    columns += [_cast_column(batch, field.name, field) for field in extra]
+    return pa.record_batch(columns, schema=pa.schema([*FINEWEB, *extra]))
+
+
+def _cast_column(batch: pa.RecordBatch, name: str, field: pa.Field) -> pa.Array:
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    column = batch.column(name)
+    if column.type == field.type:
+        return column
+    is_text = pa.types.is_string(field.type)
+    if is_text and name not in ("id", "date") and not _holds_text(column.type):
+        raise ColumnTypeError(f"column {name!r} must hold text, its type is {column.type}")
+    try:
+        if is_text and _holds_text(column.type):  # invalid UTF-8 is found per row, later
+            return column.cast(pa.binary()).cast(pa.string(), safe=False)
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ColumnTypeError(f"column {name!r} of type {column.type} cannot be read as {field.type}: {error}") from error
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(
+        check(kind)
+        for check in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_null,
+        )
+    )
+
+
+class DocumentFilter:
+    """Decides row by row what is let in, for one shard, and counts every drop by its first reason.
+
+    Parameters
+    ----------
+    settings
+        The thresholds.
+    source
+        Name of the source file, from which missing ids are derived.
+    """
+
+    def __init__(self, settings: IngestSettings, source: str) -> None:
+        self.settings = settings
+        self.source = source
+        self.dropped: Counter[str] = Counter()
+        self.rows_in = 0
+        self.rows_kept = 0
+        self.tokens_in = 0
+        self.tokens_kept = 0
+        self.tokens_estimated = 0  # rows kept whose tokens were estimated from their length
+        self._seen: set[bytes] = set()
+
+    def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
+        """Return the kept rows of a conformed batch with `row`, ids and measures filled in.
+
+        Parameters
+        ----------
+        batch
+            Consecutive rows of the source file, as `conform` returns them.
+        problems
+            Per row, why it could not be read (string), or null; such a row is dropped for that reason.
+        """
+        self.tokens_in += int(token_counts(batch["token_count"], pc.binary_length(batch["text"])).sum())
+        first_source_row = self.rows_in
+        self.rows_in += batch.num_rows
+        source_rows = np.arange(first_source_row, self.rows_in)
+        if problems is not None and problems.null_count < len(problems):
+            self.dropped.update(problems.drop_null().to_pylist())
+            readable = pc.is_null(problems)
+            source_rows, batch = source_rows[readable.to_numpy(zero_copy_only=False)], batch.filter(readable)
+        for reason, bad in (
+            ("null_text", lambda rows: pc.is_null(rows["text"])),
+            ("invalid_utf8", _invalid_utf8),
+            ("empty_text", lambda rows: pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(rows["text"])), 0)),
+            ("too_short", lambda rows: pc.less(pc.utf8_length(rows["text"]), self.settings.min_chars)),
+            ("wrong_language", self._wrong_language),
+            ("low_language_score", lambda rows: pc.less(rows["language_score"], self.settings.min_language_score)),
+        ):
+            keep = pc.invert(pc.fill_null(bad(batch), False))
+            self.dropped[reason] += batch.num_rows - int(pc.sum(keep).as_py() or 0)
+            source_rows = source_rows[keep.to_numpy(zero_copy_only=False)]
+            batch = batch.filter(keep)
+        hashes = [content_hash(text.as_py()) for text in batch["text"]]
+        if self.settings.exact_dedup != "off":
+            fresh = np.array([self._is_first(value) for value in hashes], dtype=bool)
+            self.dropped["duplicate"] += int((~fresh).sum())
+            source_rows, batch = source_rows[fresh], batch.filter(pa.array(fresh))
+            hashes = [value for value, kept in zip(hashes, fresh, strict=True) if kept]
+        return self._finish(batch, source_rows, hashes)
+
+    def _wrong_language(self, batch: pa.RecordBatch) -> pa.Array:
+        if not self.settings.languages:
+            return pa.array(np.zeros(batch.num_rows, dtype=bool))
+        known = pc.is_in(batch["language"], value_set=pa.array(self.settings.languages, pa.string()))
+        return pc.and_(pc.is_valid(batch["language"]), pc.invert(known))
+
+    def _is_first(self, value: bytes) -> bool:
+        if value in self._seen:
+            return False
+        self._seen.add(value)
+        return True
+
+    def _finish(self, batch: pa.RecordBatch, source_rows: np.ndarray, hashes: list[bytes]) -> pa.RecordBatch:
+        rows = np.arange(self.rows_kept, self.rows_kept + batch.num_rows, dtype=np.uint32)
+        self.rows_kept += batch.num_rows
+        ids = [
+            given or stable_id(self.source, int(row)) for given, row in zip(batch["id"].to_pylist(), source_rows, strict=True)
+        ]
+        n_chars = pc.utf8_length(batch["text"]).cast(pa.uint32())
+        self.tokens_kept += int(token_counts(batch["token_count"], n_chars).sum())
+        self.tokens_estimated += batch["token_count"].null_count
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        columns["id"] = pa.array(ids, pa.string())
+        columns["row"] = pa.array(rows)
+        columns["n_chars"] = n_chars
+        columns["content_hash"] = pa.array(hashes, pa.binary(16))
+        extra = [field for field in batch.schema if field.name not in FINEWEB.names]
+        schema = pa.schema([ROW, *FINEWEB, *MEASURED, *extra])
+        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def _invalid_utf8(batch: pa.RecordBatch) -> pa.Array:
+    """Return which rows hold a string that is not UTF-8: Arrow does not check what a Parquet file claims."""
+    invalid = np.zeros(batch.num_rows, dtype=bool)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_string(field.type):
+            raw = column.cast(pa.binary())
+            try:
+                raw.cast(pa.string())
+            except pa.ArrowInvalid:
+                invalid |= np.array([not _decodes(value.as_py()) for value in raw])
+    return pa.array(invalid)
+
+
+def _decodes(raw: bytes | None) -> bool:
+    try:
+        (raw or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def token_counts(token_count: pa.Array | pa.ChunkedArray, length: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Return every document's tokens, int64 (n,): its `token_count`, or an estimate from its `length` in characters."""
+    estimate = pc.cast(pc.ceil(pc.divide(pc.cast(length, pa.float64()), CHARS_PER_TOKEN)), pa.int64())
+    return np.asarray(pc.fill_null(pc.coalesce(token_count, estimate), 0))

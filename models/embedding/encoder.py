@@ -1,0 +1,91 @@
+"""Any sentence-transformers model as an encoder: unit vectors, row by row, bad ones reported."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+from models.settings import EmbeddingSettings
+
+
+class EncoderError(RuntimeError):
+    """The encoder's model cannot be loaded or used."""
+
+
+class Encoded(NamedTuple):
+    """Vectors of a batch of documents."""
+
+    vectors: NDArray[np.float32]  # (n, dimensions); unit norm, zeros where bad
+    bad: NDArray[np.bool_]  # (n,): the model gave a zero or non-finite vector
+
+
+def choose_device(device: str) -> str:
+    """Return the device that `auto` stands for on this machine; any other name is returned as it is."""
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Encoder:
+    """Turns texts into unit vectors with a sentence-transformers model.
+
+    Parameters
+    ----------
+    model
+        Folder or hub name of the model. Weights are read from safetensors only, and no code of the model is run.
+    settings
+        Prompt, tokens per document, batch size and device.
+
+    Raises
+    ------
+    EncoderError
+        If the model cannot be loaded.
+    """
+
+    def __init__(self, model: str, settings: EmbeddingSettings) -> None:
+        self.settings = settings
+        try:
+            self._model = SentenceTransformer(
+                model,
+                device=choose_device(settings.device),
+                trust_remote_code=False,
+                model_kwargs={"use_safetensors": True},
+            )
+        except (OSError, ValueError) as error:
+            raise EncoderError(
+                f"cannot load the embedding model {model!r}: {error}; without a network, download it first with "
+                f"`hf download {model}` or set embedding.model to a local folder"
+            ) from error
+        if settings.max_tokens is not None:
+            self._limit_tokens(settings.max_tokens)
+
+    def _limit_tokens(self, max_tokens: int) -> None:
+        first = self._model[0]
+        if isinstance(first, StaticEmbedding):
+            first.tokenizer.enable_truncation(max_tokens)
+        else:
+            self._model.max_seq_length = max_tokens
+
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        return int(self._model.get_embedding_dimension())
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Return the vectors of the texts."""
+        vectors = self._model.encode(
+            list(texts),
+            prompt=self.settings.prompt or None,
+            batch_size=self.settings.batch_size,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+        ).astype(np.float32, copy=False)
+        norms = np.linalg.norm(vectors, axis=1)
+        bad = ~np.isfinite(norms) | (norms < np.finfo(np.float32).tiny)
+        vectors = vectors / np.where(bad, 1.0, norms)[:, None]
+        vectors[bad] = 0.0
+        return Encoded(vectors, bad)

@@ -1,0 +1,105 @@
+"""A fastText classifier as a quality scorer (Joulin et al., https://arxiv.org/abs/1607.01759).
+
+Uses the official package's `model.f`, the C++ object below its Python face: that face's own `predict` does not work
+with numpy 2. Trained on one thread, so equal labels and seed give an equal model.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fasttext
+import numpy as np
+from numpy.typing import NDArray
+
+from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings
+
+LABEL_PREFIX = "__label__"
+POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
+
+
+def one_line(text: str, max_chars: int | None, lowercase: bool) -> str:  # noqa: FBT001
+    """Return a text as fastText reads it: one line, cut to `max_chars`, lower-cased if asked."""
+    line = " ".join(text[:max_chars].split())
+    return line.lower() if lowercase else line
+
+
+class FastTextScorer:
+    """Scores a text with the probability of the model's positive label, in [0, 1].
+
+    Parameters
+    ----------
+    settings
+        The positive label and how much of a text is read.
+    model_path
+        A supervised `.bin` or `.ftz` model.
+
+    Raises
+    ------
+    ValueError
+        If the model does not know the positive label.
+    """
+
+    def __init__(self, settings: FastTextScorerSettings, model_path: str) -> None:
+        self.settings = settings
+        self._model = fasttext.load_model(model_path)
+        labels = self._model.get_labels()
+        if settings.positive_label not in labels:
+            raise ValueError(
+                f"the fastText model has no label {settings.positive_label!r}, set positive_label to one of {labels}"
+            )
+
+    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the probability of the positive label for each text, (n,)."""
+        lines = [one_line(text, self.settings.max_chars, self.settings.lowercase) + "\n" for text in texts]
+        every_label, any_probability = -1, 0.0
+        labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
+        scores = [
+            dict(zip(names, values, strict=True)).get(self.settings.positive_label, 0.0)
+            for names, values in zip(labels, probabilities, strict=True)
+        ]
+        return np.clip(np.asarray(scores, dtype=np.float32), 0.0, 1.0)  # fastText's softmax reaches 1.00001
+
+
+def train_fasttext(
+    texts: Sequence[str], positive: Sequence[bool], settings: FastTextTrainingSettings, *, lowercase: bool
+) -> Any:  # noqa: ANN401
+    """Return a supervised fastText model that tells positive texts from negative ones.
+
+    Parameters
+    ----------
+    texts
+        Labelled documents.
+    positive
+        Per document, whether it is an example of good text.
+    settings
+        How to train.
+    lowercase
+        Lower-case the texts first, as the scorer that uses the model will.
+
+    Raises
+    ------
+    ValueError
+        If all labels are the same.
+    """
+    if len(set(positive)) < 2:
+        raise ValueError("every label falls on the same side of the threshold: set labels.threshold between the scores")
+    with tempfile.TemporaryDirectory() as folder:
+        examples = Path(folder) / "examples.txt"
+        with examples.open("w", encoding="utf-8") as stream:
+            for text, is_positive in zip(texts, positive, strict=True):
+                line = one_line(text, None, lowercase).replace(LABEL_PREFIX, " ")
+                stream.write(f"{POSITIVE if is_positive else NEGATIVE} {line}\n")
+        return fasttext.train_supervised(
+            str(examples),
+            epoch=settings.epochs,
+            lr=settings.learning_rate,
+            dim=settings.dimensions,
+            wordNgrams=settings.word_ngrams,
+            bucket=settings.buckets,
+            minCount=2,
+            seed=settings.seed,
+            thread=1,
+            verbose=0,
+        )

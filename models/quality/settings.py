@@ -1,0 +1,75 @@
+"""Settings of the quality stage."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from models.base import Settings
+
+RESERVED_NAMES = frozenset({"row", "quality", "inclusion", "block", "selected"})
+
+
+class LabelSettings(Settings):
+    """Labelled documents that a quality classifier is trained on."""
+
+    path: str = Field(min_length=1, description="Parquet file with a text and a 0-5 score column.")
+    text_column: str = Field("text", min_length=1, description="Column that holds the text.")
+    score_column: str = Field("score", min_length=1, description="Column that holds the score.")
+    threshold: float = Field(3.0, description="Scores from here on make a positive example.")
+
+
+class FastTextTrainingSettings(Settings):
+    """How the classifier is trained; the defaults suit a few thousand labels."""
+
+    epochs: int = Field(12, ge=1, description="Passes over the labels.")
+    learning_rate: float = Field(0.5, gt=0.0, description="Initial learning rate.")
+    dimensions: int = Field(32, ge=1, description="Dimensions of a word vector.")
+    word_ngrams: int = Field(2, ge=1, description="Longest word n-gram.")
+    buckets: int = Field(200_000, ge=1, description="Hash buckets for n-grams.")
+    seed: int = Field(0, ge=0, description="Seed of the training.")
+
+
+class FastTextScorerSettings(Settings):
+    """A fastText classifier; the score is the probability of its positive label."""
+
+    name: str = Field(
+        "fasttext", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case."
+    )
+    kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
+    model: str | None = Field(
+        None, min_length=1, description="A .bin or .ftz file, or hf://owner/repo/file; null trains one on `labels`."
+    )
+    labels: LabelSettings | None = Field(None, description="Labels to train on where `model` is null.")
+    training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
+    positive_label: str = Field("__label__1", min_length=1, description="Label whose probability is the score.")
+    max_chars: int | None = Field(None, ge=1, description="Characters read per document; null reads all.")
+    lowercase: bool = Field(False, description="Lower-case the text first.")
+    weight: float = Field(1.0, description="Weight in the combined quality.")
+
+    @model_validator(mode="after")
+    def _has_a_model_or_labels(self) -> Self:
+        if self.model is None and self.labels is None:
+            raise ValueError("a fasttext scorer needs either `model` or `labels` to train one on")
+        if self.name in RESERVED_NAMES:
+            raise ValueError(f"the name {self.name!r} is taken by a column of the dataset")
+        return self
+
+
+class QualitySettings(Settings):
+    """Scorers, and how their scores become one quality."""
+
+    scorers: list[FastTextScorerSettings] = Field(min_length=1, description="The scorers, one column each.")
+    combine: Literal["weighted_sum", "minimum"] = Field(
+        "weighted_sum",
+        description="Weighted sum, or minimum, of the scores after each is standardised with the corpus's statistics.",
+    )
+    statistics_documents: int = Field(
+        20_000, ge=2, description="Documents sampled for the mean and deviation that standardise a score."
+    )
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [scorer.name for scorer in self.scorers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"scorer names must differ, received {names}")
+        return self

@@ -1,0 +1,24 @@
+"""Joint selection of documents for quality and diversity; the numbers only, no files.
+
+Importing the package costs no torch: `select` and what belongs to it load on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from models.selection.settings import SelectionSettings
+
+if TYPE_CHECKING:
+    from models.selection.checks import SelectionInputError
+    from models.selection.selector import Selection, select
+
+__all__ = ["Selection", "SelectionInputError", "SelectionSettings", "select"]
+
+
+def __getattr__(name: str) -> object:
+    """Load the numeric part when one of its names is first used."""
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from models.selection import selector
+
+    return getattr(selector, name)

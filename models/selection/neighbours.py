@@ -1,0 +1,98 @@
+"""The exact graph of nearest documents that facility location is solved on.
+
+Similarity is symmetric, so every pair of blocks is multiplied once and read from both sides. The lists are
+kept as running top-k, so memory is two lists and one block of products, whatever n is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.selection.rows import Rows
+
+PRODUCT_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 29}  # entries of one block of similarities (float32)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """For every document its k most similar ones, nearest first; a document is its own first neighbour.
+
+    The arrays are rank-major: `index[j]` is one contiguous vector over the documents.
+    """
+
+    index: Tensor  # (k, n) int64
+    similarity: Tensor  # (k, n) float32, at least 0, descending along k
+
+    @property
+    def k(self) -> int:
+        """Length of the lists."""
+        return len(self.index)
+
+    def sum_back(self, values: Tensor) -> Tensor:
+        """Sum what every list says about a document: values (k, n) -> (n,), float32.
+
+        Deterministic on both devices: CUDA's scatter_add is not, so there the sum runs over sorted segments.
+        """
+        n = self.index.shape[1]
+        flat = self.index.view(-1)
+        if values.device.type == "cpu":
+            return torch.zeros(n, dtype=values.dtype).scatter_add_(0, flat, values.reshape(-1))
+        order, lengths = self._segments
+        return torch.segment_reduce(values.reshape(-1)[order], "sum", lengths=lengths)
+
+    @cached_property
+    def _segments(self) -> tuple[Tensor, Tensor]:
+        flat = self.index.view(-1)
+        return torch.argsort(flat, stable=True), torch.bincount(flat, minlength=self.index.shape[1])
+
+
+def nearest(rows: Rows, k: int) -> Neighbours:
+    """Find every document's k most similar documents by exact blocked products.
+
+    Parameters
+    ----------
+    rows
+        Unit rows, (n, d).
+    k
+        Length of the lists, the document itself included; at most n.
+
+    Returns
+    -------
+    Neighbours
+        Lists of length min(k, n). Similarities below 0 count as 0: facility location never uses them.
+    """
+    n, device = rows.n, rows.device
+    k = min(k, n)
+    # -1 stands for "none yet" and loses against every similarity, all of which are clamped to 0 or more
+    similarity = torch.full((n, k), -1.0, device=device)
+    index = torch.zeros((n, k), dtype=torch.int32, device=device)
+    side = max(k, min(n, int(PRODUCT_ELEMENTS[device.type] ** 0.5)))
+    blocks = list(rows.slices(side))
+    for a, left in enumerate(blocks):
+        left_rows = rows.block(left)
+        for b, right in enumerate(blocks[a:], start=a):
+            products = (left_rows @ (left_rows if b == a else rows.block(right)).T).clamp_(min=0)
+            if b == a:
+                products.fill_diagonal_(2.0)  # a document comes first in its own list, before its duplicates
+            _keep_best(similarity[left], index[left], products, right.start)
+            if b > a:
+                _keep_best(similarity[right], index[right], products.T, left.start)
+    similarity.clamp_(max=1.0)
+    return Neighbours(index.T.long().contiguous(), similarity.T.contiguous())
+
+
+def _keep_best(similarity: Tensor, index: Tensor, products: Tensor, first: int) -> None:
+    """Merge a block of products (m, c) into the running lists (m, k), in place."""
+    k = similarity.shape[1]
+    best, position = products.topk(min(k, products.shape[1]), dim=1)
+    merged, place = torch.cat([similarity, best], dim=1).topk(k, dim=1)
+    candidates = torch.cat([index, position.int() + first], dim=1)
+    similarity.copy_(merged)
+    index.copy_(candidates.gather(1, place))

@@ -1,0 +1,127 @@
+"""The features as the solvers read them: unit rows in float32, block by block.
+
+Features may arrive as float16 and fill most of the memory (1,000,000 x 768 is 1.5 GB). They are copied to
+float32 once when that copy is small (`COPY_BYTES`), and otherwise converted block by block on every pass,
+so memory stays bounded by one block. Sums over documents are carried in float64 between blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of all rows that is kept
+BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
+
+
+class Rows:
+    """Rows of a matrix, scaled to unit norm and on request centred and scaled per dimension.
+
+    Parameters
+    ----------
+    stored
+        The matrix as it is kept, (n, d), float16 or float32.
+    scale
+        Factor of each row, (n,), float32: one over its norm; none where `stored` is final.
+    centre, inverse_deviation
+        Subtracted from, then multiplied to, each scaled row, (d,), float32.
+    """
+
+    def __init__(
+        self,
+        stored: Tensor,  # (n, d)
+        scale: Tensor | None = None,  # (n,)
+        centre: Tensor | None = None,  # (d,)
+        inverse_deviation: Tensor | None = None,  # (d,)
+    ) -> None:
+        self.n, self.d = stored.shape
+        self.device = stored.device
+        self._transform = (scale, centre, inverse_deviation)
+        self._stored = stored
+        kind = self.device.type if self.device.type in COPY_BYTES else "cpu"
+        self.block_rows = max(1, BLOCK_BYTES[kind] // (4 * self.d))
+        final = stored.dtype == torch.float32 and scale is None and centre is None
+        if not final and 4 * self.n * self.d <= COPY_BYTES[kind]:
+            copy = torch.empty((self.n, self.d), dtype=torch.float32, device=self.device)
+            for rows in self.slices():
+                copy[rows] = self.block(rows)
+            self._stored, self._transform = copy, (None, None, None)
+
+    def slices(self, block_rows: int | None = None) -> Iterator[slice]:
+        """Cut the rows into consecutive blocks."""
+        step = block_rows or self.block_rows
+        for start in range(0, self.n, step):
+            yield slice(start, min(start + step, self.n))
+
+    def block(self, rows: slice) -> Tensor:
+        """Give consecutive rows, (b, d), float32."""
+        return self._read(rows)
+
+    def take(self, index: Tensor) -> Tensor:
+        """Give the rows of an index, (b, d), float32."""
+        return self._read(index)
+
+    def _read(self, rows: slice | Tensor) -> Tensor:
+        scale, centre, inverse_deviation = self._transform
+        block = self._stored[rows].float()
+        if scale is not None:
+            block = block * scale[rows, None]
+        if centre is not None and inverse_deviation is not None:
+            block = (block - centre) * inverse_deviation
+        return block
+
+    def standardised(self) -> Rows:
+        """Centre and scale every dimension by the mean and the deviation over all rows.
+
+        A dimension that does not vary says nothing about diversity and becomes zero.
+        """
+        total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
+        for rows in self.slices():
+            total += self.block(rows).sum(0, dtype=torch.float64)
+        centre = (total / self.n).float()
+        squares = torch.zeros_like(total)
+        for rows in self.slices():
+            squares += (self.block(rows) - centre).square_().sum(0, dtype=torch.float64)
+        deviation = (squares / self.n).sqrt()
+        varies = deviation > 1e-6  # float32 rounding of a unit row's entry
+        inverse = torch.where(varies, 1 / deviation.clamp(min=1e-30), 0.0).float()
+        return Rows(self._stored, self._transform[0], centre, inverse)
+
+    def dot(self, vectors: Tensor) -> Tensor:
+        """Multiply every row with (d,) or (d, m): (n,) or (n, m), float32."""
+        if self._is_final:
+            return self._stored @ vectors
+        return torch.cat([self.block(rows) @ vectors for rows in self.slices()])
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Sum the rows under weights (n,) or (G, n): (d,) or (G, d), float64."""
+        total = torch.zeros((*weights.shape[:-1], self.d), dtype=torch.float64, device=self.device)
+        for rows in self.slices():
+            total += weights[..., rows].float() @ self.block(rows)
+        return total
+
+    def second_moment(self, weights: Tensor) -> Tensor:
+        """Sum w_i z_i z_i^T over the rows of nonzero weight (n,): (d, d), float64."""
+        total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
+        index = weights.nonzero()[:, 0]
+        for part in torch.split(index, self.block_rows):
+            block = self.take(part)
+            total += block.T @ (block * weights[part, None].float())
+        return total
+
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """Compute z_i^T A z_i of every row for a (d, d) matrix: (n,), float32."""
+        matrix = matrix.float()
+        return torch.cat(
+            [((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()]
+        )
+
+    @property
+    def _is_final(self) -> bool:
+        return self._stored.dtype == torch.float32 and all(part is None for part in self._transform)

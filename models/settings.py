@@ -1,0 +1,122 @@
+"""Every setting of the pipeline, one section per stage; a recipe file is one `PipelineSettings` in YAML.
+
+The models are closed and strict: an unknown key or a wrong type is an error before any work starts.
+"""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from models.base import Settings
+from models.quality.settings import QualitySettings
+from models.selection.settings import SelectionSettings
+
+
+class SourceSettings(Settings):
+    """Where the raw documents are and how their columns are called."""
+
+    path: str = Field(min_length=1, description="File, folder or glob; a local path or an fsspec URL (s3://, hf://, https://).")
+    format: Literal["auto", "parquet", "jsonl"] = Field(
+        "auto", description="File format; `auto` goes by the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst)."
+    )
+    text_column: str = Field("text", min_length=1, description="Column that holds the document's text.")
+    id_column: str = Field("id", min_length=1, description="Column that holds the document's id; null or missing ids get a stable one.")
+    extra_columns: Literal["all"] | list[str] = Field(
+        "all", description="Columns beyond FineWeb's nine to carry into the dataset: `all`, or a list of names."
+    )
+    fingerprint: Literal["mtime", "content"] = Field(
+        "mtime", description="How a changed file is noticed: size and modification time (or etag), or a hash of its content."
+    )
+
+
+class IngestSettings(Settings):
+    """Which documents are let in."""
+
+    min_chars: int = Field(100, ge=1, description="Shortest text kept, in characters.")
+    languages: list[str] = Field(
+        default_factory=list,
+        description="Language codes kept; empty keeps every language. A document without a language is kept.",
+    )
+    min_language_score: float = Field(
+        0.0, ge=0.0, le=1.0, description="Lowest language score kept; a document without a score is kept."
+    )
+    exact_dedup: Literal["corpus", "shard", "off"] = Field(
+        "corpus", description="Where a document with the same normalised text counts as a duplicate; the first copy stays."
+    )
+    on_bad_shard: Literal["quarantine", "fail"] = Field(
+        "quarantine", description="An unreadable source file is set aside and reported, or ends the run."
+    )
+
+
+class EmbeddingSettings(Settings):
+    """Which encoder turns a document into a vector."""
+
+    model: str = Field(
+        "static",
+        min_length=1,
+        description="`static` (the built-in encoder, fitted on this corpus), a sentence-transformers folder, or a hub name.",
+    )
+    prompt: str = Field("", description='Text put before every document, such as E5\'s "passage: ".')
+    max_tokens: int | None = Field(None, ge=1, description="Tokens read per document; null reads what the model allows.")
+    precision: Literal["float16", "float32"] = Field("float16", description="Type in which vectors are stored.")
+    on_bad_vector: Literal["raise", "drop"] = Field(
+        "drop", description="A zero or non-finite vector ends the run, or drops its document (counted)."
+    )
+    batch_size: int = Field(64, ge=1, description="Documents per forward pass.")
+    device: str = Field("auto", description="`auto` (a GPU where there is one), `cpu`, `cuda` or `cuda:N`.")
+    static_vocabulary: int = Field(32_000, ge=300, description="Built-in encoder: tokens in its vocabulary.")
+    static_dimensions: int = Field(768, ge=2, description="Built-in encoder: dimensions of its vectors.")
+    static_fit_documents: int = Field(20_000, ge=1, description="Built-in encoder: documents it is fitted on.")
+
+
+class PipelineSelectionSettings(SelectionSettings):
+    """How the subset is chosen, and over which blocks of documents."""
+
+    scope: Literal["block"] = Field("block", description="Every block of documents is selected from by itself.")
+    block_size: int = Field(
+        1_000_000,
+        ge=1,
+        description="Documents per block, at most: small shards are grouped into a block, large ones split.",
+    )
+    device: str = Field("auto", description="`auto` (a GPU where there is one), `cpu`, `cuda` or `cuda:N`.")
+
+
+class MaterializeSettings(Settings):
+    """How the product is written."""
+
+    title: str = Field("FineWeb-Mask", min_length=1, description="Title of the dataset card.")
+    license: str = Field("odc-by", min_length=1, description="Licence identifier for the dataset card; FineWeb's is odc-by.")
+    source_datasets: list[str] = Field(
+        default_factory=list, description="Hub names of the datasets that the source came from, for the card."
+    )
+    layout: Literal["dump", "flat"] = Field("dump", description="One folder per dump, or one folder for all.")
+    file_size: int = Field(512 * 2**20, ge=2**20, description="Target size of a dataset file, in bytes.")
+    memory_limit: str = Field(
+        "2GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", description="Memory that DuckDB may use before it spills to disk."
+    )
+
+
+class EngineSettings(Settings):
+    """Where tasks run."""
+
+    kind: Literal["local"] = Field("local", description="Threads of this process.")
+    workers: int = Field(2, ge=1, le=64, description="Tasks that run at the same time.")
+
+
+class PipelineSettings(Settings):
+    """A complete recipe."""
+
+    workspace: str = Field(min_length=1, description="Folder that holds every stage's files, the dataset and the reports.")
+    source: SourceSettings
+    ingest: IngestSettings = Field(default_factory=IngestSettings)
+    quality: QualitySettings
+    embedding: EmbeddingSettings = Field(default_factory=EmbeddingSettings)
+    selection: PipelineSelectionSettings = Field(default_factory=PipelineSelectionSettings)
+    materialize: MaterializeSettings = Field(default_factory=MaterializeSettings)
+    engine: EngineSettings = Field(default_factory=EngineSettings)
+
+    @model_validator(mode="after")
+    def _workspace_is_local(self) -> Self:
+        if "://" in self.workspace:
+            raise ValueError(f"workspace must be a local folder, not the URL {self.workspace!r}")
+        return self

@@ -1,0 +1,67 @@
+"""The books: every document and token that came in, accounted for by stage and reason."""
+
+from collections import Counter
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from tasks.lake import StageFile
+
+
+class Counts(BaseModel):
+    """documents_in = selected + not_selected + the sum of dropped, to the row."""
+
+    model_config = ConfigDict(frozen=True)
+
+    documents_in: int
+    documents_ingested: int
+    documents_eligible: int
+    selected: int
+    not_selected: int
+    dropped: dict[str, int]  # by reason
+    tokens_in: int
+    tokens_ingested: int
+    tokens_eligible: int
+    tokens_selected: int
+    tokens_estimated: int  # ingested documents whose tokens were estimated from their length
+
+
+def account(ingested: list[StageFile], masks: list[StageFile]) -> Counts:
+    """Return the counts over all shards, from what ingest and select recorded."""
+    dropped: Counter[str] = Counter()
+    for file in [*ingested, *masks]:
+        dropped.update(file.details.get("dropped", {}))
+        dropped.update(file.details.get("excluded", {}))
+    blocks = [block for file in masks for block in file.details["blocks"]]
+
+    def total(entries: list[dict[str, Any]], name: str) -> int:
+        return sum(int(entry[name]) for entry in entries)
+
+    details = [file.details for file in ingested]
+    return Counts(
+        documents_in=total(details, "rows_in"),
+        documents_ingested=sum(file.rows for file in ingested),
+        documents_eligible=total(blocks, "documents"),
+        selected=total(blocks, "selected"),
+        not_selected=total(blocks, "documents") - total(blocks, "selected"),
+        dropped={reason: count for reason, count in sorted(dropped.items()) if count},
+        tokens_in=total(details, "tokens_in"),
+        tokens_ingested=total(details, "tokens"),
+        tokens_eligible=total(blocks, "tokens"),
+        tokens_selected=total(blocks, "tokens_selected"),
+        tokens_estimated=total(details, "tokens_estimated"),
+    )
+
+
+def mean_terms(masks: list[StageFile]) -> tuple[float | None, dict[str, float]]:
+    """Return the objective and its terms, averaged over the blocks by their number of documents."""
+    blocks = [block for file in masks for block in file.details["blocks"]]
+    documents = sum(block["documents"] for block in blocks)
+    if not documents:
+        return None, {}
+
+    def mean(values: list[float]) -> float:
+        return sum(value * block["documents"] for value, block in zip(values, blocks, strict=True)) / documents
+
+    terms = {name: mean([block["terms"][name] for block in blocks]) for name in blocks[0]["terms"]}
+    return mean([block["objective"] for block in blocks]), terms

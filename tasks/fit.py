@@ -1,0 +1,228 @@
+"""What is fitted on the corpus: the quality classifier, the score statistics, the built-in encoder.
+
+A fitted thing is kept in `fitted/` and reused, however the corpus grows, until its settings change or a refit is
+asked for: shards embedded on different days must share one encoder. One that was lost or damaged is fitted again on
+the shards that it was first fitted on, while those are still the same.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from models.quality.combine import fit_statistics
+from models.quality.settings import FastTextScorerSettings, QualitySettings
+from models.settings import EmbeddingSettings
+from tasks.lake import (
+    StageFile,
+    StageKey,
+    Workspace,
+    digest,
+    file_digest,
+    is_whole,
+    manifest_reference,
+    read_manifest,
+    tree_files,
+    write_manifest,
+    written_file,
+    written_folder,
+)
+from tasks.quality_models import QualityModel, load_models
+from tasks.stage import StageJob, build_once, stage_task
+
+VERSION = 1
+SAMPLED_SHARDS = 64
+"""Most shards that a sample of the corpus is read from: one shard of FineWeb holds a million documents."""
+
+
+class FitJob(StageJob):
+    """Fit one thing on the documents and keep it; `key.inputs` is recorded, but a grown corpus does not refit."""
+
+    documents: list[StageFile]
+
+    @property
+    def manifest_path(self) -> Path:
+        """Where the manifest of the fitted thing lies; its file or folder has the same stem."""
+        return self.lake.fitted / f"{self.name}.json"
+
+    def current(self) -> StageFile | None:
+        """Return what was fitted if it is whole and was fitted with these settings, else None."""
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None or not is_whole(self.manifest_path, manifest):
+            return None
+        wanted, found = self.key, manifest.key
+        if (found.stage, found.version, found.settings) != (wanted.stage, wanted.version, wanted.settings):
+            return None
+        return manifest_reference(self.lake, self.manifest_path, self.name, manifest)
+
+    def forget(self) -> None:
+        """Ask for a refit: the next run of this job fits anew, on the corpus as it is then."""
+        self.manifest_path.unlink(missing_ok=True)
+
+    def fitting_documents(self) -> list[StageFile]:
+        """Return the documents to fit on: those of a lost earlier fit where they are unchanged, else all."""
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None or manifest.key.settings != self.key.settings:
+            return self.documents
+        earlier = manifest.fitted_on
+        same = [file for file in self.documents if earlier.get(file.name) == file.fingerprint]
+        return same if same and len(same) == len(earlier) else self.documents
+
+
+def sampled_texts(lake: Workspace, documents: list[StageFile], limit: int) -> Callable[[], Iterator[str]]:
+    """Return a function that reads about `limit` texts, evenly spaced over at most `SAMPLED_SHARDS` shards."""
+    every = max(1, -(-len(documents) // SAMPLED_SHARDS))
+    shards = documents[::every]
+    total = sum(file.rows for file in shards)
+    step = max(1, -(-total // limit))
+
+    def texts() -> Iterator[str]:
+        position = 0
+        for shard in shards:
+            with pq.ParquetFile(lake.resolve(shard)) as file:
+                for batch in file.iter_batches(1_000, columns=["text"]):
+                    wanted = np.arange(-position % step, batch.num_rows, step)
+                    position += batch.num_rows
+                    yield from batch["text"].take(pa.array(wanted)).to_pylist()
+
+    return texts
+
+
+class FitClassifierJob(FitJob):
+    """Train a fastText classifier on labels."""
+
+    scorer: FastTextScorerSettings
+
+
+def plan_classifier(workspace: Workspace, scorer: FastTextScorerSettings) -> FitClassifierJob:
+    """Return the job that trains the classifier of a scorer without a model of its own."""
+    labels = scorer.labels
+    if labels is None:
+        raise ValueError(f"scorer {scorer.name!r} has neither a model nor labels")
+    key = StageKey(
+        stage="fit_classifier",
+        version=VERSION,
+        settings=digest(
+            [
+                labels.model_dump(exclude={"path"}),
+                file_digest(Path(labels.path)),
+                scorer.training.model_dump(),
+                scorer.lowercase,
+            ]
+        ),
+        inputs=digest([]),
+    )
+    return FitClassifierJob(
+        workspace=str(workspace.root), name=f"quality-{scorer.name}", key=key, documents=[], scorer=scorer
+    )
+
+
+def fit_classifier(job: FitClassifierJob) -> StageFile:
+    """Train the classifier on its labels."""
+    return build_once(job, lambda: _build_classifier(job))
+
+
+def _build_classifier(job: FitClassifierJob) -> None:
+    from models.quality.fasttext import train_fasttext
+
+    labels = job.scorer.labels
+    if labels is None:
+        raise ValueError(f"scorer {job.scorer.name!r} has no labels")
+    table = pq.read_table(labels.path, columns=[labels.text_column, labels.score_column]).drop_null()
+    positive = [score >= labels.threshold for score in table[labels.score_column].to_pylist()]
+    texts = table[labels.text_column].to_pylist()
+    model = train_fasttext(texts, positive, job.scorer.training, lowercase=job.scorer.lowercase)
+    path = job.manifest_path.with_suffix(".bin")
+    with written_file(path) as partial:
+        model.save_model(str(partial))
+    write_manifest(job.manifest_path, job.key, [path], {"rows": len(texts), "positive": sum(positive)})
+
+
+class FitStatisticsJob(FitJob):
+    """Measure the mean and deviation of every score."""
+
+    models: list[QualityModel]
+    settings: QualitySettings
+
+
+def plan_statistics(
+    workspace: Workspace, documents: list[StageFile], models: list[QualityModel], settings: QualitySettings
+) -> FitStatisticsJob:
+    """Return the job that measures the scores' statistics over a sample of the corpus."""
+    key = StageKey(
+        stage="fit_statistics",
+        version=VERSION,
+        settings=digest([settings.statistics_documents, [model.identity for model in models]]),
+        inputs=digest([[file.name, file.fingerprint] for file in documents]),
+    )
+    return FitStatisticsJob(
+        workspace=str(workspace.root),
+        name="quality-statistics",
+        key=key,
+        documents=documents,
+        models=models,
+        settings=settings,
+    )
+
+
+def fit_statistics_of_scores(job: FitStatisticsJob) -> StageFile:
+    """Score a sample of the corpus and keep every scorer's mean and deviation."""
+    return build_once(job, lambda: _build_statistics(job))
+
+
+def _build_statistics(job: FitStatisticsJob) -> None:
+    documents = job.fitting_documents()
+    texts = list(sampled_texts(job.lake, documents, job.settings.statistics_documents)())
+    scores = {name: scorer.score(texts) for name, scorer in load_models(job.lake, job.models).items()}
+    details = {"rows": len(texts), "statistics": fit_statistics(scores)}
+    write_manifest(job.manifest_path, job.key, [], details, fitted_on=documents)
+
+
+class FitEncoderJob(FitJob):
+    """Fit the built-in encoder."""
+
+    stage: ClassVar[str] = "fit_encoder"
+    settings: EmbeddingSettings
+
+
+def plan_encoder(workspace: Workspace, documents: list[StageFile], settings: EmbeddingSettings) -> FitEncoderJob:
+    """Return the job that fits the built-in encoder on a sample of the corpus."""
+    key = StageKey(
+        stage=FitEncoderJob.stage,
+        version=VERSION,
+        settings=digest(
+            settings.model_dump(include={"static_vocabulary", "static_dimensions", "static_fit_documents"})
+        ),
+        inputs=digest([[file.name, file.fingerprint] for file in documents]),
+    )
+    return FitEncoderJob(
+        workspace=str(workspace.root), name="encoder", key=key, documents=documents, settings=settings
+    )
+
+
+def fit_encoder(job: FitEncoderJob) -> StageFile:
+    """Fit the built-in encoder and keep it as a sentence-transformers folder."""
+    return build_once(job, lambda: _build_encoder(job))
+
+
+def _build_encoder(job: FitEncoderJob) -> None:
+    from models.embedding.static import fit_static_encoder
+
+    documents = job.fitting_documents()
+    encoder = fit_static_encoder(
+        sampled_texts(job.lake, documents, job.settings.static_fit_documents),
+        vocabulary=job.settings.static_vocabulary,
+        dimensions=job.settings.static_dimensions,
+    )
+    folder = job.manifest_path.with_suffix("")
+    with written_folder(folder) as partial:
+        encoder.as_sentence_transformer().save_pretrained(str(partial), create_model_card=False)
+    write_manifest(job.manifest_path, job.key, tree_files(folder), {}, fitted_on=documents)
+
+
+fit_classifier_task = stage_task(fit_classifier)
+fit_statistics_task = stage_task(fit_statistics_of_scores)
+fit_encoder_task = stage_task(fit_encoder)

@@ -1,0 +1,246 @@
+"""Select: a mask over the documents of each block, chosen for quality and diversity together.
+
+A block is what is selected from at one time: several small shards, one shard, or an even slice of a large one.
+A job covers whole shards, so that every shard's mask is written once, and gives each block its own seed, derived from
+the block's name: the choice does not depend on the order of work.
+"""
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from models.schemas import MASKS
+from models.settings import PipelineSelectionSettings
+from tasks.lake import StageFile, StageKey, Workspace, current_parquet, digest, written_parquet
+from tasks.stage import StageJob, build_once, stage_task
+
+VERSION = 1
+
+
+class SelectionShard(BaseModel):
+    """The files of a shard that a selection reads."""
+
+    model_config = ConfigDict(frozen=True)
+
+    documents: StageFile
+    scores: StageFile
+    embeddings: StageFile
+    duplicates: StageFile
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self.documents.name
+
+    @property
+    def rows(self) -> int:
+        """Documents in the shard."""
+        return self.documents.rows
+
+
+class SelectJob(StageJob):
+    """Select from one group of shards: several as one block, or one in one or more slices."""
+
+    folder: ClassVar[str] = "masks"
+    shards: list[SelectionShard]
+    slices: int
+    settings: PipelineSelectionSettings
+
+    def shard_files(self) -> list[StageFile] | None:
+        """Return the masks of the group's shards, or None if one is not current."""
+        files = []
+        for shard in self.shards:
+            path = self.lake.shard_path(self.folder, shard.name)
+            if (file := current_parquet(self.lake, path, shard.name, self.key)) is None:
+                return None
+            files.append(file)
+        return files
+
+    def current(self) -> StageFile | None:
+        """Return a reference to the group's masks if all are current, else None."""
+        if (files := self.shard_files()) is None:
+            return None
+        return StageFile(
+            stage=self.key.stage,
+            name=self.name,
+            path=self.folder,
+            rows=sum(file.rows for file in files),
+            bytes=sum(file.bytes for file in files),
+            fingerprint=self.key.fingerprint,
+            details=files[0].details,
+            reused=True,
+        )
+
+
+def plan(
+    workspace: Workspace, shards: list[SelectionShard], settings: PipelineSelectionSettings
+) -> list[SelectJob]:
+    """Return one job per group of shards, in the order of the shards' names."""
+    groups: list[list[SelectionShard]] = []
+    for shard in sorted(shards, key=lambda shard: shard.name):
+        if not groups or sum(other.rows for other in groups[-1]) + shard.rows > settings.block_size:
+            groups.append([])
+        groups[-1].append(shard)
+    return [_plan_group(workspace, group, settings) for group in groups]
+
+
+def _plan_group(
+    workspace: Workspace, group: list[SelectionShard], settings: PipelineSelectionSettings
+) -> SelectJob:
+    first, last = group[0].name, group[-1].name
+    rows = sum(shard.rows for shard in group)
+    key = StageKey(
+        stage="select",
+        version=VERSION,
+        settings=digest(settings.model_dump(exclude={"device", "block_size"})),
+        inputs=digest(
+            [
+                [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
+                for shard in group
+            ]
+        ),
+    )
+    slices = max(1, math.ceil(rows / settings.block_size))
+    return SelectJob(
+        workspace=str(workspace.root),
+        name=first if first == last else f"{first}..{last}",
+        key=key.model_copy(update={"settings": digest([key.settings, slices])}),
+        shards=group,
+        slices=slices,
+        settings=settings,
+    )
+
+
+def select(job: SelectJob) -> StageFile:
+    """Write the masks of a group of shards: who is selected, each document's inclusion, its block."""
+    return build_once(job, lambda: _build(job))
+
+
+class _Masks(NamedTuple):
+    """The columns of the group's masks, all its shards one after the other."""
+
+    selected: NDArray[np.bool_]  # (n,)
+    inclusion: NDArray[np.float32]  # (n,), NaN where the document was in no block
+    block: NDArray[np.object_]  # (n,), None where the document was in no block
+
+
+def _build(job: SelectJob) -> None:
+    group = _joined([_read_shard(job.lake, shard) for shard in job.shards])
+    n = len(group.candidate)
+    masks = _Masks(
+        selected=np.zeros(n, dtype=bool),
+        inclusion=np.full(n, np.nan, dtype=np.float32),
+        block=np.full(n, None, dtype=object),
+    )
+    edges = np.linspace(0, n, job.slices + 1).round().astype(int)
+    blocks = []
+    for index, (start, stop) in enumerate(pairwise(edges)):
+        name = job.name if job.slices == 1 else f"{job.name}#{index}"
+        rows = start + np.flatnonzero(group.candidate[start:stop])
+        if len(rows):
+            blocks.append(_select_block(job, name, rows, group, masks))
+    start = 0
+    for shard in job.shards:
+        path = job.lake.shard_path(job.folder, shard.name)
+        with written_parquet(path, MASKS, job.key) as writer:
+            writer.write(_as_batch(masks, start, start + shard.rows))
+            writer.details = {"blocks": blocks, "excluded": group.excluded}
+        start += shard.rows
+
+
+class _Candidates(NamedTuple):
+    """What a selection reads of a shard, or of a group of shards one after the other."""
+
+    vectors: NDArray[np.floating[Any]]  # (rows, dimensions)
+    quality: NDArray[np.float32]  # (rows,)
+    candidate: NDArray[np.bool_]  # (rows,): neither a duplicate nor without a vector
+    tokens: NDArray[np.int64]  # (rows,)
+    excluded: dict[str, int]  # rows that are no candidates, by reason
+
+
+def _read_shard(lake: Workspace, shard: SelectionShard) -> _Candidates:
+    from models.documents import token_counts
+
+    embeddings = pq.read_table(lake.resolve(shard.embeddings), columns=["embedding"])["embedding"].combine_chunks()
+    dimensions = embeddings.type.list_size
+    vectors = embeddings.values.to_numpy(zero_copy_only=False)[embeddings.offset * dimensions :]
+    candidate = np.ones(shard.rows, dtype=bool)
+    candidate[pq.read_table(lake.resolve(shard.duplicates))["row"].to_numpy()] = False
+    has_vector = embeddings.is_valid().to_numpy(zero_copy_only=False)
+    excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
+    counts = pq.read_table(lake.resolve(shard.documents), columns=["token_count", "n_chars"])
+    return _Candidates(
+        vectors=vectors[: shard.rows * dimensions].reshape(shard.rows, dimensions),
+        quality=pq.read_table(lake.resolve(shard.scores), columns=["quality"])["quality"].to_numpy(),
+        candidate=candidate & has_vector,
+        tokens=token_counts(counts["token_count"], counts["n_chars"]),
+        excluded=excluded,
+    )
+
+
+def _joined(shards: list[_Candidates]) -> _Candidates:
+    if len(shards) == 1:
+        return shards[0]
+    return _Candidates(
+        vectors=np.concatenate([shard.vectors for shard in shards]),
+        quality=np.concatenate([shard.quality for shard in shards]),
+        candidate=np.concatenate([shard.candidate for shard in shards]),
+        tokens=np.concatenate([shard.tokens for shard in shards]),
+        excluded=dict(sum((Counter(shard.excluded) for shard in shards), Counter())),
+    )
+
+
+def _select_block(
+    job: SelectJob, name: str, rows: NDArray[np.int64], group: _Candidates, masks: _Masks
+) -> dict[str, Any]:
+    """Select among `rows` of the group, enter the outcome into `masks`, and return what the reports need."""
+    from models.embedding.encoder import choose_device
+    from models.selection import select as select_documents
+
+    seed = int(digest([job.settings.seed, name])[:8], 16)
+    selection = select_documents(
+        group.vectors[rows],
+        group.quality[rows],
+        job.settings.model_copy(update={"seed": seed}),
+        device=choose_device(job.settings.device),
+        tokens=group.tokens[rows],
+    )
+    masks.selected[rows[selection.indices]] = True
+    masks.inclusion[rows] = selection.inclusion
+    masks.block[rows] = name
+    return {
+        "name": name,
+        "documents": len(rows),
+        "selected": len(selection.indices),
+        "tokens": int(group.tokens[rows].sum()),
+        "tokens_selected": int(group.tokens[rows[selection.indices]].sum()),
+        "objective": selection.objective,
+        "random_objective": selection.random_objective,
+        "upper_bound": selection.upper_bound,
+        "gap": selection.gap,
+        "terms": selection.terms,
+        "history": [[step, objective] for step, _seconds, objective in selection.history],
+    }
+
+
+def _as_batch(masks: _Masks, start: int, stop: int) -> pa.RecordBatch:
+    inclusion = masks.inclusion[start:stop]
+    return pa.record_batch(
+        [
+            pa.array(np.arange(stop - start, dtype=np.uint32)),
+            pa.array(masks.selected[start:stop]),
+            pa.array(inclusion, mask=np.isnan(inclusion)),
+            pa.array(masks.block[start:stop], pa.string()),
+        ],
+        schema=MASKS,
+    )
+
+
+select_task = stage_task(select)

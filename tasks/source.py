@@ -1,0 +1,287 @@
+"""The raw documents: finding the source files (shards) and reading them as batches of Arrow columns."""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+from pydantic import BaseModel, ConfigDict
+
+from models.documents import conform
+from models.schemas import FINEWEB, RESERVED_COLUMNS
+from models.settings import SourceSettings
+from tasks.stage import BadShardError
+
+BATCH_ROWS = 1_000
+FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
+    ".parquet": "parquet",
+    **{
+        f"{name}{compression}": "jsonl"
+        for name in (".jsonl", ".ndjson", ".json")
+        for compression in ("", ".gz", ".zst")
+    },
+}
+GLOB_CHARACTERS = frozenset("*?[")
+BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, zstandard.ZstdError, UnicodeError)
+
+
+class SourceError(ValueError):
+    """The source as a whole cannot be used."""
+
+
+class SourceShard(BaseModel):
+    """One source file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str  # of the shard in the workspace
+    relative: str  # of the file in the source
+    url: str
+    format: Literal["parquet", "jsonl"]
+    bytes: int
+    fingerprint: str
+
+
+def discover(settings: SourceSettings) -> list[SourceShard]:
+    """Return the source files behind a path, folder, glob or URL, ordered by name.
+
+    Raises
+    ------
+    SourceError
+        If there is none, if a file's format is unknown, or if two would be the same shard.
+    """
+    filesystem, root = fsspec.url_to_fs(settings.path)
+    base, paths = _list_files(filesystem, root, settings)
+    shards = [_shard(filesystem, path, base, settings) for path in paths]
+    names = [shard.name for shard in shards]
+    for shard in shards:
+        if names.count(shard.name) > 1:
+            same = [other.relative for other in shards if other.name == shard.name]
+            raise SourceError(f"source.path: these files would be one shard, rename one: {', '.join(same)}")
+    return sorted(shards, key=lambda shard: shard.name)
+
+
+def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[str, list[str]]:  # noqa: ANN401
+    """Return the folder that names are relative to, and the files."""
+    if filesystem.isfile(root):
+        return str(PurePosixPath(root).parent), [root]
+    if filesystem.isdir(root):
+        base, found = root, filesystem.find(root)
+    elif GLOB_CHARACTERS & set(root):
+        fixed = [part for part in PurePosixPath(root).parts]
+        while GLOB_CHARACTERS & set("".join(fixed)):
+            fixed.pop()
+        base = str(PurePosixPath(*fixed)) if fixed else ""
+        found = [path for path in filesystem.glob(root) if filesystem.isfile(path)]
+    else:
+        raise SourceError(f"source.path: {settings.path!r} does not exist (looked for {root})")
+    hidden = (".", "_")
+    paths = [
+        path
+        for path in found
+        if not any(part.startswith(hidden) for part in PurePosixPath(path).relative_to(base or "/").parts)
+        and (settings.format != "auto" or _suffix(path) is not None)
+    ]
+    if not paths:
+        raise SourceError(f"source.path: no {'/'.join(sorted(FORMATS))} file below {settings.path!r}")
+    return base, paths
+
+
+def _suffix(path: str) -> str | None:
+    return next((suffix for suffix in sorted(FORMATS, key=len, reverse=True) if path.lower().endswith(suffix)), None)
+
+
+def _shard(filesystem: Any, path: str, base: str, settings: SourceSettings) -> SourceShard:  # noqa: ANN401
+    relative = str(PurePosixPath(path).relative_to(base)) if base else path
+    suffix = _suffix(path)
+    if settings.format == "auto" and suffix is None:
+        raise SourceError(f"source.path: cannot tell the format of {path!r}: set source.format to parquet or jsonl")
+    stem = relative.removesuffix(".parquet")
+    safe = "".join(character if character.isalnum() or character in "._-" else "-" for character in stem)
+    info = filesystem.info(path)
+    return SourceShard(
+        name=safe,
+        relative=relative,
+        url=filesystem.unstrip_protocol(path),
+        format=FORMATS[suffix] if settings.format == "auto" and suffix else settings.format,
+        bytes=int(info["size"]),
+        fingerprint=_fingerprint(filesystem, path, info, settings),
+    )
+
+
+def _fingerprint(filesystem: Any, path: str, info: dict[str, Any], settings: SourceSettings) -> str:  # noqa: ANN401
+    if settings.fingerprint == "content":
+        with filesystem.open(path, "rb") as stream:
+            return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+    changed = next(
+        (info[key] for key in ("mtime", "ETag", "etag", "LastModified", "last_modified", "blob_id", "created") if info.get(key)), ""
+    )
+    return f"size:{info['size']} changed:{changed}"
+
+
+class ShardReader:
+    """Streams one source file as batches with FineWeb's nine columns, then the extra ones.
+
+    Parameters
+    ----------
+    shard
+        The file.
+    settings
+        Which columns hold the text and the id, and which extra columns to carry along.
+
+    Raises
+    ------
+    BadShardError
+        Here or while reading: if the file is damaged, or a column is missing or of the wrong type.
+    """
+
+    def __init__(self, shard: SourceShard, settings: SourceSettings) -> None:
+        self.shard = shard
+        self.settings = settings
+        try:
+            names = self._open_parquet().schema_arrow if shard.format == "parquet" else self._infer_json_schema()
+        except (*BROKEN_FILE_ERRORS, OSError) as error:
+            raise self._bad(error) from error
+        if settings.text_column not in names.names:
+            raise self._bad(f"no column {settings.text_column!r}, set source.text_column to one of {names.names}")
+        self.extra = self._extra_fields(names)
+
+    def _bad(self, reason: object) -> BadShardError:
+        return BadShardError(f"{self.shard.relative}: {reason}")
+
+    def _extra_fields(self, schema: pa.Schema) -> list[pa.Field]:
+        known = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
+        if self.settings.extra_columns == "all":
+            names = [name for name in schema.names if name not in known]
+        else:
+            names = [name for name in self.settings.extra_columns if name not in known]
+        if taken := RESERVED_COLUMNS.intersection(names):
+            raise self._bad(
+                f"column {sorted(taken)[0]!r} has a name that the pipeline writes itself: "
+                "list the columns to carry along, without it, in source.extra_columns"
+            )
+        if missing := set(names).difference(schema.names):
+            raise self._bad(f"no column {sorted(missing)[0]!r}, source.extra_columns may name {schema.names}")
+        return [pa.field(name, schema.field(name).type) for name in names]
+
+    def batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+        """Yield batches in file order, each with a column of problems (null: none) where rows could not be read."""
+        rows = self._parquet_batches() if self.shard.format == "parquet" else self._json_batches()
+        try:
+            for batch, problems in rows:
+                yield conform(batch, self.settings.text_column, self.settings.id_column, self.extra), problems
+        except (*BROKEN_FILE_ERRORS, ValueError) as error:
+            raise self._bad(error) from error
+
+    def _open_parquet(self) -> pq.ParquetFile:
+        filesystem, path = fsspec.url_to_fs(self.shard.url)
+        return pq.ParquetFile(path if "file" in filesystem.protocol else filesystem.open(path, "rb"))
+
+    def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, None]]:
+        with self._open_parquet() as file:
+            wanted = {*FINEWEB.names, self.settings.text_column, self.settings.id_column, *(f.name for f in self.extra)}
+            columns = [name for name in file.schema_arrow.names if name in wanted]
+            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+                yield batch, None
+
+    def _json_records(self) -> Iterator[dict[str, Any] | None]:
+        with fsspec.open(self.shard.url, "rb", compression=_compression(self.shard.relative)) as stream:
+            for line in stream:
+                if line.strip():
+                    yield _parse(line)
+
+    def _infer_json_schema(self) -> pa.Schema:
+        """Read the file once for its columns; a column of several types, or a nested one, is kept as JSON text."""
+        kinds: dict[str, set[type]] = {}
+        for record in self._json_records():
+            for name, value in (record or {}).items():
+                kinds.setdefault(name, set()).add(type(value))
+        return pa.schema([pa.field(name, _json_type(found)) for name, found in kinds.items()])
+
+    def _json_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+        fields = [
+            pa.field(self.settings.text_column, pa.string()),
+            pa.field(self.settings.id_column, pa.string()),
+            *(field for field in FINEWEB if field.name not in ("text", "id")),
+            *self.extra,
+        ]
+        pending: list[tuple[list[Any], str | None]] = []
+        for record in self._json_records():
+            pending.append(_typed(record, fields))
+            if len(pending) == BATCH_ROWS:
+                yield _json_batch(pending, fields)
+                pending = []
+        yield _json_batch(pending, fields)
+
+
+def _compression(name: str) -> str | None:
+    return {".gz": "gzip", ".zst": "zstd"}.get(PurePosixPath(name.lower()).suffix)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _json_type(found: set[type]) -> pa.DataType:
+    known = found - {type(None)}
+    if known == {bool}:
+        return pa.bool_()
+    if known == {int}:
+        return pa.int64()
+    if known and known <= {int, float}:
+        return pa.float64()
+    return pa.string()
+
+
+def _typed(record: dict[str, Any] | None, fields: list[pa.Field]) -> tuple[list[Any], str | None]:
+    """Return a record's values in the order of `fields`, and what is wrong with it."""
+    if record is None:
+        return [None] * len(fields), "broken_row"
+    values: list[Any] = []
+    for position, field in enumerate(fields):
+        value = record.get(field.name)
+        if value is not None and not _fits(value, field.type):
+            is_extra = position >= len(FINEWEB)
+            is_number_id = position == FINEWEB.get_field_index("id") and isinstance(value, int)
+            if is_number_id or (is_extra and pa.types.is_string(field.type)):
+                value = json.dumps(value, ensure_ascii=False)
+            else:
+                return [None] * len(fields), "wrong_type"
+        if isinstance(value, str) and not _encodes(value):
+            return [None] * len(fields), "invalid_utf8"
+        values.append(value)
+    return values, None
+
+
+def _fits(value: object, kind: pa.DataType) -> bool:
+    if pa.types.is_string(kind):
+        return isinstance(value, str)
+    if pa.types.is_boolean(kind):
+        return isinstance(value, bool)
+    if pa.types.is_integer(kind):
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell and UTF-8 cannot
+        return False
+    return True
+
+
+def _json_batch(rows: list[tuple[list[Any], str | None]], fields: list[pa.Field]) -> tuple[pa.RecordBatch, pa.Array]:
+    columns = [pa.array([values[index] for values, _ in rows], field.type) for index, field in enumerate(fields)]
+    problems = pa.array([problem for _, problem in rows], pa.string())
+    return pa.record_batch(columns, schema=pa.schema(fields)), problems
