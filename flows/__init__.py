@@ -1,0 +1,1 @@
+"""The order of the stages: which task runs on which shard, with which engine; the command; progress."""

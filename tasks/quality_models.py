@@ -3,6 +3,8 @@
 from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from models.quality.scorer import Scorer, load_scorer
@@ -30,6 +32,36 @@ class QualityModel(BaseModel):
         """A digest of all that a score depends on, the text aside."""
         reads = self.settings.model_dump(include={"name", "kind", "positive_label", "max_chars", "lowercase"})
         return digest([reads, self.fingerprint])
+
+
+def check_scorers(scorers: list[FastTextScorerSettings]) -> None:
+    """Check that every scorer's model or labels are there, before any work starts.
+
+    Raises
+    ------
+    QualityModelError
+        If a file or one of its columns is missing.
+    """
+    for index, scorer in enumerate(scorers):
+        where = f"quality.scorers.{index}"
+        if scorer.model is not None:
+            if not scorer.model.startswith(HUB) and not Path(scorer.model).is_file():
+                raise QualityModelError(f"{where}.model: {scorer.model!r} does not exist")
+        elif scorer.labels is not None:
+            try:
+                names = pq.read_schema(scorer.labels.path).names
+            except (OSError, pa.ArrowInvalid) as error:
+                raise QualityModelError(
+                    f"{where}.labels.path: {scorer.labels.path!r} cannot be read as Parquet: {error}"
+                ) from error
+            for setting, column in (
+                ("text_column", scorer.labels.text_column),
+                ("score_column", scorer.labels.score_column),
+            ):
+                if column not in names:
+                    raise QualityModelError(
+                        f"{where}.labels.{setting}: no column {column!r}, set it to one of {names}"
+                    )
 
 
 def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> QualityModel:

@@ -1,10 +1,10 @@
 """The built-in encoder: static token vectors fitted on the corpus itself, so that no model need be downloaded.
 
 Latent semantic analysis (Deerwester et al., 1990) put into the form of a sentence-transformers `StaticEmbedding`: a
-document's vector is the mean of its tokens' vectors. With V the right singular vectors of the tf-idf matrix, a token t
-gets idf_t^2 * V_t, and the mean document is subtracted from every token, which centres the documents.
-On the 20 Newsgroups test split a 15-nearest-neighbour topic classifier does better on idf^2 than on idf (0.71 to 0.64),
-and on centred vectors than on raw ones.
+document's vector is the mean of its tokens' vectors, and with V the right singular vectors of the tf-idf matrix,
+a token t gets idf_t^2 * V_t. A topic classifier by 15 nearest neighbours does better on idf^2 than on idf. The
+vectors are not centred: the mean cosine, by which a selection's redundancy is measured, needs an origin that means
+"nothing in common".
 
 Equal texts in equal order give equal weights.
 """
@@ -72,19 +72,14 @@ def fit_static_encoder(
     idf = np.log((1.0 + counts.shape[0]) / (1.0 + document_frequency)).astype(np.float32)
     idf_squared = idf * idf
 
-    tf_idf = counts.copy()
-    tf_idf.data = 1.0 + np.log(tf_idf.data)
-    tf_idf = normalize(tf_idf.multiply(idf_squared[None, :]).tocsr())
+    counts.data = 1.0 + np.log(counts.data)
+    tf_idf = normalize(counts.multiply(idf_squared[None, :]).tocsr())
     rank = min(dimensions, *(size - 1 for size in tf_idf.shape))
     _, _, right = randomized_svd(
         tf_idf, rank, n_oversamples=32, n_iter=1, power_iteration_normalizer="QR", random_state=seed
     )
-    vectors = idf_squared[:, None] * right.T  # (vocabulary, rank)
-
-    mean_document = normalize(counts, norm="l1").mean(axis=0) @ vectors
-    vectors -= np.asarray(mean_document).reshape(1, rank)
     weights = np.zeros((counts.shape[1], dimensions), dtype=np.float32)
-    weights[:, :rank] = vectors
+    weights[:, :rank] = idf_squared[:, None] * right.T
     return StaticEncoder(tokenizer, weights)
 
 

@@ -90,9 +90,9 @@ def tightened_bound(
     reached = objective.value_of(mask)
     tangents = _Tangents(objective, inclusion)
     bound, chosen = tangents.evaluate()
-    if not torch.equal(inclusion, mask.to(inclusion)) and bound - reached > CLOSED * (
-        bound - random_objective
-    ):
+    with_disf = any(isinstance(metric, Disf) for metric in tangents.kernels.values())
+    effort = DISF_EFFORT if with_disf else EFFORT
+    if bound - reached > effort.closed * (bound - random_objective):
         middle = _Tangents(objective, (inclusion + mask) / 2)
         other, other_chosen = middle.evaluate()
         if other < bound:

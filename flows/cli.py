@@ -1,0 +1,143 @@
+"""The `fineweb-mask` command. Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 done, shards quarantined."""
+
+import json
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows.recipe import RecipeError, load_recipe
+
+if TYPE_CHECKING:
+    from flows.curate import RunSummary
+    from models.settings import PipelineSettings
+
+FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
+QUIET_DEFAULTS = {  # a choice of the user's own environment stands
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
+    "TOKENIZERS_PARALLELISM": "true",
+}
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    *, show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
+) -> None:
+    """Turn raw web text into a smaller, better pre-training set."""
+    if show_version:
+        typer.echo(version("fineweb-mask"))
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    recipe: Annotated[Path, typer.Argument(help="Recipe file, such as deployments/recipes/sample.yaml.")],
+    *,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable).")
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Workspace folder in place of the recipe's.", metavar="DIR")
+    ] = None,
+    refit: Annotated[
+        list[str] | None,
+        typer.Option(help="Fit anew on the corpus as it is now: encoder, quality (repeatable).", metavar="WHAT"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+) -> None:
+    """Run the whole pipeline: ingest, score, embed, select, materialize.
+
+    Example: fineweb-mask run deployments/recipes/sample.yaml --set selection.lamb=0.3 --workspace workspaces/try
+    """
+    for name, value in QUIET_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    show_bars = sys.stderr.isatty() and not as_json
+    if show_bars:
+        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    try:
+        settings = load_recipe(recipe, overrides or [], workspace)
+        _check(settings, refit or [])
+    except RecipeError as error:
+        _fail(str(error), as_json=as_json, code=WRONG_USAGE)
+    try:
+        summary = _run(settings, refit or [], show_bars=show_bars)
+    except KeyboardInterrupt:
+        _fail("interrupted; run the same command again to go on from here", as_json=as_json, code=130)
+    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+        _fail(f"{type(error).__name__}: {error}", as_json=as_json, code=FAILED)
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        _print_summary(Console(), summary)
+    if summary.quarantined:
+        raise typer.Exit(QUARANTINED)
+
+
+def _check(settings: "PipelineSettings", refit: list[str]) -> None:
+    from flows.curate import Refit, check_inputs
+
+    allowed = Refit.__args__  # type: ignore[attr-defined]
+    if unknown := set(refit).difference(allowed):
+        raise RecipeError(f"--refit takes one of {', '.join(allowed)}, received {sorted(unknown)[0]!r}")
+    try:
+        check_inputs(settings)
+    except (OSError, ValueError, ImportError) as error:
+        raise RecipeError(str(error)) from error
+
+
+def _run(settings: "PipelineSettings", refit: list[Any], *, show_bars: bool) -> "RunSummary":
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    from flows.curate import run_curate
+    from flows.progress import shown_as_bars
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):  # saves a second per flow run
+        if not show_bars:
+            return run_curate(settings, refit)
+        with shown_as_bars(Console(stderr=True)):
+            return run_curate(settings, refit)
+
+
+def _fail(message: str, *, as_json: bool, code: int) -> None:
+    typer.echo(f"fineweb-mask: {message}", err=True)
+    if as_json:
+        typer.echo(json.dumps({"status": "failed", "error": message}))
+    raise typer.Exit(code)
+
+
+def _print_summary(console: Console, summary: "RunSummary") -> None:
+    counts = summary.counts
+    flow_of = {
+        "ingest": (counts.documents_in, counts.documents_ingested, counts.tokens_in, counts.tokens_ingested),
+        "select": (counts.documents_eligible, counts.selected, counts.tokens_eligible, counts.tokens_selected),
+    }
+    flow_of["dedup"] = (counts.documents_ingested, counts.documents_eligible, counts.tokens_ingested, counts.tokens_eligible)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage")
+    for name in ("documents in", "kept", "tokens in", "kept", "files", "cached", "seconds"):
+        table.add_column(name, justify="right")
+    for stage in summary.stages:
+        numbers = [f"{number:,}" for number in flow_of[stage.stage]] if stage.stage in flow_of else [""] * 4
+        table.add_row(stage.stage, *numbers, str(stage.files), str(stage.cached), f"{stage.seconds:.1f}")
+    console.print(table)
+    if summary.dropped:
+        reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in summary.dropped.items())
+        console.print(f"dropped  {reasons}", highlight=False)
+    for shard in summary.quarantined:
+        console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
+    for name, path in (("dataset", summary.dataset), ("card", summary.card), ("report", summary.report)):
+        console.print(f"{name:8} {path}", highlight=False, soft_wrap=True, markup=False)
+
+
+def main() -> None:
+    """Run the command."""
+    app()

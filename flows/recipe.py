@@ -1,0 +1,115 @@
+"""Recipes: a YAML file and `--set` overrides become settings, or an error that says which key to change and how."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from models.settings import PipelineSettings
+
+
+class RecipeError(ValueError):
+    """The recipe or an override is not valid; nothing was started."""
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None = None) -> PipelineSettings:
+    """Return the settings in a recipe file.
+
+    Parameters
+    ----------
+    path
+        YAML file with the sections of `PipelineSettings`.
+    overrides
+        `section.key=value`, the value in YAML; a number stands for a place in a list.
+    workspace
+        Workspace folder in place of the recipe's.
+
+    Raises
+    ------
+    RecipeError
+        If the file cannot be read, or names a key or value that is not allowed.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise RecipeError(f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {content!r}")
+    for override in overrides:
+        _apply(content, override)
+    if workspace is not None:
+        content["workspace"] = workspace
+    try:
+        return PipelineSettings.model_validate(content)
+    except ValidationError as error:
+        raise RecipeError("\n".join(_explain(problem) for problem in error.errors())) from error
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise RecipeError(f"--set takes section.key=value, received {override!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"--set {key}: the value {text!r} is not valid YAML") from error
+    target: Any = content
+    parts = key.split(".")
+    for part in parts[:-1]:
+        target = _child(target, part, key)
+    if isinstance(target, list):
+        target[_index(target, parts[-1], key)] = value
+    else:
+        target[parts[-1]] = value
+
+
+def _child(target: Any, part: str, key: str) -> Any:  # noqa: ANN401
+    if isinstance(target, list):
+        return target[_index(target, part, key)]
+    child = target.setdefault(part, {})
+    if child is None:
+        child = target[part] = {}
+    if not isinstance(child, dict | list):
+        raise RecipeError(f"--set {key}: {part!r} is not a section, its value is {child!r}")
+    return child
+
+
+def _index(target: list[Any], part: str, key: str) -> int:
+    if not part.isdecimal() or int(part) >= len(target):
+        raise RecipeError(f"--set {key}: {part!r} must be a place in a list, from 0 to {len(target) - 1}")
+    return int(part)
+
+
+def _explain(problem: Mapping[str, Any]) -> str:
+    """Return one line on a validation error: the key, what was given, what is allowed."""
+    location = problem["loc"]
+    key = ".".join(str(part) for part in location) or "recipe"
+    if problem["type"] == "extra_forbidden":
+        allowed = _allowed_keys(location[:-1])
+        close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{key}: unknown setting; {hint}allowed: {', '.join(allowed)}"
+    if problem["type"] == "missing":
+        return f"{key}: is required"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{key}: {message[0].lower()}{message[1:]}, received {problem['input']!r}"
+
+
+def _allowed_keys(location: Sequence[int | str]) -> list[str]:
+    model: type[BaseModel] = PipelineSettings
+    for part in location:
+        field = model.model_fields.get(str(part))
+        if field is not None:
+            model = next((kind for kind in _models_in(field.annotation)), model)
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
