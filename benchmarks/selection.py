@@ -229,9 +229,7 @@ def learner(arguments: argparse.Namespace) -> None:
     table = []
     for metric in arguments.metrics:
         learning = {"n_epochs": arguments.epochs, "log_every": 50}
-        settings = SelectionSettings(
-            metrics=metric, lamb=arguments.lamb, select_ratio=0.1, policy_gradient=learning
-        )
+        settings = SelectionSettings(metrics=metric, lamb=arguments.lamb, select_ratio=0.1, policy_gradient=learning)
         block = prepare(features, scores, settings, arguments.device)
         ours = measure(block, "mean_field", prove=False)
         low = block.scaled.random_objective(arguments.lamb)
@@ -269,9 +267,7 @@ def growth(arguments: argparse.Namespace) -> None:
             ours = measure(block, "mean_field")
             seconds.append(ours.seconds)
             table.append([f"{n:,}", f"{ours.seconds:.2f}", percent(ours.gap), f"{ours.peak_mib}"])
-        exponent = (
-            np.polyfit(np.log(arguments.sizes), np.log(seconds), 1)[0] if len(seconds) > 1 else math.nan
-        )
+        exponent = np.polyfit(np.log(arguments.sizes), np.log(seconds), 1)[0] if len(seconds) > 1 else math.nan
         show(f"{metric}: time grows as n^{exponent:.2f}", ["n", "s", "gap", "peak MiB"], table)
 
 
@@ -310,12 +306,8 @@ def step(arguments: argparse.Namespace) -> None:
     table = []
     for metric in arguments.metrics:
         learning = {"n_epochs": arguments.epochs, "partial": 0.1, "log_every": 10**9}
-        settings = SelectionSettings(
-            metrics=metric, select_ratio=0.1, normalize="none", policy_gradient=learning
-        )
-        block = prepare(
-            features, scores, settings.model_copy(update={"metrics": "pairwise"}), arguments.device
-        )
+        settings = SelectionSettings(metrics=metric, select_ratio=0.1, normalize="none", policy_gradient=learning)
+        block = prepare(features, scores, settings.model_copy(update={"metrics": "pairwise"}), arguments.device)
         rows, generator = block.problem.rows, block.problem.generator
         metrics = built_in_metrics(rows, settings, block.problem.objective.budget)
         objective = block.problem.objective
@@ -325,17 +317,13 @@ def step(arguments: argparse.Namespace) -> None:
         SOLVERS["policy_gradient"](problem)
         synchronise(arguments.device)
         per_step = (time.perf_counter() - started) / arguments.epochs
-        floor = _floor(
-            metric, rows.take(torch.arange(rows.n // 10, device=rows.device)), generator, arguments
-        )
+        floor = _floor(metric, rows.take(torch.arange(rows.n // 10, device=rows.device)), generator, arguments)
         table.append([metric, f"{1e3 * per_step:.1f}", f"{1e3 * floor:.1f}", f"{per_step / floor:.2f}"])
     header = ["metric", "step ms", "product + sampling ms", "ratio"]
     show(f"one policy-gradient step, n = {len(scores):,}, partial 0.1, 128 rollouts", header, table)
 
 
-def _floor(
-    metric: str, batch: torch.Tensor, generator: torch.Generator, arguments: argparse.Namespace
-) -> float:
+def _floor(metric: str, batch: torch.Tensor, generator: torch.Generator, arguments: argparse.Namespace) -> float:
     """Time what a step cannot do without: drawing the masks, and the metric's matrix products."""
     logits = torch.zeros(len(batch), device=batch.device)
     repeats = max(2, arguments.epochs // 4)
@@ -398,9 +386,7 @@ def peers(arguments: argparse.Namespace) -> None:
     for solver in ("mean_field", "greedy"):
         ours = measure(block, solver)
         name = f"fineweb-mask {solver}"
-        table.append(
-            [name, f"{ours.seconds:.2f}", f"{ours.objective:.5f}", percent(ours.gap), f"{ours.peak_mib}"]
-        )
+        table.append([name, f"{ours.seconds:.2f}", f"{ours.objective:.5f}", percent(ours.gap), f"{ours.peak_mib}"])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "features.npy"
         np.save(path, features)
@@ -433,9 +419,7 @@ TABLES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("--n", type=int, default=10_000, help="documents")
     parser.add_argument("--d", type=int, default=768, help="dimensions")

@@ -50,9 +50,7 @@ TRUTH_SCHEMA = pa.schema(
         ("is_spam", pa.bool_()),
     ]
 )
-LABEL_SCHEMA = pa.schema(
-    [("text", pa.string()), ("score", pa.int8()), ("kind", pa.string()), ("topic", pa.string())]
-)
+LABEL_SCHEMA = pa.schema([("text", pa.string()), ("score", pa.int8()), ("kind", pa.string()), ("topic", pa.string())])
 
 
 def tables(seed: int = SEED) -> dict[str, pa.Table]:

@@ -43,7 +43,8 @@ def run(
     recipe: Annotated[Path, typer.Argument(help="Recipe file, such as deployments/recipes/sample.yaml.")],
     *,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable).")
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),
     ] = None,
     workspace: Annotated[
         str | None, typer.Option(help="Workspace folder in place of the recipe's.", metavar="DIR")
@@ -118,9 +119,19 @@ def _print_summary(console: Console, summary: "RunSummary") -> None:
     counts = summary.counts
     flow_of = {
         "ingest": (counts.documents_in, counts.documents_ingested, counts.tokens_in, counts.tokens_ingested),
-        "select": (counts.documents_eligible, counts.selected, counts.tokens_eligible, counts.tokens_selected),
+        "select": (
+            counts.documents_eligible,
+            counts.selected,
+            counts.tokens_eligible,
+            counts.tokens_selected,
+        ),
     }
-    flow_of["dedup"] = (counts.documents_ingested, counts.documents_eligible, counts.tokens_ingested, counts.tokens_eligible)
+    flow_of["dedup"] = (
+        counts.documents_ingested,
+        counts.documents_eligible,
+        counts.tokens_ingested,
+        counts.tokens_eligible,
+    )
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage")
     for name in ("documents in", "kept", "tokens in", "kept", "files", "cached", "seconds"):

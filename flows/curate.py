@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from prefect import Task, flow
 from prefect.futures import PrefectFuture
-from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel
 
 from flows.progress import listener
@@ -71,9 +71,7 @@ class Run:
     def submit(self, task: Task[..., StageFile], job: StageJob) -> PrefectFuture[StageFile]:
         """Submit a job; a cached result whose file is no longer whole is not used."""
         is_whole = job.current() is not None
-        return task.with_options(
-            refresh_cache=not is_whole, result_storage=self.workspace.cache
-        ).submit(job=job)
+        return task.with_options(refresh_cache=not is_whole, result_storage=self.workspace.cache).submit(job=job)
 
     def result(self, stage: str, job: StageJob, future: PrefectFuture[StageFile]) -> StageFile | None:
         """Wait for a job; return None if its shard was set aside.
@@ -214,7 +212,9 @@ def _score_and_embed(
     """Return the documents, scores and embeddings of every shard that has all three."""
     models = _quality_models(run, settings)
     statistics = run.one(
-        "fit", fit.fit_statistics_task, fit.plan_statistics(run.workspace, documents, models, settings.quality)
+        "fit",
+        fit.fit_statistics_task,
+        fit.plan_statistics(run.workspace, documents, models, settings.quality),
     )
     if settings.embedding.model == "static":
         job = fit.plan_encoder(run.workspace, documents, settings.embedding)
@@ -268,7 +268,10 @@ def _publish(
     source_of = {source.name: source for source in sources}
     shards = [
         materialize.MaterializeShard(
-            source=source_of[documents.name], documents=documents, scores=scores, masks=masks[documents.name][0]
+            source=source_of[documents.name],
+            documents=documents,
+            scores=scores,
+            masks=masks[documents.name][0],
         )
         for documents, scores, _ in scored
         if documents.name in masks
@@ -282,7 +285,11 @@ def _publish(
         materialize.plan(run.workspace, shards, counts, blocks, settings),
     )
     stages = [stage.model_dump() for stage in run.stages.values()]
-    run.one("report", report.report_task, report.plan(run.workspace, dataset, shards, counts, blocks, stages))
+    run.one(
+        "report",
+        report.report_task,
+        report.plan(run.workspace, dataset=dataset, shards=shards, counts=counts, blocks=blocks, stages=stages),
+    )
     objective, terms = mean_terms(groups)
     workspace = run.workspace
     return RunSummary(
@@ -306,5 +313,5 @@ def _publish(
 
 def run_curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunSummary:
     """Run the pipeline in this process with the recipe's engine."""
-    runner = ThreadPoolTaskRunner(max_workers=settings.engine.workers)
-    return curate.with_options(task_runner=runner)(settings, refit)
+    runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=settings.engine.workers)
+    return curate.with_options(task_runner=cast("TaskRunner[PrefectFuture[Any]]", runner))(settings, refit)

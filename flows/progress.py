@@ -16,10 +16,10 @@ class Listener(Protocol):
     """Is told how a run goes on."""
 
     def started(self, stage: str, jobs: int) -> None:
-        """A stage has so many jobs to do."""
+        """Hear how many jobs a stage has."""
 
     def finished(self, stage: str, file: StageFile | None) -> None:
-        """One of its jobs is done, or failed (None)."""
+        """Hear that one of its jobs is done, or has failed (None)."""
 
 
 class LogLines:

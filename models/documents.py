@@ -5,7 +5,7 @@ Everything here works on one Arrow record batch at a time and knows nothing of f
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +61,9 @@ def _cast_column(batch: pa.RecordBatch, name: str, field: pa.Field) -> pa.Array:
             return column.cast(pa.binary()).cast(pa.string(), safe=False)
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ColumnTypeError(f"column {name!r} of type {column.type} cannot be read as {field.type}: {error}") from error
+        raise ColumnTypeError(
+            f"column {name!r} of type {column.type} cannot be read as {field.type}: {error}"
+        ) from error
 
 
 def _holds_text(kind: pa.DataType) -> bool:
@@ -120,14 +122,15 @@ class DocumentFilter:
             self.dropped.update(problems.drop_null().to_pylist())
             readable = pc.is_null(problems)
             source_rows, batch = source_rows[readable.to_numpy(zero_copy_only=False)], batch.filter(readable)
-        for reason, bad in (
+        checks: tuple[tuple[str, Callable[[pa.RecordBatch], pa.Array]], ...] = (
             ("null_text", lambda rows: pc.is_null(rows["text"])),
             ("invalid_utf8", _invalid_utf8),
             ("empty_text", lambda rows: pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(rows["text"])), 0)),
             ("too_short", lambda rows: pc.less(pc.utf8_length(rows["text"]), self.settings.min_chars)),
             ("wrong_language", self._wrong_language),
             ("low_language_score", lambda rows: pc.less(rows["language_score"], self.settings.min_language_score)),
-        ):
+        )
+        for reason, bad in checks:
             keep = pc.invert(pc.fill_null(bad(batch), False))
             self.dropped[reason] += batch.num_rows - int(pc.sum(keep).as_py() or 0)
             source_rows = source_rows[keep.to_numpy(zero_copy_only=False)]
@@ -156,7 +159,8 @@ class DocumentFilter:
         rows = np.arange(self.rows_kept, self.rows_kept + batch.num_rows, dtype=np.uint32)
         self.rows_kept += batch.num_rows
         ids = [
-            given or stable_id(self.source, int(row)) for given, row in zip(batch["id"].to_pylist(), source_rows, strict=True)
+            given or stable_id(self.source, int(row))
+            for given, row in zip(batch["id"].to_pylist(), source_rows, strict=True)
         ]
         n_chars = pc.utf8_length(batch["text"]).cast(pa.uint32())
         self.tokens_kept += int(token_counts(batch["token_count"], n_chars).sum())

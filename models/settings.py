@@ -15,17 +15,27 @@ from models.selection.settings import SelectionSettings
 class SourceSettings(Settings):
     """Where the raw documents are and how their columns are called."""
 
-    path: str = Field(min_length=1, description="File, folder or glob; a local path or an fsspec URL (s3://, hf://, https://).")
+    path: str = Field(
+        min_length=1,
+        description="File, folder or glob; a local path or an fsspec URL (s3://, hf://, https://).",
+    )
     format: Literal["auto", "parquet", "jsonl"] = Field(
-        "auto", description="File format; `auto` goes by the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst)."
+        "auto",
+        description="File format; `auto` goes by the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst).",
     )
     text_column: str = Field("text", min_length=1, description="Column that holds the document's text.")
-    id_column: str = Field("id", min_length=1, description="Column that holds the document's id; null or missing ids get a stable one.")
+    id_column: str = Field(
+        "id",
+        min_length=1,
+        description="Column that holds the document's id; null or missing ids get a stable one.",
+    )
     extra_columns: Literal["all"] | list[str] = Field(
-        "all", description="Columns beyond FineWeb's nine to carry into the dataset: `all`, or a list of names."
+        "all",
+        description="Columns beyond FineWeb's nine to carry into the dataset: `all`, or a list of names.",
     )
     fingerprint: Literal["mtime", "content"] = Field(
-        "mtime", description="How a changed file is noticed: size and modification time (or etag), or a hash of its content."
+        "mtime",
+        description="How a changed file is noticed: size and modification time (or etag), or a hash of its content.",
     )
 
 
@@ -41,7 +51,8 @@ class IngestSettings(Settings):
         0.0, ge=0.0, le=1.0, description="Lowest language score kept; a document without a score is kept."
     )
     exact_dedup: Literal["corpus", "shard", "off"] = Field(
-        "corpus", description="Where a document with the same normalised text counts as a duplicate; the first copy stays."
+        "corpus",
+        description="Where a document with the same normalised text counts as a duplicate; the first copy stays.",
     )
     on_bad_shard: Literal["quarantine", "fail"] = Field(
         "quarantine", description="An unreadable source file is set aside and reported, or ends the run."
@@ -54,10 +65,12 @@ class EmbeddingSettings(Settings):
     model: str = Field(
         "static",
         min_length=1,
-        description="`static` (the built-in encoder, fitted on this corpus), a sentence-transformers folder, or a hub name.",
+        description="`static` (built in, fitted on this corpus), a sentence-transformers folder, or a hub name.",
     )
     prompt: str = Field("", description='Text put before every document, such as E5\'s "passage: ".')
-    max_tokens: int | None = Field(None, ge=1, description="Tokens read per document; null reads what the model allows.")
+    max_tokens: int | None = Field(
+        None, ge=1, description="Tokens read per document; null reads what the model allows."
+    )
     precision: Literal["float16", "float32"] = Field("float16", description="Type in which vectors are stored.")
     on_bad_vector: Literal["raise", "drop"] = Field(
         "drop", description="A zero or non-finite vector ends the run, or drops its document (counted)."
@@ -85,14 +98,18 @@ class MaterializeSettings(Settings):
     """How the product is written."""
 
     title: str = Field("FineWeb-Mask", min_length=1, description="Title of the dataset card.")
-    license: str = Field("odc-by", min_length=1, description="Licence identifier for the dataset card; FineWeb's is odc-by.")
+    license: str = Field(
+        "odc-by", min_length=1, description="Licence identifier for the dataset card; FineWeb's is odc-by."
+    )
     source_datasets: list[str] = Field(
         default_factory=list, description="Hub names of the datasets that the source came from, for the card."
     )
     layout: Literal["dump", "flat"] = Field("dump", description="One folder per dump, or one folder for all.")
     file_size: int = Field(512 * 2**20, ge=2**20, description="Target size of a dataset file, in bytes.")
     memory_limit: str = Field(
-        "2GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", description="Memory that DuckDB may use before it spills to disk."
+        "2GB",
+        pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$",
+        description="Memory that DuckDB may use before it spills to disk.",
     )
 
 
@@ -106,7 +123,9 @@ class EngineSettings(Settings):
 class PipelineSettings(Settings):
     """A complete recipe."""
 
-    workspace: str = Field(min_length=1, description="Folder that holds every stage's files, the dataset and the reports.")
+    workspace: str = Field(
+        min_length=1, description="Folder that holds every stage's files, the dataset and the reports."
+    )
     source: SourceSettings
     ingest: IngestSettings = Field(default_factory=IngestSettings)
     quality: QualitySettings

@@ -61,7 +61,8 @@ def mean_terms(masks: list[StageFile]) -> tuple[float | None, dict[str, float]]:
         return None, {}
 
     def mean(values: list[float]) -> float:
-        return sum(value * block["documents"] for value, block in zip(values, blocks, strict=True)) / documents
+        weighted = (value * int(block["documents"]) for value, block in zip(values, blocks, strict=True))
+        return float(sum(weighted) / documents)
 
     terms = {name: mean([block["terms"][name] for block in blocks]) for name in blocks[0]["terms"]}
     return mean([block["objective"] for block in blocks]), terms

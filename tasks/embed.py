@@ -56,7 +56,12 @@ def _download(model: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    needed = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no code, no other frameworks' weights
+    needed = [
+        "*.json",
+        "*.txt",
+        "*.model",
+        "*.safetensors",
+    ]  # no pickles, no code, no other frameworks' weights
     try:
         return Path(snapshot_download(model, allow_patterns=needed, ignore_patterns=["onnx/*", "openvino/*"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
@@ -75,9 +80,7 @@ class EmbedJob(ShardJob):
     settings: EmbeddingSettings
 
 
-def plan(
-    workspace: Workspace, documents: StageFile, model: EmbeddingModel, settings: EmbeddingSettings
-) -> EmbedJob:
+def plan(workspace: Workspace, documents: StageFile, model: EmbeddingModel, settings: EmbeddingSettings) -> EmbedJob:
     """Return the job that embeds a shard."""
     key = StageKey(
         stage="embed",

@@ -198,9 +198,7 @@ def plan_encoder(workspace: Workspace, documents: list[StageFile], settings: Emb
         ),
         inputs=digest([[file.name, file.fingerprint] for file in documents]),
     )
-    return FitEncoderJob(
-        workspace=str(workspace.root), name="encoder", key=key, documents=documents, settings=settings
-    )
+    return FitEncoderJob(workspace=str(workspace.root), name="encoder", key=key, documents=documents, settings=settings)
 
 
 def fit_encoder(job: FitEncoderJob) -> StageFile:

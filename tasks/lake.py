@@ -214,7 +214,10 @@ class ParquetStageWriter:
 
 @contextmanager
 def written_parquet(
-    path: Path, schema: pa.Schema, key: StageKey, **options: Any  # noqa: ANN401
+    path: Path,
+    schema: pa.Schema,
+    key: StageKey,
+    **options: Any,  # noqa: ANN401
 ) -> Iterator[ParquetStageWriter]:
     """Write one stage file: temporary name, footer, check of rows and schema, rename.
 
@@ -245,7 +248,9 @@ def written_parquet(
             writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()})
         written = pq.ParquetFile(partial)
         if written.metadata.num_rows != stage_writer.rows or not written.schema_arrow.equals(schema):
-            raise LakeError(f"{path.name} did not read back as written: {written.metadata.num_rows} rows, {stage_writer.rows} sent")
+            raise LakeError(
+                f"{path.name} did not read back as written: {written.metadata.num_rows} rows, {stage_writer.rows} sent"
+            )
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
@@ -301,9 +306,7 @@ def write_manifest(
     manifest = Manifest(
         key=key,
         files={
-            file.relative_to(path.parent).as_posix(): ManifestFile(
-                bytes=file.stat().st_size, sha256=file_digest(file)
-            )
+            file.relative_to(path.parent).as_posix(): ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
             for file in sorted(files)
         },
         details=dict(details),

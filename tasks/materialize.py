@@ -1,5 +1,8 @@
-"""Materialize: the product. DuckDB joins documents, scores and masks and writes the selected rows; a card and a
-provenance record lie beside them. The folder is put in place whole, once it is verified."""
+"""Materialize: the product.
+
+DuckDB joins documents, scores and masks and writes the selected rows; a card and a provenance record lie beside them.
+The folder is put in place whole, once it is verified.
+"""
 
 import subprocess
 import sys
@@ -95,7 +98,12 @@ def plan(
         settings=digest(recipe.materialize.model_dump(exclude={"memory_limit"})),
         inputs=digest(
             [
-                [shard.documents.name, shard.documents.fingerprint, shard.scores.fingerprint, shard.masks.fingerprint]
+                [
+                    shard.documents.name,
+                    shard.documents.fingerprint,
+                    shard.scores.fingerprint,
+                    shard.masks.fingerprint,
+                ]
                 for shard in ordered
             ]
         ),
@@ -127,7 +135,10 @@ def _build(job: MaterializeJob) -> None:
     spill.mkdir(parents=True, exist_ok=True)
     database = spill / "chosen.duckdb"
     database.unlink(missing_ok=True)
-    config = {"memory_limit": job.recipe.materialize.memory_limit, "temp_directory": str(spill)}
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": job.recipe.materialize.memory_limit,
+        "temp_directory": str(spill),
+    }
     with written_folder(job.lake.dataset) as folder:
         with duckdb.connect(str(database), config=config) as connection:
             _choose(connection, job)
@@ -178,7 +189,9 @@ def _selected_documents(job: MaterializeJob) -> tuple[str, dict[str, list[str]]]
               JOIN (SELECT shard, scores_file FROM shards) USING (scores_file)) AS scores
           ON documents.shard = scores.shard AND documents.row = scores.row
         """  # noqa: S608 - column names of our own schemas only
-    return query, {name: [str(job.lake.resolve(getattr(shard, name))) for shard in job.shards] for name in ("documents", "scores")}
+    return query, {
+        name: [str(job.lake.resolve(getattr(shard, name))) for shard in job.shards] for name in ("documents", "scores")
+    }
 
 
 def _write_documents(connection: duckdb.DuckDBPyConnection, job: MaterializeJob, folder: Path) -> None:
@@ -320,7 +333,13 @@ def _card(job: MaterializeJob, details: dict[str, Any]) -> str:
 
 def size_category(rows: int) -> str:
     """Return the hub's size category of a dataset."""
-    edges = [(10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M")]
+    edges = [
+        (10**3, "n<1K"),
+        (10**4, "1K<n<10K"),
+        (10**5, "10K<n<100K"),
+        (10**6, "100K<n<1M"),
+        (10**7, "1M<n<10M"),
+    ]
     edges += [(10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B")]
     return next((name for edge, name in edges if rows < edge), "100B<n<1T")
 

@@ -59,9 +59,7 @@ def check_scorers(scorers: list[FastTextScorerSettings]) -> None:
                 ("score_column", scorer.labels.score_column),
             ):
                 if column not in names:
-                    raise QualityModelError(
-                        f"{where}.labels.{setting}: no column {column!r}, set it to one of {names}"
-                    )
+                    raise QualityModelError(f"{where}.labels.{setting}: no column {column!r}, set it to one of {names}")
 
 
 def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> QualityModel:

@@ -57,6 +57,7 @@ class ReportJob(StageJob):
 
 def plan(
     workspace: Workspace,
+    *,
     dataset: StageFile,
     shards: list[MaterializeShard],
     counts: Counts,
@@ -64,9 +65,7 @@ def plan(
     stages: list[dict[str, Any]],
 ) -> ReportJob:
     """Return the job that reports on a dataset."""
-    key = StageKey(
-        stage="report", version=VERSION, settings=digest([]), inputs=digest([dataset.fingerprint])
-    )
+    key = StageKey(stage="report", version=VERSION, settings=digest([]), inputs=digest([dataset.fingerprint]))
     return ReportJob(
         workspace=str(workspace.root),
         name="report",
@@ -89,9 +88,7 @@ def _build(job: ReportJob) -> None:
     provenance = job.dataset.details
     figures = [
         _histogram("Quality before and after", "quality (standardised)", columns["quality"], columns["selected"]),
-        _histogram(
-            "Length before and after", "characters (log10)", np.log10(columns["n_chars"]), columns["selected"]
-        ),
+        _histogram("Length before and after", "characters (log10)", np.log10(columns["n_chars"]), columns["selected"]),
         _retention(provenance["retention"]),
         *([_learning_curve(job.blocks[0])] if job.blocks and job.blocks[0]["history"] else []),
     ]

@@ -79,9 +79,7 @@ class SelectJob(StageJob):
         )
 
 
-def plan(
-    workspace: Workspace, shards: list[SelectionShard], settings: PipelineSelectionSettings
-) -> list[SelectJob]:
+def plan(workspace: Workspace, shards: list[SelectionShard], settings: PipelineSelectionSettings) -> list[SelectJob]:
     """Return one job per group of shards, in the order of the shards' names."""
     groups: list[list[SelectionShard]] = []
     for shard in sorted(shards, key=lambda shard: shard.name):
@@ -91,9 +89,7 @@ def plan(
     return [_plan_group(workspace, group, settings) for group in groups]
 
 
-def _plan_group(
-    workspace: Workspace, group: list[SelectionShard], settings: PipelineSelectionSettings
-) -> SelectJob:
+def _plan_group(workspace: Workspace, group: list[SelectionShard], settings: PipelineSelectionSettings) -> SelectJob:
     first, last = group[0].name, group[-1].name
     rows = sum(shard.rows for shard in group)
     key = StageKey(
@@ -102,7 +98,12 @@ def _plan_group(
         settings=digest(settings.model_dump(exclude={"device", "block_size"})),
         inputs=digest(
             [
-                [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
+                [
+                    shard.name,
+                    shard.scores.fingerprint,
+                    shard.embeddings.fingerprint,
+                    shard.duplicates.fingerprint,
+                ]
                 for shard in group
             ]
         ),

@@ -74,7 +74,7 @@ def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[s
     if filesystem.isdir(root):
         base, found = root, filesystem.find(root)
     elif GLOB_CHARACTERS & set(root):
-        fixed = [part for part in PurePosixPath(root).parts]
+        fixed = list(PurePosixPath(root).parts)
         while GLOB_CHARACTERS & set("".join(fixed)):
             fixed.pop()
         base = str(PurePosixPath(*fixed)) if fixed else ""
@@ -120,7 +120,12 @@ def _fingerprint(filesystem: Any, path: str, info: dict[str, Any], settings: Sou
         with filesystem.open(path, "rb") as stream:
             return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
     changed = next(
-        (info[key] for key in ("mtime", "ETag", "etag", "LastModified", "last_modified", "blob_id", "created") if info.get(key)), ""
+        (
+            info[key]
+            for key in ("mtime", "ETag", "etag", "LastModified", "last_modified", "blob_id", "created")
+            if info.get(key)
+        ),
+        "",
     )
     return f"size:{info['size']} changed:{changed}"
 
@@ -185,7 +190,12 @@ class ShardReader:
 
     def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, None]]:
         with self._open_parquet() as file:
-            wanted = {*FINEWEB.names, self.settings.text_column, self.settings.id_column, *(f.name for f in self.extra)}
+            wanted = {
+                *FINEWEB.names,
+                self.settings.text_column,
+                self.settings.id_column,
+                *(f.name for f in self.extra),
+            }
             columns = [name for name in file.schema_arrow.names if name in wanted]
             for batch in file.iter_batches(BATCH_ROWS, columns=columns):
                 yield batch, None

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, ParamSpec
 
-from prefect import Task, task
+from prefect import Task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
@@ -17,7 +17,16 @@ from tasks.lake import LakeError, StageFile, StageKey, Workspace, current_parque
 Parameters = ParamSpec("Parameters")
 
 TRANSIENT_ERRNO = frozenset(
-    {errno.EIO, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ESTALE, errno.ETIMEDOUT}
+    {
+        errno.EIO,
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.EINTR,
+        errno.ENETUNREACH,
+        errno.EHOSTUNREACH,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
 )
 
 
@@ -102,7 +111,7 @@ def stage_task(function: Callable[Parameters, StageFile]) -> Task[Parameters, St
 
     Its result is a JSON record under the job's key, so it is reused across runs; transient errors are retried.
     """
-    return task(
+    return Task(
         function,
         name=function.__name__,
         task_run_name=function.__name__ + " {job.name}",

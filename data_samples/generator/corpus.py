@@ -155,9 +155,7 @@ def add_languages(documents: list[Document], topics: dict[str, Topic], rng: rand
         if wanted and codes and rng.random() < 0.45:
             document.language = rng.choice(codes)
             page = Page(topics[document.topic], rng)
-            document.text = pages.other_language(
-                page, document.language, int(40 * rng.lognormvariate(1.0, 0.6))
-            )
+            document.text = pages.other_language(page, document.language, int(40 * rng.lognormvariate(1.0, 0.6)))
             document.kind, document.grade = "other_language", 1
             wanted -= 1
 
@@ -176,9 +174,7 @@ def add_damage(documents: list[Document], rng: random.Random) -> None:
             document.text = damage.broken(rng, document.text)
         elif chance < 0.119:
             document.kind, document.grade = "empty", 0
-            document.text = rng.choice(
-                [None, "", "   \n\t ", "Loading...", "OK", "404", "\n\n", "Untitled page"]
-            )
+            document.text = rng.choice([None, "", "   \n\t ", "Loading...", "OK", "404", "\n\n", "Untitled page"])
 
 
 def domains(topics: Iterable[Topic], rng: random.Random) -> dict[str, list[str]]:
@@ -194,9 +190,7 @@ def domains(topics: Iterable[Topic], rng: random.Random) -> dict[str, list[str]]
                         f"the{rng.choice(words)}", f"{rng.choice(words)}and{rng.choice(words)}"])
             for _ in range(count)
         }  # fmt: skip
-        sites[topic.name] = [
-            f"{rng.choice(['www.', ''])}{n}.{rng.choice(['example', 'test'])}" for n in sorted(names)
-        ]
+        sites[topic.name] = [f"{rng.choice(['www.', ''])}{n}.{rng.choice(['example', 'test'])}" for n in sorted(names)]
     return sites
 
 
@@ -323,8 +317,6 @@ def make_labels(seed: int) -> list[dict[str, Any]]:
                 score += rng.choice([-1, 1])
             elif chance < 0.23:
                 score = rng.randint(0, 5)
-            out.append(
-                {"text": document.text, "score": min(5, max(0, score)), "kind": kind, "topic": topic.name}
-            )
+            out.append({"text": document.text, "score": min(5, max(0, score)), "kind": kind, "topic": topic.name})
     rng.shuffle(out)
     return out

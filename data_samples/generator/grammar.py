@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from generator.topics import Measure, Topic
 
 LISTS = read_toml("lists.toml")
-FIRST_NAMES, SURNAMES, TOWNS, BRANDS = (
-    LISTS[key].split() for key in ("first_names", "surnames", "towns", "brands")
-)
+FIRST_NAMES, SURNAMES, TOWNS, BRANDS = (LISTS[key].split() for key in ("first_names", "surnames", "towns", "brands"))
 MONTHS, GERMAN_MONTHS = LISTS["months"].split(), LISTS["german_months"].split()
 WEEKDAYS, SEASONS = LISTS["weekdays"].split(), LISTS["seasons"].split()
 
@@ -92,11 +90,7 @@ def title_case(text: str) -> str:
 def lower_start(sentence: str) -> str:
     """Make a sentence usable after a colon or conjunction: no capital at its start, no full stop."""
     first = sentence.split(" ", 1)[0].strip(",")
-    text = (
-        sentence
-        if first in PROPER or (first.isupper() and len(first) > 1)
-        else sentence[0].lower() + sentence[1:]
-    )
+    text = sentence if first in PROPER or (first.isupper() and len(first) > 1) else sentence[0].lower() + sentence[1:]
     return text.rstrip(".")
 
 

@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TEMPLATES: dict[str, dict[str, list[str]]] = {
-    kind: {pool: lines(text) for pool, text in pools.items()}
-    for kind, pools in read_toml("templates.toml").items()
+    kind: {pool: lines(text) for pool, text in pools.items()} for kind, pools in read_toml("templates.toml").items()
 }
 FARMS: dict[str, Any] = read_toml("farms.toml")
 LANGUAGES: dict[str, dict[str, list[str]]] = {
-    code: {pool: lines(text) for pool, text in pools.items()}
-    for code, pools in read_toml("languages.toml").items()
+    code: {pool: lines(text) for pool, text in pools.items()} for code, pools in read_toml("languages.toml").items()
 }
 
 MEDIAN_WORDS = {
@@ -123,8 +121,7 @@ def tutorial(page: Page, grade: int, words: int) -> str:
         if style:
             step = capital(SEQUENCE.sub("", step))
         more = [
-            page.sentence(explain())
-            for _ in range(rng.choice([0, 1, 1, 2, 3]) if grade == 2 else rng.randint(0, 1))
+            page.sentence(explain()) for _ in range(rng.choice([0, 1, 1, 2, 3]) if grade == 2 else rng.randint(0, 1))
         ]
         out.append(style.format(number) + " ".join([step, *more]))
         written += len(out[-1].split())
@@ -144,9 +141,7 @@ def essay(page: Page, grade: int, words: int) -> str:
     if grade == 0:
         pool = pool[2:8] + TEMPLATES["marketing"]["sentences"] + TEMPLATES["blog"]["sentences"][:4]
     title = page.expand(rng.choice(TEMPLATES["essay"]["titles"]))
-    return "\n".join(
-        [title, f"By {page.fill('name')}", *paragraphs(page, Draw(rng, pool), words, connect=0.08)]
-    )
+    return "\n".join([title, f"By {page.fill('name')}", *paragraphs(page, Draw(rng, pool), words, connect=0.08)])
 
 
 def news(page: Page, grade: int, words: int) -> str:
@@ -167,8 +162,7 @@ def forum(page: Page, grade: int, words: int) -> str:
     """Write a thread: a question, replies that quote one another, and replies that say nothing."""
     pools, rng = TEMPLATES["forum"], page.rng
     users = [
-        rng.choice(USER_WORDS) + rng.choice(USER_WORDS) + str(rng.randint(1, 99))
-        for _ in range(rng.randint(2, 6))
+        rng.choice(USER_WORDS) + rng.choice(USER_WORDS) + str(rng.randint(1, 99)) for _ in range(rng.randint(2, 6))
     ]
     weights = {0: (0, 2, 6), 1: (2, 5, 2), 2: (6, 3, 0.5)}[grade]
     draws = [Draw(rng, pools[name]) for name in ("good", "mid", "junk")]
@@ -305,9 +299,7 @@ def other_language(page: Page, code: str, words: int) -> str:
                 while "{" + slot + "}" in template or "{noun2_cap}" in template:
                     template = template.replace("{noun2_cap}", capital(draw()), 1)
                     noun = draw()
-                    template = template.replace(
-                        "{" + slot + "}", capital(noun) if slot == "noun_cap" else noun, 1
-                    )
+                    template = template.replace("{" + slot + "}", capital(noun) if slot == "noun_cap" else noun, 1)
             block.append(page.expand(template))
         out.append(" ".join(block))
     return "\n".join(out)

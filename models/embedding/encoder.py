@@ -73,7 +73,7 @@ class Encoder:
     @property
     def dimensions(self) -> int:
         """Length of a vector."""
-        return int(self._model.get_embedding_dimension())
+        return int(self._model.get_embedding_dimension() or 0)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the vectors of the texts."""
@@ -86,6 +86,6 @@ class Encoder:
         ).astype(np.float32, copy=False)
         norms = np.linalg.norm(vectors, axis=1)
         bad = ~np.isfinite(norms) | (norms < np.finfo(np.float32).tiny)
-        vectors = vectors / np.where(bad, 1.0, norms)[:, None]
-        vectors[bad] = 0.0
-        return Encoded(vectors, bad)
+        unit = (vectors / np.where(bad, 1.0, norms)[:, None]).astype(np.float32)
+        unit[bad] = 0.0
+        return Encoded(unit, bad)

@@ -20,6 +20,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
+from threadpoolctl import threadpool_limits
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.normalizers import NFKC, Lowercase
@@ -75,9 +76,10 @@ def fit_static_encoder(
     counts.data = 1.0 + np.log(counts.data)
     tf_idf = normalize(counts.multiply(idf_squared[None, :]).tocsr())
     rank = min(dimensions, *(size - 1 for size in tf_idf.shape))
-    _, _, right = randomized_svd(
-        tf_idf, rank, n_oversamples=32, n_iter=1, power_iteration_normalizer="QR", random_state=seed
-    )
+    with threadpool_limits(1, "blas"):  # the same sums on any machine; faster too, where cores are shared
+        _, _, right = randomized_svd(
+            tf_idf, rank, n_oversamples=32, n_iter=1, power_iteration_normalizer="QR", random_state=seed
+        )
     weights = np.zeros((counts.shape[1], dimensions), dtype=np.float32)
     weights[:, :rank] = idf_squared[:, None] * right.T
     return StaticEncoder(tokenizer, weights)

@@ -1,4 +1,7 @@
-"""Several scores made one quality: each is standardised with fixed statistics, so shards scored on different days agree."""
+"""Several scores made one quality.
+
+Each is standardised with fixed statistics of the corpus, so that shards scored on different days agree.
+"""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -19,7 +19,7 @@ LABEL_PREFIX = "__label__"
 POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
 
 
-def one_line(text: str, max_chars: int | None, lowercase: bool) -> str:  # noqa: FBT001
+def one_line(text: str, max_chars: int | None, lowercase: bool) -> str:
     """Return a text as fastText reads it: one line, cut to `max_chars`, lower-cased if asked."""
     line = " ".join(text[:max_chars].split())
     return line.lower() if lowercase else line

@@ -37,7 +37,9 @@ class FastTextScorerSettings(Settings):
     )
     kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
     model: str | None = Field(
-        None, min_length=1, description="A .bin or .ftz file, or hf://owner/repo/file; null trains one on `labels`."
+        None,
+        min_length=1,
+        description="A .bin or .ftz file, or hf://owner/repo/file; null trains one on `labels`.",
     )
     labels: LabelSettings | None = Field(None, description="Labels to train on where `model` is null.")
     training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)

@@ -153,9 +153,7 @@ def checked_quality(
 def checked_tokens(values: Any, n: int, device: torch.device) -> Tensor:  # noqa: ANN401 - see as_tensor
     """Check the token counts that a budget of tokens is measured in: (n,) int64, each at least 1."""
     if values is None:
-        msg = (
-            "budget_by 'tokens' needs the token count of every document: pass tokens, or budget by documents"
-        )
+        msg = "budget_by 'tokens' needs the token count of every document: pass tokens, or budget by documents"
         raise SelectionInputError(msg)
     tokens = as_tensor(values, "tokens", torch.device("cpu")).double()
     if tokens.shape != (n,):

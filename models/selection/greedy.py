@@ -85,9 +85,7 @@ class _KernelGains:
     def gains(self) -> Tensor:
         """Give every document's gain: (n,) float32."""
         v = self.v + (2 * self.scores + self.metric.diagonal).double()
-        return (
-            (self.metric.outer(v, self.budget) - self.metric.outer(self.v, self.budget)) * self.weight
-        ).float()
+        return ((self.metric.outer(v, self.budget) - self.metric.outer(self.v, self.budget)) * self.weight).float()
 
     def add(self, chosen: int) -> None:
         """Add a document."""

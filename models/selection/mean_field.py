@@ -46,7 +46,7 @@ class Schedule(NamedTuple):
     record_every: int  # steps between two selections that are rounded and evaluated
 
 
-# Measured at n = 10,000, d = 768: fewer or colder steps lose objective, more or hotter ones gain none.
+# Measured at n = 10,000 and 50,000, d = 768: fewer or colder steps lose objective, more gain none.
 NEWTON = Schedule(0.3, 0.02, 6, 3)
 LINE_SEARCH = Schedule(0.5, 0.02, 32, 8)
 DAMPED = Schedule(1.0, 0.03, 60, 4)
@@ -86,7 +86,7 @@ def _anneal(problem: Problem, path: Annealing, best: Tensor, start: float) -> tu
     objective, reached = problem.objective, start
     for step, temperature in enumerate(path.temperatures(), start=1):
         path.step(temperature)
-        if step % path.schedule.record_every:
+        if step % path.schedule.record_every and step < path.n_steps:
             continue
         rounded = top(path.ranking(), objective.budget)
         value = objective.value_of(rounded)
@@ -149,15 +149,15 @@ class Annealing:
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
         self.by_newton = all(isinstance(metric, Pairwise) for metric in active.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
+        self.n_steps = settings.n_steps or self.schedule.n_steps
         self._gradient: Tensor | None = None
         self._straight = objective.linear  # the gradient of all that has no moment
 
     def temperatures(self) -> Iterator[float]:
         """Cool geometrically along the schedule that suits the metrics."""
-        n_steps = self.settings.n_steps or self.schedule.n_steps
         cooling = self.schedule.coldest / self.schedule.hottest
-        for step in range(n_steps):
-            yield self.schedule.hottest * cooling ** (step / max(n_steps - 1, 1))
+        for step in range(self.n_steps):
+            yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
 
     def slopes(self) -> dict[str, float]:
         """Give what one unit of each kernel metric's v costs in the objective, at the present moment."""
@@ -188,9 +188,7 @@ class Annealing:
         bound = self.objective.constant
         for name, metric in self.kernels.items():
             v = self.moments[name].square().sum()
-            height = (
-                metric.outer(v, self.objective.budget) + 2 * metric.slope(float(v), self.objective.budget) * v
-            )
+            height = metric.outer(v, self.objective.budget) + 2 * metric.slope(float(v), self.objective.budget) * v
             bound += self.objective.weights[name] * float(height)
         return bound + float(self.gradient().double().topk(self.objective.budget).values.sum())
 
@@ -223,9 +221,7 @@ class Annealing:
         for name, metric in self.kernels.items():
             way = reached[name] - self.moments[name]
             start, cross = self.moments[name].square().sum(), (self.moments[name] * way).sum()
-            along.append(
-                (self.objective.weights[name], metric, float(start), float(cross), float(way.square().sum()))
-            )
+            along.append((self.objective.weights[name], metric, float(start), float(cross), float(way.square().sum())))
 
         def rises(share: float) -> bool:
             slope = linear

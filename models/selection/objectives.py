@@ -245,9 +245,7 @@ class Disf(KernelMetric):
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows.standardised()
-        self.diagonal = torch.cat(
-            [self.rows.block(part).square().sum(1).square() for part in self.rows.slices()]
-        )
+        self.diagonal = torch.cat([self.rows.block(part).square().sum(1).square() for part in self.rows.slices()])
 
     def value(self, masks: Tensor) -> Tensor:
         """See the base class: per mask the smaller of Z^T Z (d x d) and Z Z^T (K x K)."""

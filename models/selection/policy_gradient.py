@@ -111,9 +111,7 @@ def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
 def _restricted(objective: Objective, batch: Tensor) -> dict[str, Metric]:
     """Cut the metrics down to a batch, where they can be."""
     return {
-        name: metric.restrict(batch)
-        if isinstance(metric, BuiltInMetric)
-        else _Widened(metric, batch, objective.n)
+        name: metric.restrict(batch) if isinstance(metric, BuiltInMetric) else _Widened(metric, batch, objective.n)
         for name, metric in objective.metrics.items()
     }
 

@@ -118,9 +118,7 @@ class Rows:
     def quadratic(self, matrix: Tensor) -> Tensor:
         """Compute z_i^T A z_i of every row for a (d, d) matrix: (n,), float32."""
         matrix = matrix.float()
-        return torch.cat(
-            [((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()]
-        )
+        return torch.cat([((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
 
     @property
     def _is_final(self) -> bool:

@@ -117,12 +117,8 @@ def scale(
             terms[name] = _range(terms[name].random, best)
     shares = {name: (1 - settings.lamb) * weights[name] * term.factor for name, term in terms.items()}
     linear_weight = settings.lamb * quality_term.factor
-    constant = -linear_weight * quality_term.base - sum(
-        shares[name] * term.base for name, term in terms.items()
-    )
-    objective = Objective(
-        quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant
-    )
+    constant = -linear_weight * quality_term.base - sum(shares[name] * term.base for name, term in terms.items())
+    objective = Objective(quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant)
     return Scaled(objective, quality_term, terms, weights)
 
 

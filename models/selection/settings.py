@@ -6,9 +6,7 @@ from pydantic import Field, field_validator
 
 from models.base import Settings
 
-Solver = Literal[
-    "mean_field", "policy_gradient", "greedy", "top_quality", "random", "quality_sampling", "semdedup"
-]
+Solver = Literal["mean_field", "policy_gradient", "greedy", "top_quality", "random", "quality_sampling", "semdedup"]
 MetricName = Literal["pairwise", "facility", "disf"]
 
 
@@ -18,21 +16,16 @@ class MeanFieldSettings(Settings):
     n_steps: int | None = Field(
         None,
         ge=1,
-        description="annealing steps, each one gradient over all documents (count); "
-        "none: what suits the metrics",
+        description="annealing steps, each one gradient over all documents (count); none: what suits the metrics",
     )
-    n_near: int = Field(
-        512, ge=1, description="documents near the threshold that shape one Newton step (count)"
-    )
+    n_near: int = Field(512, ge=1, description="documents near the threshold that shape one Newton step (count)")
     n_neighbours: int = Field(
         64,
         ge=1,
         description="facility: least length of a document's list of nearest documents (count); "
         "a small select_ratio lengthens the lists so that most of them hold a selected document",
     )
-    swap_pool: int = Field(
-        4096, ge=2, description="documents around the threshold among which one round swaps (count)"
-    )
+    swap_pool: int = Field(4096, ge=2, description="documents around the threshold among which one round swaps (count)")
     swap_rounds: int = Field(20, ge=0, description="most rounds of swaps that refine the selection (count)")
 
 
@@ -82,15 +75,11 @@ class SelectionSettings(Settings):
     metrics: MetricName | dict[MetricName, float] = Field(
         "pairwise", description="diversity metric, or a weight (dimensionless) for each of several"
     )
-    select_ratio: float = Field(
-        0.1, gt=0, le=1, description="share of the documents (or of their tokens) to select"
-    )
+    select_ratio: float = Field(0.1, gt=0, le=1, description="share of the documents (or of their tokens) to select")
     budget: int | None = Field(
         None, ge=1, description="documents (or tokens) to select (count); overrides select_ratio"
     )
-    budget_by: Literal["documents", "tokens"] = Field(
-        "documents", description="unit of select_ratio and budget"
-    )
+    budget_by: Literal["documents", "tokens"] = Field("documents", description="unit of select_ratio and budget")
     lamb: float = Field(0.5, ge=0, le=1, description="weight of quality; 1 - lamb is the diversity's")
     normalize: Literal["none", "range"] = Field(
         "range",
@@ -113,9 +102,7 @@ class SelectionSettings(Settings):
 
     @field_validator("metrics")
     @classmethod
-    def _positive_weights(
-        cls, metrics: MetricName | dict[MetricName, float]
-    ) -> MetricName | dict[MetricName, float]:
+    def _positive_weights(cls, metrics: MetricName | dict[MetricName, float]) -> MetricName | dict[MetricName, float]:
         if isinstance(metrics, dict):
             for name, weight in metrics.items():
                 if not 0 < weight < float("inf"):

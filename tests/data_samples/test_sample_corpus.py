@@ -37,9 +37,7 @@ FINEWEB_SCHEMA = pa.schema(
 
 @cache
 def shards() -> dict[str, list[dict]]:
-    return {
-        path.stem: pq.read_table(path).to_pylist() for path in sorted((SAMPLES / "corpus").glob("*.parquet"))
-    }
+    return {path.stem: pq.read_table(path).to_pylist() for path in sorted((SAMPLES / "corpus").glob("*.parquet"))}
 
 
 @cache
@@ -132,11 +130,7 @@ def test_lengths_span_twenty_to_three_thousand_words():
 
 def test_near_duplicates_are_similar_but_not_equal():
     texts = {row["id"]: row["text"] for row, _ in joined() if row["id"]}
-    copies = [
-        (row["text"], texts[facts["near_duplicate_of"]])
-        for row, facts in joined()
-        if facts["near_duplicate_of"]
-    ]
+    copies = [(row["text"], texts[facts["near_duplicate_of"]]) for row, facts in joined() if facts["near_duplicate_of"]]
     assert 0.14 < len(copies) / len(truth()) < 0.17
     assert all(copy != source for copy, source in copies)
     sample = random.Random(0).sample(copies, 300)

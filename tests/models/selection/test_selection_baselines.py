@@ -89,9 +89,7 @@ def test_worth_is_the_change_of_a_single_document(metric, corpus):
     features, quality = corpus[0][:50], corpus[1][:50]
     rows = Rows(torch.from_numpy(features))
     made = Facility(rows, 50) if metric == "facility" else {"pairwise": Pairwise, "disf": Disf}[metric](rows)
-    objective = Objective(
-        torch.from_numpy(quality), 10, {metric: made}, linear_weight=0.5, weights={metric: 1.0}
-    )
+    objective = Objective(torch.from_numpy(quality), 10, {metric: made}, linear_weight=0.5, weights={metric: 1.0})
     mask = top(objective.quality, 10)
     worth = objective.worth(mask)
     here = partial_value(objective, metric, mask)
@@ -154,7 +152,5 @@ def test_quality_sampling_goes_from_top_to_random_with_its_temperature(corpus):
 
 
 def test_random_differs_by_seed(corpus):
-    first, second = (
-        select(*corpus, SelectionSettings(solver="random", seed=seed)).indices for seed in (0, 1)
-    )
+    first, second = (select(*corpus, SelectionSettings(solver="random", seed=seed)).indices for seed in (0, 1))
     assert set(first) != set(second)

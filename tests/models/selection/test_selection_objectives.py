@@ -106,9 +106,7 @@ def test_pairwise_gradient_is_that_of_the_expectation_over_all_masks():
     pi = probabilities(10, budget)
     # |x_i|^2 is 1 only to float32
     expected = central_differences(lambda p: bernoulli_expectation(at_budget, p), pi)
-    torch.testing.assert_close(
-        Pairwise(rows).gradient(pi.float()).double(), expected.double(), rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(Pairwise(rows).gradient(pi.float()).double(), expected.double(), rtol=1e-4, atol=1e-5)
 
 
 def test_facility_gradient_is_that_of_the_expectation_over_all_masks():
@@ -180,9 +178,7 @@ def test_both_forms_of_disf_rank_selections_alike():
     metric = Disf(rows)
     own, published = [], []
     for share in torch.linspace(0, 1, 8):  # from uniform subsets to ones along a single direction
-        keys = (
-            torch.rand(200, generator=generator) * (1 - share) + share * rows.block(slice(None))[:, -1].abs()
-        )
+        keys = torch.rand(200, generator=generator) * (1 - share) + share * rows.block(slice(None))[:, -1].abs()
         mask = torch.zeros(200, dtype=torch.bool)
         mask[keys.topk(40).indices] = True
         own.append(float(metric.value(mask[None])[0]))

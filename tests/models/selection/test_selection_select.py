@@ -22,9 +22,7 @@ FEW_STEPS = {"n_epochs": 5, "n_rollout": 8}
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus):
     features, quality = corpus
-    chosen = SelectionSettings(
-        solver=solver, metrics=metric, select_ratio=0.15, seed=3, policy_gradient=FEW_STEPS
-    )
+    chosen = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.15, seed=3, policy_gradient=FEW_STEPS)
     first, second = select(features, quality, chosen), select(features, quality, chosen)
     assert first.indices.dtype == np.int64
     assert first.indices.shape == (60,)
@@ -137,6 +135,15 @@ def test_lamb_trades_quality_for_diversity(corpus):
     assert terms[0]["diversity"] > terms[1]["diversity"] > terms[2]["diversity"]
 
 
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_few_steps_never_end_below_the_start(metric, n_steps, corpus):
+    chosen = SelectionSettings(metrics=metric, lamb=0.1, mean_field={"n_steps": n_steps, "swap_rounds": 0})
+    selection = select(*corpus, chosen)
+    assert selection.objective >= selection.history[0][2] - 1e-9
+    assert selection.history[-1][0] == n_steps
+
+
 def test_lamb_one_is_top_quality(corpus):
     features, quality = corpus
     best = select(features, quality, SelectionSettings(lamb=1.0))
@@ -145,9 +152,7 @@ def test_lamb_one_is_top_quality(corpus):
 
 
 def test_several_metrics_are_bounded_and_better_than_random(corpus):
-    selection = select(
-        *corpus, SelectionSettings(metrics={"pairwise": 0.5, "facility": 0.3, "disf": 0.2}, lamb=0.3)
-    )
+    selection = select(*corpus, SelectionSettings(metrics={"pairwise": 0.5, "facility": 0.3, "disf": 0.2}, lamb=0.3))
     assert selection.random_objective < selection.objective <= selection.upper_bound
     assert {"pairwise", "facility", "disf"} <= set(selection.terms)
 
@@ -157,9 +162,7 @@ def test_quality_columns_are_standardised_and_weighted(corpus):
     other = np.random.default_rng(1).random(len(quality)).astype(np.float32)
     columns = np.stack([quality * 1000, other, np.ones_like(quality)], axis=1)
     chosen = SelectionSettings(solver="top_quality", quality_weights=[1.0, 0.0, 5.0])
-    assert (
-        select(features, columns, chosen).indices == select(features, quality, chosen_one()).indices
-    ).all()
+    assert (select(features, columns, chosen).indices == select(features, quality, chosen_one()).indices).all()
 
 
 def chosen_one():
@@ -216,9 +219,7 @@ def test_own_metric_works_with_policy_gradient_at_once(normalize, corpus):
 def test_own_metric_with_a_gradient_works_with_mean_field(corpus):
     features, quality = corpus
     chosen = SelectionSettings(lamb=0.2)
-    selection = select(
-        features, quality, chosen, own_metrics={"spread": (DifferentiableSpread(features), 1.0)}
-    )
+    selection = select(features, quality, chosen, own_metrics={"spread": (DifferentiableSpread(features), 1.0)})
     assert selection.terms["spread"] > features[:, 0].var()
     assert selection.upper_bound is None
     assert selection.gap is None
