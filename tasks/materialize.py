@@ -12,12 +12,13 @@ from typing import Any
 from urllib.parse import quote
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from models.schemas import MEASURED
-from models.settings import MaterializeSettings, PipelineSettings
+from models.schemas import MASKS, MEASURED
+from models.settings import PipelineSettings
 from tasks.accounting import Counts
 from tasks.lake import (
     LakeError,
@@ -38,6 +39,7 @@ from tasks.templating import render
 
 VERSION = 1
 UNKNOWN_DUMP = "unknown"
+ROW_GROUP_ROWS = 20_000
 RECORDED_PACKAGES = (
     "fineweb-mask",
     "duckdb",
@@ -196,9 +198,10 @@ def _selected_documents(job: MaterializeJob) -> tuple[str, dict[str, list[str]]]
 
 def _write_documents(connection: duckdb.DuckDBPyConnection, job: MaterializeJob, folder: Path) -> None:
     folder.mkdir(parents=True)
+    schema, file_size = _dataset_schema(job), job.recipe.materialize.file_size
     query, parameters = _selected_documents(job)
     if job.recipe.materialize.layout == "flat":
-        _copy(connection, query, parameters, folder, job.recipe.materialize)
+        _copy(connection, query, parameters, folder, schema, file_size)
         return
     dumps = connection.execute(
         f"SELECT _dump, list(DISTINCT _shard ORDER BY _shard) FROM ({query}) GROUP BY _dump ORDER BY _dump",  # noqa: S608
@@ -206,13 +209,8 @@ def _write_documents(connection: duckdb.DuckDBPyConnection, job: MaterializeJob,
     ).fetchall()
     for dump, shards in dumps:
         of_dump = {name: [files[index] for index in shards] for name, files in parameters.items()}
-        _copy(
-            connection,
-            f"SELECT * FROM ({query}) WHERE _dump = $dump",  # noqa: S608
-            {**of_dump, "dump": dump},
-            folder / folder_name(dump),
-            job.recipe.materialize,
-        )
+        in_dump = f"SELECT * FROM ({query}) WHERE _dump = $dump"  # noqa: S608
+        _copy(connection, in_dump, {**of_dump, "dump": dump}, folder / folder_name(dump), schema, file_size)
 
 
 def folder_name(dump: str) -> str:
@@ -226,21 +224,38 @@ def _copy(
     query: str,
     parameters: dict[str, Any],
     folder: Path,
-    settings: MaterializeSettings,
+    schema: pa.Schema,
+    file_size: int,
 ) -> None:
-    """Write a query's rows, in the order of the source, as part-00000.parquet and so on."""
-    target = str(folder).replace("'", "''")
-    connection.execute(
-        f"""
-        COPY (SELECT * EXCLUDE (_shard, _row, _dump) FROM ({query}) ORDER BY _shard, _row)
-        TO '{target}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20000,
-                       FILE_SIZE_BYTES {settings.file_size}, FILENAME_PATTERN 'part-{{i}}')
-        """,  # noqa: S608 - the folder's name is escaped, the size is an integer
-        parameters,
-    )
-    for part in folder.glob("part-*.parquet"):
-        number = int(part.stem.removeprefix("part-"))
-        part.rename(folder / f"part-{number:05d}.parquet")
+    """Write a query's rows, in the order of the source, as part-00000.parquet and so on.
+
+    DuckDB's own writer would mark a column as required wherever a file happens to hold no null in it; every file of
+    the dataset is to have the one `schema`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ordered = f"SELECT * EXCLUDE (_shard, _row, _dump) FROM ({query}) ORDER BY _shard, _row"  # noqa: S608
+    reader: pa.RecordBatchReader = connection.sql(ordered, params=parameters).to_arrow_reader(ROW_GROUP_ROWS)
+    batches = iter(reader)
+    batch = next(batches, None)
+    part = 0
+    while batch is not None:
+        with (
+            pa.OSFile(str(folder / f"part-{part:05d}.parquet"), "wb") as sink,
+            pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer,
+        ):
+            while batch is not None and sink.tell() < file_size:
+                writer.write_table(pa.table(batch).select(schema.names).cast(schema))
+                batch = next(batches, None)
+        part += 1
+
+
+def _dataset_schema(job: MaterializeJob) -> pa.Schema:
+    """Return the columns of the dataset: the source's in their own types, the scores, what the selection learned."""
+    documents = pa.unify_schemas([pq.read_schema(job.lake.resolve(shard.documents)) for shard in job.shards])
+    scores = pq.read_schema(job.lake.resolve(job.shards[0].scores))
+    inner = {"row", *MEASURED.names}
+    fields = [field for field in [*documents, *scores] if field.name not in inner]
+    return pa.schema([*fields, MASKS.field("inclusion"), MASKS.field("block")])
 
 
 def _retention(connection: duckdb.DuckDBPyConnection, job: MaterializeJob) -> list[dict[str, Any]]:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 DAMPING = 0.25  # share of the way per step where a metric has no exact line search
 READABLE = 0.25  # temperature of the reported inclusion, in deviations of the documents' worth
-DIRECTIONS = 128  # of the features in which `disf` is annealed
+DIRECTIONS = 128  # of the features in which `disf` is annealed for a large block
+LARGE = 20_000  # documents from which that approximation pays: it costs some 0.1% of the range
 CLOSE = 1e-3  # of what annealing gained: where no selection can be better by more, there is nothing to refine
 
 
@@ -48,7 +49,7 @@ class Schedule(NamedTuple):
 
 # Measured at n = 10,000 and 50,000, d = 768: fewer or colder steps lose objective, more gain none.
 NEWTON = Schedule(0.3, 0.02, 6, 3)
-LINE_SEARCH = Schedule(0.5, 0.02, 32, 8)
+LINE_SEARCH = Schedule(0.5, 0.02, 24, 8)
 DAMPED = Schedule(1.0, 0.03, 60, 4)
 
 
@@ -102,7 +103,7 @@ def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
     """Replace `disf` by its approximation in fewer directions where that is much cheaper."""
     metrics = {
         name: metric.reduced(DIRECTIONS, generator)
-        if isinstance(metric, Disf) and objective.weights[name] and metric.rows.d >= 2 * DIRECTIONS
+        if isinstance(metric, Disf) and objective.n >= LARGE and metric.rows.d >= 2 * DIRECTIONS
         else metric
         for name, metric in objective.metrics.items()
     }

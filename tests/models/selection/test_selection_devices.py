@@ -73,3 +73,16 @@ def test_gpu_benchmark_runs_small_on_the_cpu():
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("mean_field") == 3
     assert done.stdout.count("policy_gradient") == 3
+
+
+def test_disf_annealed_in_fewer_directions_is_nearly_as_good(monkeypatch):
+    random = np.random.default_rng(0)
+    features = random.normal(size=(300, 48)) * (1 / np.sqrt(1 + np.arange(48)))
+    quality = random.random(300)
+    chosen = SelectionSettings(metrics="disf", lamb=0.2, select_ratio=0.2, normalize="none")
+    whole = select(features, quality, chosen)
+    monkeypatch.setattr("models.selection.mean_field.LARGE", 1)
+    monkeypatch.setattr("models.selection.mean_field.DIRECTIONS", 16)
+    reduced = select(features, quality, chosen)
+    assert reduced.objective > whole.random_objective + 0.98 * (whole.objective - whole.random_objective)
+    assert reduced.upper_bound >= max(whole.objective, reduced.objective) - 1e-5

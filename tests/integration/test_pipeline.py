@@ -1,0 +1,178 @@
+"""The pipeline on the sample corpus, run by Prefect: what is counted, cached, rebuilt and chosen."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.lake import LakeError, Workspace
+from tasks.stage import BadShardError
+
+SHARDS = 4
+
+
+def built(summary) -> dict[str, int]:
+    """Per stage, how many files were built and not found."""
+    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
+
+
+def rows(workspace: Path) -> pa.Table:
+    return pa.concat_tables(pq.read_table(path) for path in sorted((workspace / "dataset" / "data").rglob("*.parquet")))
+
+
+def masks(workspace: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (workspace / "masks").glob("*.parquet")}
+
+
+def test_every_document_is_accounted_for(finished, run_sample, sample_corpus):
+    summary = run_sample(finished)
+    sources = sum(pq.read_metadata(path).num_rows for path in (sample_corpus / "corpus").glob("*.parquet"))
+    assert summary.documents_in == sources
+    assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
+    assert summary.documents_kept == rows(finished).num_rows == round(0.25 * summary.counts.documents_eligible)
+    assert {"duplicate", "wrong_language", "null_text", "empty_text", "too_short"} <= summary.dropped.keys()
+    assert Path(summary.card).is_file()
+    assert Path(summary.report).is_file()
+
+
+def test_second_run_builds_nothing(workspace, run_sample):
+    before = rows(workspace)
+    assert built(run_sample(workspace)) == {}
+    assert rows(workspace).equals(before)
+
+
+def test_files_alone_are_enough_to_go_on_from(workspace, run_sample):
+    shutil.rmtree(workspace / "cache")
+    assert built(run_sample(workspace)) == {}
+
+
+def test_another_workspace_gets_the_same_bytes(finished, run_sample, tmp_path):
+    run_sample(tmp_path / "other")
+    assert masks(tmp_path / "other") == masks(finished)
+    assert rows(tmp_path / "other").equals(rows(finished))
+
+
+def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
+    before = masks(workspace)
+    summary = run_sample(workspace, "selection.lamb=0.9")
+    assert built(summary) == {"select": 1, "materialize": 1, "report": 1}
+    assert masks(workspace) != before
+
+
+def test_a_new_shard_leaves_the_others_alone(run_sample, sample_corpus, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    *first, last = sorted((sample_corpus / "corpus").glob("*.parquet"))
+    for path in first:
+        shutil.copy2(path, corpus)
+    workspace = tmp_path / "workspace"
+    run_sample(workspace, f"source.path={corpus}")
+    encoder = (workspace / "fitted" / "encoder.json").read_bytes()
+
+    shutil.copy2(last, corpus)
+    grown = run_sample(workspace, f"source.path={corpus}")
+    assert built(grown) == {"ingest": 1, "dedup": 1, "score": 1, "embed": 1, "select": 1, "materialize": 1, "report": 1}
+    assert (workspace / "fitted" / "encoder.json").read_bytes() == encoder
+
+    refitted = run_sample(workspace, f"source.path={corpus}", refit=["encoder"])
+    assert built(refitted)["fit"] == 1
+    assert built(refitted)["embed"] == SHARDS
+    assert "score" not in built(refitted)
+
+
+@pytest.mark.parametrize("damage", ["delete", "truncate"])
+@pytest.mark.parametrize(
+    ("target", "rebuilt"),
+    [
+        ("documents/CC-MAIN-2024-10_00000.parquet", {"ingest": 1}),
+        ("duplicates/CC-MAIN-2024-10_00000.parquet", {"dedup": 1}),
+        ("scores/CC-MAIN-2024-10_00000.parquet", {"score": 1}),
+        ("embeddings/CC-MAIN-2024-10_00000.parquet", {"embed": 1}),
+        ("masks/CC-MAIN-2024-10_00000.parquet", {"select": 1}),
+        ("fitted/encoder/model.safetensors", {"fit": 1}),
+        ("fitted/encoder.json", {"fit": 1}),
+        ("fitted/quality-fasttext.bin", {"fit": 1}),
+        ("fitted/quality-statistics.json", {"fit": 1}),
+        ("dataset/data/CC-MAIN-2024-10/part-00000.parquet", {"materialize": 1}),
+        ("dataset/README.md", {"materialize": 1}),
+        ("dataset/provenance.json", {"materialize": 1}),
+        ("reports/index.html", {"report": 1}),
+    ],
+)
+def test_a_lost_file_is_all_that_is_rebuilt(workspace, run_sample, target, rebuilt, damage):
+    before_rows, before_masks = rows(workspace), masks(workspace)
+    path = workspace / target
+    if damage == "delete":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert built(run_sample(workspace)) == rebuilt
+    assert rows(workspace).equals(before_rows)
+    assert masks(workspace) == before_masks
+
+
+def test_selection_has_less_spam_and_broader_topics_than_top_quality(finished, run_sample, sample_corpus, tmp_path):
+    top = Path(shutil.copytree(finished, tmp_path / "top"))
+    run_sample(top, "selection.solver=top_quality")
+    spam, topics = zip(*(known(workspace, sample_corpus) for workspace in (finished, top)), strict=True)
+    assert rows(finished).num_rows == rows(top).num_rows
+    assert spam[0] < 0.67 * spam[1]
+    assert topics[0] > 1.15 * topics[1]
+
+
+def known(workspace: Path, sample_corpus: Path) -> tuple[float, float]:
+    """Share of spam among the selected, and their effective number of topics (exp of the entropy)."""
+    truth = pq.read_table(sample_corpus / "truth.parquet").to_pylist()
+    by_id = {entry["id"]: entry for entry in truth if entry["id"] is not None}
+    entries = [by_id[name] for name in rows(workspace)["id"].to_pylist() if name in by_id]
+    assert len(entries) > 0.9 * rows(workspace).num_rows
+    counts = np.array(list(Counter(entry["topic"] for entry in entries).values()))
+    shares = counts / counts.sum()
+    return float(np.mean([entry["is_spam"] for entry in entries])), float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "facility", "disf"])
+def test_policy_gradient_runs_for_every_metric(workspace, run_sample, metric):
+    summary = run_sample(
+        workspace,
+        "selection.solver=policy_gradient",
+        f"selection.metrics={metric}",
+        "selection.policy_gradient={n_epochs: 30, n_rollout: 16, partial: 0.1}",
+    )
+    assert built(summary) == {"select": 1, "materialize": 1, "report": 1}
+    assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
+    assert metric in summary.terms
+
+
+def test_small_blocks_split_and_group_shards(workspace, run_sample):
+    summary = run_sample(workspace, "selection.block_size=1500")
+    provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
+    blocks = provenance["details"]["blocks"]
+    assert summary.blocks == len(blocks) > SHARDS
+    for block in blocks:
+        assert block["selected"] == round(0.25 * block["documents"])
+        assert block["documents"] <= 1500
+    in_dataset = Counter(rows(workspace)["block"].to_pylist())
+    assert in_dataset == {block["name"]: block["selected"] for block in blocks}
+
+
+def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_path):
+    corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
+    broken = corpus / "CC-MAIN-2024-30_00000.parquet"
+    broken.write_bytes(broken.read_bytes()[:1000])
+    summary = run_sample(tmp_path / "w", f"source.path={corpus}")
+    assert summary.status == "quarantined"
+    assert [entry.shard for entry in summary.quarantined] == ["CC-MAIN-2024-30_00000"]
+    assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
+    with pytest.raises(BadShardError, match=r"CC-MAIN-2024-30_00000\.parquet"):
+        run_sample(tmp_path / "w", f"source.path={corpus}", "ingest.on_bad_shard=fail")
+
+
+def test_a_workspace_in_use_is_refused(workspace, run_sample):
+    with Workspace(workspace).exclusive(), pytest.raises(LakeError, match="another run"):
+        run_sample(workspace)

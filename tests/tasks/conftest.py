@@ -1,0 +1,247 @@
+"""A tiny corpus of three shards and the whole pipeline over it, by plain function calls."""
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings, QualitySettings
+from models.schemas import FINEWEB
+from models.settings import EmbeddingSettings, IngestSettings, PipelineSettings, SourceSettings
+from tasks import dedup, embed, fit, ingest, materialize, report, score, select
+from tasks.accounting import Counts, account
+from tasks.lake import StageFile, Workspace
+from tasks.quality_models import QualityModel, fitted_model
+from tasks.source import SourceShard, discover
+
+TOPICS = {
+    "sea": "whale coral reef tide harbour sailor current plankton island storm".split(),
+    "kitchen": "flour butter oven recipe garlic simmer pepper kettle pastry onion".split(),
+    "space": "orbit comet telescope galaxy planet rocket gravity lunar nebula probe".split(),
+}
+SHARDS = {"a/000": 26, "a/001": 22, "b": 18}
+
+
+def sentence(seed: int, words: int = 14) -> str:
+    """Return a text of one topic, the same for the same seed."""
+    dice = random.Random(seed)
+    topic = TOPICS[sorted(TOPICS)[seed % len(TOPICS)]]
+    return f"Page {seed}: " + " ".join(dice.choice(topic) for _ in range(words)) + "."
+
+
+def document(seed: int, **columns: Any) -> dict[str, Any]:
+    """Return a row with FineWeb's columns."""
+    row = {
+        "text": sentence(seed),
+        "id": f"<urn:uuid:{seed}>",
+        "dump": f"CC-MAIN-2024-{10 + seed % 2}",
+        "url": f"https://example.org/{seed}",
+        "date": "2024-01-02T03:04:05Z",
+        "file_path": f"s3://commoncrawl/{seed}.warc.gz",
+        "language": "en",
+        "language_score": 0.9,
+        "token_count": 20 + seed % 5,
+    }
+    return row | columns
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]], extra: tuple[pa.Field, ...] = ()) -> Path:
+    """Write rows as a Parquet file with FineWeb's types."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema([*FINEWEB, *extra])), path)
+    return path
+
+
+@dataclass
+class Built:
+    """Every job's output of one run over a source."""
+
+    workspace: Workspace
+    recipe: PipelineSettings
+    shards: list[SourceShard]
+    documents: list[StageFile]
+    dedup_job: dedup.DedupJob
+    models: list[QualityModel]
+    statistics_job: fit.FitStatisticsJob
+    statistics: StageFile
+    encoder_job: fit.FitEncoderJob
+    encoder: StageFile
+    embedding_model: embed.EmbeddingModel
+    scores: list[StageFile]
+    embeddings: list[StageFile]
+    select_jobs: list[select.SelectJob]
+    groups: list[StageFile]
+    masks: list[StageFile]
+    counts: Counts
+    blocks: list[dict[str, Any]]
+    dataset_job: materialize.MaterializeJob
+    dataset: StageFile
+    report_job: report.ReportJob
+    report: StageFile
+
+    @property
+    def files(self) -> list[StageFile]:
+        """What every job returned."""
+        one_each = [self.statistics, self.encoder, self.dataset, self.report]
+        return [*self.documents, *self.scores, *self.embeddings, *self.groups, *one_each]
+
+    @property
+    def selection_shards(self) -> list[select.SelectionShard]:
+        """The shards as the selection reads them."""
+        return [shard for job in self.select_jobs for shard in job.shards]
+
+    def read(self, file: StageFile, **options: Any) -> pa.Table:
+        """Return the content of a stage's file."""
+        return pq.read_table(self.workspace.resolve(file), **options)
+
+
+def run_pipeline(recipe: PipelineSettings) -> Built:
+    """Run every stage's plain function in order."""
+    workspace = Workspace(recipe.workspace)
+    shards = discover(recipe.source)
+    documents = [ingest.ingest(ingest.plan(workspace, shard, recipe.source, recipe.ingest)) for shard in shards]
+    dedup_job = dedup.plan(workspace, documents, recipe.ingest.exact_dedup, "1GB")
+    dedup.dedup(dedup_job)
+    duplicates = dedup_job.shard_files()
+    assert duplicates is not None
+    models = [
+        fitted_model(scorer, fit.fit_classifier(fit.plan_classifier(workspace, scorer)))
+        for scorer in recipe.quality.scorers
+    ]
+    statistics_job = fit.plan_statistics(workspace, documents, models, recipe.quality)
+    statistics = fit.fit_statistics_of_scores(statistics_job)
+    encoder_job = fit.plan_encoder(workspace, documents, recipe.embedding)
+    encoder = fit.fit_encoder(encoder_job)
+    embedding_model = embed.fitted_model(encoder)
+    scores = [score.score(score.plan(workspace, file, models, statistics, recipe.quality)) for file in documents]
+    embeddings = [embed.embed(embed.plan(workspace, file, embedding_model, recipe.embedding)) for file in documents]
+    select_jobs = select.plan(
+        workspace,
+        [
+            select.SelectionShard(documents=file, scores=scored, embeddings=embedded, duplicates=repeated)
+            for file, scored, embedded, repeated in zip(documents, scores, embeddings, duplicates, strict=True)
+        ],
+        recipe.selection,
+    )
+    groups = [select.select(job) for job in select_jobs]
+    masks = [file for job in select_jobs for file in job.shard_files() or []]
+    counts = account(documents, groups)
+    blocks = [block for group in groups for block in group.details["blocks"]]
+    parts = [
+        materialize.MaterializeShard(source=source, documents=file, scores=scored, masks=mask)
+        for source, file, scored, mask in zip(shards, documents, scores, masks, strict=True)
+    ]
+    dataset_job = materialize.plan(workspace, parts, counts, blocks, recipe)
+    dataset = materialize.materialize(dataset_job)
+    stages = [{"stage": "ingest", "files": len(shards), "cached": 0, "seconds": 0.5}]
+    report_job = report.plan(
+        workspace, dataset=dataset, shards=parts, counts=counts, blocks=blocks, stages=stages
+    )
+    return Built(
+        workspace=workspace,
+        recipe=recipe,
+        shards=shards,
+        documents=documents,
+        dedup_job=dedup_job,
+        models=models,
+        statistics_job=statistics_job,
+        statistics=statistics,
+        encoder_job=encoder_job,
+        encoder=encoder,
+        embedding_model=embedding_model,
+        scores=scores,
+        embeddings=embeddings,
+        select_jobs=select_jobs,
+        groups=groups,
+        masks=masks,
+        counts=counts,
+        blocks=blocks,
+        dataset_job=dataset_job,
+        dataset=dataset,
+        report_job=report_job,
+        report=report.report(report_job),
+    )
+
+
+@pytest.fixture(scope="session")
+def make_document() -> Callable[..., dict[str, Any]]:
+    """Return the function that makes a row of FineWeb."""
+    return document
+
+
+@pytest.fixture(scope="session")
+def make_parquet() -> Callable[..., Path]:
+    """Return the function that writes rows of FineWeb."""
+    return write_rows
+
+
+@pytest.fixture(scope="session")
+def pipeline() -> Callable[[PipelineSettings], Built]:
+    """Return the function that runs every stage."""
+    return run_pipeline
+
+
+@pytest.fixture(scope="session")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> LabelSettings:
+    """Forty labelled texts: pages on space are good."""
+    path = tmp_path_factory.mktemp("labels") / "labels.parquet"
+    rows = [{"text": sentence(seed), "score": 5.0 if "galaxy" in sentence(seed, 40) else 1.0} for seed in range(40)]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return LabelSettings(path=str(path))
+
+
+@pytest.fixture(scope="session")
+def scorer(labels: LabelSettings) -> FastTextScorerSettings:
+    """A small scorer that trains in milliseconds."""
+    training = FastTextTrainingSettings(epochs=3, dimensions=4, buckets=100)
+    return FastTextScorerSettings(name="space", labels=labels, training=training)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards; b repeats two texts of a/000, one in capitals, and holds one text twice and one too short."""
+    folder = tmp_path_factory.mktemp("corpus")
+    seed = 0
+    for name, rows in SHARDS.items():
+        documents = [document(seed + row) for row in range(rows)]
+        seed += rows
+        if name == "b":
+            documents[3]["text"] = sentence(2)
+            documents[5]["text"] = sentence(4).upper()
+            documents[7]["text"] = documents[6]["text"]
+            documents[8]["text"] = "Too short."
+        write_rows(folder / f"{name}.parquet", documents)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
+    """The settings of the tiny workspace, whose `workspace` the tests set."""
+    return PipelineSettings(
+        workspace="unset",
+        source=SourceSettings(path=str(corpus)),
+        ingest=IngestSettings(min_chars=20),
+        quality=QualitySettings(scorers=[scorer]),
+        embedding=EmbeddingSettings(static_vocabulary=300, static_dimensions=16, device="cpu"),
+        selection=select.PipelineSelectionSettings(select_ratio=0.25, block_size=50, device="cpu"),
+    )
+
+
+@pytest.fixture(scope="session")
+def built(recipe: PipelineSettings, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The tiny workspace, built once; only to be read."""
+    return run_pipeline(recipe.model_copy(update={"workspace": str(tmp_path_factory.mktemp("built") / "workspace")}))
+
+
+@pytest.fixture
+def copied(built: Built, tmp_path: Path) -> Built:
+    """A copy of the tiny workspace in another place, to be changed or damaged."""
+    target = tmp_path / "copied"
+    shutil.copytree(built.workspace.root, target)
+    return run_pipeline(built.recipe.model_copy(update={"workspace": str(target)}))
