@@ -1,7 +1,7 @@
 """A fastText classifier as a quality scorer (Joulin et al., https://arxiv.org/abs/1607.01759).
 
 Uses the official package's `model.f`, the C++ object below its Python face: that face's own `predict` does not work
-with numpy 2. Trained on one thread, so equal labels and seed give an equal model.
+with numpy 2. Equal labels and an equal seed give an equal model.
 """
 
 import tempfile
@@ -13,6 +13,7 @@ import fasttext
 import numpy as np
 from numpy.typing import NDArray
 
+from models.quality.fasttext_training import train_in_new_process
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings
 
 LABEL_PREFIX = "__label__"
@@ -91,15 +92,18 @@ def train_fasttext(
             for text, is_positive in zip(texts, positive, strict=True):
                 line = one_line(text, None, lowercase).replace(LABEL_PREFIX, " ")
                 stream.write(f"{POSITIVE if is_positive else NEGATIVE} {line}\n")
-        return fasttext.train_supervised(
+        model = Path(folder) / "model.bin"
+        train_in_new_process(
             str(examples),
-            epoch=settings.epochs,
-            lr=settings.learning_rate,
-            dim=settings.dimensions,
-            wordNgrams=settings.word_ngrams,
-            bucket=settings.buckets,
-            minCount=2,
-            seed=settings.seed,
-            thread=1,
-            verbose=0,
+            str(model),
+            {
+                "epoch": settings.epochs,
+                "lr": settings.learning_rate,
+                "dim": settings.dimensions,
+                "wordNgrams": settings.word_ngrams,
+                "bucket": settings.buckets,
+                "minCount": 2,
+                "seed": settings.seed,
+            },
         )
+        return fasttext.load_model(str(model))

@@ -1,5 +1,6 @@
 """The workspace: whole files or none, and footers that say what a file came from."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -48,7 +49,8 @@ def fail() -> None:
 
 
 def test_digest_is_stable_and_canonical() -> None:
-    assert digest({"b": [1, 2.5, None], "a": "é"}) == "bdb8e3d1e93c24b4dd08ad92a7ccc1b5"
+    canonical = rb'{"a":"\u00e9","b":[1,2.5,null]}'
+    assert digest({"b": [1, 2.5, None], "a": "é"}) == hashlib.sha256(canonical).hexdigest()[:32]
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     assert digest(["1"]) != digest([1])
 
@@ -126,11 +128,11 @@ def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
 def test_batches_are_joined_into_row_groups(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     with written_parquet(path, SCHEMA, KEY) as writer:
-        for _ in range(11):
-            writer.write(batch(ROW_GROUP_ROWS // 10))
+        for _ in range(8):
+            writer.write(batch(ROW_GROUP_ROWS // 4))
     metadata = pq.read_metadata(path)
-    assert metadata.num_rows == 11 * (ROW_GROUP_ROWS // 10)
-    assert metadata.num_row_groups == 2 - (11 * (ROW_GROUP_ROWS // 10) < ROW_GROUP_ROWS)
+    assert metadata.num_rows == 2 * ROW_GROUP_ROWS
+    assert metadata.num_row_groups == 2
 
 
 def test_an_empty_file_is_a_file(tmp_path: Path) -> None:

@@ -1,0 +1,234 @@
+"""Ingest: what is let in, what is dropped and why, and that nothing else changes."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from models.documents import CHARS_PER_TOKEN
+from models.schemas import documents_schema
+from models.settings import IngestSettings, SourceSettings
+from tasks import ingest
+from tasks.lake import StageFile, Workspace
+from tasks.source import discover
+from tasks.stage import BadShardError
+
+Row = dict[str, Any]
+LENIENT = IngestSettings(min_chars=1)
+
+
+def ingest_file(
+    workspace: Path, path: Path, settings: IngestSettings = LENIENT, **source: Any
+) -> tuple[pa.Table, StageFile]:
+    given = SourceSettings(path=str(path), **source)
+    lake = Workspace(workspace)
+    [shard] = discover(given)
+    file = ingest.ingest(ingest.plan(lake, shard, given, settings))
+    return pq.read_table(lake.resolve(file)), file
+
+
+@pytest.fixture
+def ingest_rows(tmp_path: Path, make_parquet: Callable[..., Path]) -> Callable[..., tuple[pa.Table, StageFile]]:
+    def of(rows: list[Row], settings: IngestSettings = LENIENT, extra: tuple[pa.Field, ...] = ()) -> Any:
+        return ingest_file(tmp_path / "workspace", make_parquet(tmp_path / "rows.parquet", rows, extra), settings)
+
+    return of
+
+
+def test_every_drop_has_one_reason_and_the_books_balance(
+    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
+) -> None:
+    rows = [
+        make_document(0),
+        make_document(1, text=None, language="fr"),
+        make_document(2, text="", language="fr"),
+        make_document(3, text=" \t\n\u00a0"),
+        make_document(4, text="short", language="fr"),
+        make_document(5, language="fr", language_score=0.1),
+        make_document(6, language_score=0.1),
+        make_document(7, text=make_document(0)["text"]),
+        make_document(8, language=None, language_score=None),
+        make_document(9, language="de"),
+    ]
+    settings = IngestSettings(min_chars=20, languages=["en", "de"], min_language_score=0.5)
+    table, file = ingest_rows(rows, settings)
+    assert file.details["dropped"] == {
+        "null_text": 1,
+        "empty_text": 2,
+        "too_short": 1,
+        "wrong_language": 1,
+        "low_language_score": 1,
+        "duplicate": 1,
+    }
+    assert file.details["rows_in"] == len(rows) == file.rows + sum(file.details["dropped"].values())
+    assert table["id"].to_pylist() == [rows[index]["id"] for index in (0, 8, 9)]
+    assert file.details["tokens_in"] == sum(row["token_count"] for row in rows)
+    assert file.details["tokens"] == sum(rows[index]["token_count"] for index in (0, 8, 9))
+    assert file.details["tokens_estimated"] == 0
+
+
+def test_the_shard_has_the_schema_and_the_measures(
+    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
+) -> None:
+    rows = [make_document(0, text="Née  à\nParis 🎉"), make_document(1, text=None), make_document(2)]
+    table, _ = ingest_rows(rows)
+    assert table.schema.equals(documents_schema())
+    assert table["row"].to_pylist() == [0, 1]
+    assert table["n_chars"].to_pylist() == [len(rows[0]["text"]), len(rows[2]["text"])]
+    expected = hashlib.blake2b("née à paris 🎉".encode(), digest_size=16).digest()
+    assert table["content_hash"].to_pylist()[0] == expected
+    for name in ("text", "dump", "url", "date", "file_path", "language", "language_score", "token_count"):
+        assert table[name].to_pylist() == [rows[0][name], rows[2][name]]
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "🎉 né\u0301e", "\ufeffx", "tail \r\n", " \u2028 x", "a" * 100_000])
+def test_text_stays_as_it_is_to_the_byte(
+    ingest_rows: Callable[..., Any], make_document: Callable[..., Row], text: str
+) -> None:
+    table, _ = ingest_rows([make_document(0, text=text)])
+    assert table["text"].to_pylist()[0].encode() == text.encode()
+
+
+def test_missing_ids_get_stable_ones(ingest_rows: Callable[..., Any], make_document: Callable[..., Row]) -> None:
+    rows = [make_document(index, id=None if index % 2 else f"given-{index}") for index in range(6)]
+    rows[4]["id"] = ""
+    first, again = ingest_rows(rows)[0], ingest_rows(rows, IngestSettings(min_chars=2))[0]
+    ids = first["id"].to_pylist()
+    assert ids == again["id"].to_pylist()
+    assert len(set(ids)) == 6
+    assert ids[::2][:2] == ["given-0", "given-2"]
+    made = [ids[index] for index in (1, 3, 4, 5)]
+    expected = [hashlib.blake2b(f"rows.parquet\n{index}".encode(), digest_size=16).hexdigest() for index in (1, 3, 4, 5)]
+    assert made == [f"fineweb-mask:{digest}" for digest in expected]
+
+
+def test_an_id_does_not_depend_on_what_was_dropped_before(
+    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
+) -> None:
+    rows = [make_document(0, text="short"), make_document(1, id=None)]
+    kept, strict = ingest_rows(rows)[0], ingest_rows(rows, IngestSettings(min_chars=20))[0]
+    assert kept.num_rows == 2
+    assert strict["id"].to_pylist() == kept["id"].to_pylist()[1:]
+
+
+def test_of_equal_texts_the_first_stays(ingest_rows: Callable[..., Any], make_document: Callable[..., Row]) -> None:
+    texts = ["One two", "three", "ONE\n\ttwo ", "One  Two", "Three!", "three"]
+    rows = [make_document(index, text=text) for index, text in enumerate(texts)]
+    for scope in ("shard", "corpus"):
+        table, file = ingest_rows(rows, IngestSettings(min_chars=1, exact_dedup=scope))
+        assert table["text"].to_pylist() == ["One two", "three", "Three!"]
+        assert file.details["dropped"] == {"duplicate": 3}
+    assert ingest_rows(rows, IngestSettings(min_chars=1, exact_dedup="off"))[0].num_rows == 6
+
+
+def test_duplicates_are_found_across_batches(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [str(index) for index in range(1_500)] * 2}), path)
+    table, file = ingest_file(tmp_path / "workspace", path)
+    assert table["text"].to_pylist() == [str(index) for index in range(1_500)]
+    assert table["row"].to_pylist() == list(range(1_500))
+    assert file.details["dropped"] == {"duplicate": 1_500}
+
+
+def test_invalid_utf8_drops_its_row_only(tmp_path: Path) -> None:
+    raw = pa.array([b"good one", b"bad \xff\xfe", b"cut \xf0\x9f", b"good two"], pa.binary())
+    names = pa.array(["u", "u", "u", "u"])
+    path = tmp_path / "a.parquet"
+    for column in (raw, raw.cast(pa.string(), safe=False)):  # told as bytes, or wrongly as text
+        pq.write_table(pa.table({"text": column, "url": names}), path)
+        table, file = ingest_file(tmp_path / "workspace", path)
+        assert table["text"].to_pylist() == ["good one", "good two"]
+        assert file.details["dropped"] == {"invalid_utf8": 2}
+
+
+def test_invalid_utf8_in_another_column_drops_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    dump = pa.array([b"CC", b"\xff"], pa.binary()).cast(pa.string(), safe=False)
+    pq.write_table(pa.table({"text": ["good one", "good two"], "dump": dump}), path)
+    table, file = ingest_file(tmp_path / "workspace", path)
+    assert (table["dump"].to_pylist(), file.details["dropped"]) == (["CC"], {"invalid_utf8": 1})
+
+
+def test_problems_of_json_lines_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = ['{"text": "good one"}', "{", '{"text": 3}', r'{"text": "\ud800"}', '{"text": null}', '{"text": "good two"}']
+    path.write_text("\n".join(lines))
+    table, file = ingest_file(tmp_path / "workspace", path)
+    assert table["text"].to_pylist() == ["good one", "good two"]
+    assert file.details["dropped"] == {"broken_row": 1, "invalid_utf8": 1, "null_text": 1, "wrong_type": 1}
+    assert file.details["rows_in"] == 6
+
+
+def test_extra_columns_are_carried(ingest_rows: Callable[..., Any], make_document: Callable[..., Row]) -> None:
+    extra = (
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("meta", pa.struct([("a", pa.int32())])),
+        pa.field("edu", pa.float32()),
+    )
+    values = [{"tags": ["x"], "meta": {"a": 1}, "edu": 0.5}, {"tags": None, "meta": None, "edu": None}]
+    rows = [make_document(0, text="short") | values[1]] + [make_document(i + 1) | v for i, v in enumerate(values)]
+    table, _ = ingest_rows(rows, IngestSettings(min_chars=20), extra)
+    assert table.schema.equals(documents_schema(extra))
+    assert table.select(["tags", "meta", "edu"]).to_pylist() == values
+
+
+def test_tokens_are_estimated_where_the_source_has_none(
+    ingest_rows: Callable[..., Any], make_document: Callable[..., Row]
+) -> None:
+    rows = [make_document(0, token_count=None, text="x" * 100), make_document(1, token_count=7)]
+    table, file = ingest_rows(rows)
+    assert file.details["tokens"] == file.details["tokens_in"] == int(np.ceil(100 / CHARS_PER_TOKEN)) + 7
+    assert file.details["tokens_estimated"] == 1
+    assert table["token_count"].to_pylist() == [None, 7]
+
+
+def test_a_shard_of_which_nothing_is_kept(ingest_rows: Callable[..., Any], make_document: Callable[..., Row]) -> None:
+    for rows, dropped in (([make_document(0, text=None)], {"null_text": 1}), ([], {})):
+        table, file = ingest_rows(rows)
+        assert table.equals(documents_schema().empty_table())
+        assert (file.rows, file.details["rows_in"], file.details["dropped"]) == (0, len(rows), dropped)
+
+
+def test_equal_sources_give_equal_bytes(tmp_path: Path, corpus: Path) -> None:
+    written = [
+        (tmp_path / name / ingest_file(tmp_path / name, corpus / "b.parquet", fingerprint="content")[1].path)
+        for name in ("one", "two")
+    ]
+    assert written[0].read_bytes() == written[1].read_bytes()
+
+
+def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path: Path, corpus: Path) -> None:
+    source = SourceSettings(path=str(corpus / "b.parquet"))
+    [shard] = discover(source)
+
+    def key(workspace: str = "one", **changes: Any) -> str:
+        return ingest.plan(Workspace(tmp_path / workspace), shard, source, IngestSettings(**changes)).key.fingerprint
+
+    assert key() == key("two") == key(on_bad_shard="fail") == key(exact_dedup="shard")
+    assert len({key(), key(min_chars=50), key(languages=["en"]), key(min_language_score=0.5), key(exact_dedup="off")}) == 5
+    other = shard.model_copy(update={"fingerprint": "other"})
+    assert ingest.plan(Workspace(tmp_path / "one"), other, source, IngestSettings()).key.fingerprint != key()
+
+
+def test_a_second_run_reuses_and_a_deleted_file_is_made_again(tmp_path: Path, corpus: Path) -> None:
+    def once() -> StageFile:
+        return ingest_file(tmp_path, corpus / "b.parquet")[1]
+
+    first, second = once(), once()
+    assert (first.reused, second.reused) == (False, True)
+    (tmp_path / first.path).unlink()
+    assert not once().reused
+
+
+def test_a_bad_shard_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"body": "x"}))
+    with pytest.raises(BadShardError, match=r"a\.jsonl"):
+        ingest_file(tmp_path / "workspace", path)
+    assert not list((tmp_path / "workspace").rglob("*.*"))

@@ -1,0 +1,383 @@
+"""Finding the source files, and reading them whatever their format."""
+
+import gzip
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from fsspec.implementations.local import LocalFileSystem
+
+from models.documents import ColumnTypeError
+from models.schemas import FINEWEB
+from models.settings import SourceSettings
+from tasks.source import BATCH_ROWS, ShardReader, SourceError, SourceShard, discover
+from tasks.stage import BadShardError
+
+Row = dict[str, Any]
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def settings(path: object, **changes: Any) -> SourceSettings:
+    return SourceSettings(path=str(path), **changes)
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def found(source: SourceSettings) -> dict[str, str]:
+    return {shard.relative: shard.name for shard in discover(source)}
+
+
+def read(source: SourceSettings) -> tuple[pa.Table, list[str | None]]:
+    """Return the only file's columns and problems."""
+    [shard] = discover(source)
+    reader = ShardReader(shard, source)
+    batches = list(reader.batches())
+    problems = [problem for batch, some in batches for problem in (some or pa.nulls(batch.num_rows)).to_pylist()]
+    return pa.Table.from_batches([batch for batch, _ in batches], schema=pa.schema([*FINEWEB, *reader.extra])), problems
+
+
+def write_lines(path: Path, lines: list[str], suffix: str = "") -> Path:
+    path.write_bytes(COMPRESSORS[suffix]("".join(f"{line}\n" for line in lines).encode()))
+    return path
+
+
+def write_table(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_one_file_is_one_shard(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet", "b.parquet")
+    assert found(settings(tmp_path / "a.parquet")) == {"a.parquet": "a"}
+
+
+def test_a_folder_is_searched_through_in_order_of_names(tmp_path: Path) -> None:
+    touch(tmp_path, "z.parquet", "x/y.jsonl.gz", "x/deep/er.parquet", "a.ndjson", "notes.txt", "README.md", "c.JSONL")
+    names = found(settings(tmp_path))
+    assert names == {
+        "a.ndjson": "a.ndjson",
+        "c.JSONL": "c.JSONL",
+        "x/deep/er.parquet": "x-deep-er",
+        "x/y.jsonl.gz": "x-y.jsonl.gz",
+        "z.parquet": "z",
+    }
+    assert list(names.values()) == sorted(names.values())
+
+
+def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
+    touch(tmp_path / ".cache", "a.parquet", "_SUCCESS", "_tmp.parquet", ".b.parquet", ".git/c.parquet", "_x/d.parquet")
+    assert found(settings(tmp_path / ".cache")) == {"a.parquet": "a"}
+
+
+def test_a_glob_names_files_relative_to_its_fixed_part(tmp_path: Path) -> None:
+    touch(tmp_path, "CC-1/a.parquet", "CC-2/a.parquet", "CC-2/b.parquet", "other/a.parquet")
+    assert found(settings(tmp_path / "CC-*" / "a.parquet")) == {
+        "CC-1/a.parquet": "CC-1-a",
+        "CC-2/a.parquet": "CC-2-a",
+    }
+    assert len(found(settings(tmp_path / "**" / "*.parquet"))) == 4
+
+
+def test_a_folder_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
+    touch(tmp_path / "raw [2024]", "a.parquet")
+    assert found(settings(tmp_path / "raw [2024]")) == {"a.parquet": "a"}
+
+
+def test_hostile_file_names_make_safe_shard_names(tmp_path: Path) -> None:
+    touch(tmp_path, "a b;$(x)'.parquet")
+    assert found(settings(tmp_path)) == {"a b;$(x)'.parquet": "a-b---x--"}
+
+
+def test_two_files_of_one_shard_name_are_an_error(tmp_path: Path) -> None:
+    touch(tmp_path, "a/b.parquet", "a-b.parquet", "c.parquet")
+    with pytest.raises(SourceError, match=r"rename one: (a/b\.parquet, a-b\.parquet|a-b\.parquet, a/b\.parquet)$"):
+        discover(settings(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["missing", "missing/*.parquet", "empty", "text"])
+def test_no_file_is_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    touch(tmp_path, "text/a.txt")
+    with pytest.raises(SourceError, match=r"^source\.path: ") as caught:
+        discover(settings(tmp_path / name))
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_an_unknown_format_is_an_error_unless_it_is_given(tmp_path: Path) -> None:
+    write_lines(tmp_path / "pages.dat", ['{"text": "one"}'])
+    with pytest.raises(SourceError, match=r"set source\.format to parquet or jsonl"):
+        discover(settings(tmp_path / "pages.dat"))
+    table, _ = read(settings(tmp_path / "pages.dat", format="jsonl"))
+    assert table["text"].to_pylist() == ["one"]
+
+
+def test_a_changed_file_changes_the_fingerprint(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", text=["one"])
+    by_time, by_content = settings(path), settings(path, fingerprint="content")
+    before = [discover(source)[0].fingerprint for source in (by_time, by_content)]
+    path.touch()
+    after = [discover(source)[0].fingerprint for source in (by_time, by_content)]
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+    write_table(path, text=["two"])
+    assert discover(by_content)[0].fingerprint != before[1]
+
+
+@pytest.fixture
+def rows(make_document: Callable[..., Row]) -> list[Row]:
+    return [make_document(seed) for seed in range(4)] + [
+        make_document(5, text="née\u2028\x00🎉\r\n\ttail ", language=None, token_count=None, dump=None)
+    ]
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_json_lines_equal_the_parquet_of_the_same_rows(
+    tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path], suffix: str
+) -> None:
+    extra = pa.field("score", pa.float64())
+    rows = [row | {"score": index / 2} for index, row in enumerate(rows)]
+    expected, _ = read(settings(make_parquet(tmp_path / "rows.parquet", rows, (extra,))))
+    lines = write_lines(tmp_path / f"rows.jsonl{suffix}", [json.dumps(row) for row in rows], suffix)
+    table, problems = read(settings(lines))
+    assert table.equals(expected)
+    assert table.num_columns == 10
+    assert problems == [None] * len(rows)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_files_of_several_frames_are_read_to_the_end(tmp_path: Path, suffix: str) -> None:
+    compress = COMPRESSORS[suffix]
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(compress(b'{"text": "one"}\n{"te') + compress(b'xt": "two"}\n'))
+    assert read(settings(path))[0]["text"].to_pylist() == ["one", "two"]
+
+
+def test_rows_come_in_batches_and_in_order(tmp_path: Path) -> None:
+    count = 2 * BATCH_ROWS + 1
+    for path in (
+        write_lines(tmp_path / "a.jsonl", [f'{{"text": "{index}"}}' for index in range(count)]),
+        write_table(tmp_path / "b.parquet", text=[str(index) for index in range(count)]),
+    ):
+        table, _ = read(settings(path))
+        assert table["text"].to_pylist() == [str(index) for index in range(count)]
+        assert max(len(chunk) for chunk in table["text"].chunks) == BATCH_ROWS
+
+
+def test_broken_and_mistyped_lines_are_named_row_by_row(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "good"}',
+        "{broken",
+        "[1, 2]",
+        '{"text": 7}',
+        '{"text": ["nested"]}',
+        '{"text": "good", "token_count": "many"}',
+        '{"text": "good", "token_count": true}',
+        '{"text": "good", "language_score": 1}',
+        '{"text": "good", "language": 3}',
+        r'{"text": "lone \ud800 surrogate"}',
+        r'{"text": "good", "url": "\udfff"}',
+        "",
+        '{"text": null}',
+        "[" * 100_000,
+        f'{{"text": "good", "token_count": {2**63}}}',
+        r'{"text": "a pair \ud83c\udf89 is fine"}',
+    ]
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert problems == [
+        None,
+        "broken_row",
+        "broken_row",
+        "wrong_type",
+        "wrong_type",
+        "wrong_type",
+        "wrong_type",
+        None,
+        "wrong_type",
+        "invalid_utf8",
+        "invalid_utf8",
+        None,
+        "broken_row",
+        "wrong_type",
+        None,
+    ]
+    assert table["text"].to_pylist()[-1] == "a pair 🎉 is fine"
+    assert table["language_score"].to_pylist()[7] == 1.0
+
+
+def test_invalid_utf8_in_json_lines_breaks_its_row_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "one"}\n{"text": "\xff"}\n{"text": "two"}\n')
+    table, problems = read(settings(path))
+    assert problems == [None, "broken_row", None]
+    assert table["text"].to_pylist() == ["one", None, "two"]
+
+
+def test_nested_and_mixed_extra_columns_become_json_text(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "a", "id": 12, "meta": {"k": ["é"]}, "mixed": 1, "count": 1, "flag": true, "ratio": 1}',
+        '{"text": "b", "id": "x", "meta": null, "mixed": "one", "count": 2, "ratio": 0.5}',
+    ]
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert problems == [None, None]
+    assert table.select(["id", "meta", "mixed", "count", "flag", "ratio"]).to_pydict() == {
+        "id": ["12", "x"],
+        "meta": ['{"k": ["é"]}', None],
+        "mixed": ["1", "one"],
+        "count": [1, 2],
+        "flag": [True, None],
+        "ratio": [1.0, 0.5],
+    }
+
+
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    lines = ['{"content": "a", "key": 1, "text": "not this"}']
+    for path in (
+        write_lines(tmp_path / "a.jsonl", lines),
+        write_table(tmp_path / "a.parquet", content=["a"], key=[1], text=["not this"]),
+    ):
+        table, _ = read(settings(path, text_column="content", id_column="key"))
+        assert table.to_pylist()[0] | {"text": "a", "id": "1"} == table.to_pylist()[0]
+        assert table.column_names == FINEWEB.names
+
+
+def test_extra_columns_can_be_listed(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", text=["a"], one=[1], two=[2], row=[3])
+    table, _ = read(settings(path, extra_columns=["two", "url"]))
+    assert table.column_names == [*FINEWEB.names, "two"]
+    with pytest.raises(BadShardError, match=r"a\.parquet: no column 'three'"):
+        read(settings(path, extra_columns=["three"]))
+    with pytest.raises(BadShardError, match="column 'row' has a name that the pipeline writes itself"):
+        read(settings(path))
+
+
+def test_a_missing_text_column_names_those_there_are(tmp_path: Path) -> None:
+    for path in (
+        write_table(tmp_path / "a.parquet", body=["a"], n=[1]),
+        write_lines(tmp_path / "a.jsonl", ['{"body": "a", "n": 1}']),
+    ):
+        with pytest.raises(BadShardError, match=r"no column 'text', set source.text_column to one of \['body', 'n'\]"):
+            read(settings(path))
+
+
+def test_a_memory_file_system(tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path]) -> None:
+    local = make_parquet(tmp_path / "a.parquet", rows)
+    lines = write_lines(tmp_path / "b.jsonl.gz", [json.dumps(row) for row in rows], ".gz")
+    memory = fsspec.filesystem("memory")
+    try:
+        for path in (local, lines):
+            memory.pipe(f"/corpus/deep/{path.name}", path.read_bytes())
+        assert found(settings("memory://corpus")) == {"deep/a.parquet": "deep-a", "deep/b.jsonl.gz": "deep-b.jsonl.gz"}
+        for path in (local, lines):
+            table, _ = read(settings(f"memory://corpus/deep/{path.name}"))
+            assert table.equals(read(settings(local))[0])
+    finally:
+        memory.rm("/corpus", recursive=True)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, -1])
+def test_a_truncated_parquet_file_is_a_bad_shard(tmp_path: Path, keep: float) -> None:
+    path = write_table(tmp_path / "cut.parquet", text=["some text"] * 100)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * keep) if keep == 0.5 else int(keep)])
+    with pytest.raises(BadShardError, match=r"^cut\.parquet: "):
+        read(settings(path))
+
+
+def test_a_parquet_file_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
+    path = tmp_path / "holed.parquet"
+    table = pa.table({"text": [f"some text {index}" for index in range(5_000)]})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    damaged = bytearray(path.read_bytes())
+    damaged[100:2_000] = b"\x00" * 1_900
+    path.write_bytes(damaged)
+    with pytest.raises(BadShardError, match=r"^holed\.parquet: "):
+        read(settings(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "foreign"])
+def test_damaged_compressed_lines_are_a_bad_shard(tmp_path: Path, suffix: str, damage: str) -> None:
+    path = write_lines(tmp_path / f"cut.jsonl{suffix}", [f'{{"text": "{n * n}"}}' for n in range(5_000)], suffix)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"this is not compressed\n" * 100)
+    with pytest.raises(BadShardError, match=rf"^cut\.jsonl\{suffix}: "):
+        read(settings(path))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.binary(), pa.large_binary()],
+    ids=str,
+)
+def test_other_types_that_hold_text(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = ["one é 🎉", None, "two\x00", "one é 🎉"]
+    values = pa.array([text.encode() if text else None for text in texts], pa.binary()).cast(pa.string())
+    column = values.dictionary_encode() if pa.types.is_dictionary(kind) else values.cast(kind)
+    table, _ = read(settings(write_table(tmp_path / "a.parquet", text=column, url=column)))
+    assert table.select(["text", "url"]).to_pydict() == {"text": texts, "url": texts}
+    assert table.schema.field("text").type == pa.string()
+
+
+def test_dates_numbers_and_narrow_types_are_cast(tmp_path: Path) -> None:
+    path = write_table(
+        tmp_path / "a.parquet",
+        text=["a"],
+        id=pa.array([7], pa.uint8()),
+        date=pa.array([datetime(2024, 1, 2, 3, 4, 5)], pa.timestamp("s")),  # noqa: DTZ001
+        language_score=pa.array([0.5], pa.float32()),
+        token_count=pa.array([3], pa.int16()),
+    )
+    row = read(settings(path))[0].to_pylist()[0]
+    assert (row["id"], row["date"], row["language_score"], row["token_count"]) == ("7", "2024-01-02 03:04:05", 0.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("text", pa.array([1])),
+        ("text", pa.array([["a"]])),
+        ("url", pa.array([1.5])),
+        ("token_count", pa.array(["many"])),
+        ("token_count", pa.array([1.5])),
+        ("language_score", pa.array([{"a": 1}])),
+    ],
+    ids=["number", "list", "url", "words", "fraction", "struct"],
+)
+def test_a_column_of_the_wrong_type_is_named(tmp_path: Path, name: str, column: pa.Array) -> None:
+    path = write_table(tmp_path / "a.parquet", **{"text": pa.array(["a"]), name: column})
+    with pytest.raises(BadShardError, match=rf"^a\.parquet: column '{name}'") as caught:
+        read(settings(path))
+    assert isinstance(caught.value.__cause__, ColumnTypeError)
+
+
+class SlowFileSystem(LocalFileSystem):
+    """A share that does not answer."""
+
+    protocol = "slow"
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        raise TimeoutError("no answer")
+
+
+@pytest.mark.parametrize("name", ["parquet", "jsonl"])
+def test_a_share_that_does_not_answer_is_no_bad_shard(name: str) -> None:
+    fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
+    shard = SourceShard(name="a", relative="a", url=f"slow:///a.{name}", format=name, bytes=1, fingerprint="f")
+    with pytest.raises(TimeoutError):
+        ShardReader(shard, settings("slow:///"))
