@@ -117,27 +117,27 @@ def _fail(message: str, *, as_json: bool, code: int) -> None:
 
 def _print_summary(console: Console, summary: "RunSummary") -> None:
     counts = summary.counts
-    flow_of = {
-        "ingest": (counts.documents_in, counts.documents_ingested, counts.tokens_in, counts.tokens_ingested),
-        "select": (
-            counts.documents_eligible,
-            counts.selected,
-            counts.tokens_eligible,
-            counts.tokens_selected,
-        ),
+    source = (counts.documents_in, counts.tokens_in)
+    ingested = (counts.documents_ingested, counts.tokens_ingested)
+    eligible = (counts.documents_eligible, counts.tokens_eligible)
+    selected = (counts.selected, counts.tokens_selected)
+    before_and_after = {
+        "ingest": (source, ingested),
+        "score": (ingested, ingested),
+        "embed": (ingested, ingested),
+        "select": (ingested, selected),
+        "materialize": (selected, selected),
     }
-    flow_of["dedup"] = (
-        counts.documents_ingested,
-        counts.documents_eligible,
-        counts.tokens_ingested,
-        counts.tokens_eligible,
-    )
+    if "duplicate" in counts.dropped:
+        before_and_after |= {"dedup": (ingested, eligible), "select": (eligible, selected)}
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage")
-    for name in ("documents in", "kept", "tokens in", "kept", "files", "cached", "seconds"):
+    tokens = "tokens in (est.)" if counts.tokens_estimated else "tokens in"
+    for name in ("documents in", "kept", tokens, "kept", "files", "cached", "seconds"):
         table.add_column(name, justify="right")
     for stage in summary.stages:
-        numbers = [f"{number:,}" for number in flow_of[stage.stage]] if stage.stage in flow_of else [""] * 4
+        before, after = before_and_after.get(stage.stage, ((None, None), (None, None)))
+        numbers = ["" if number is None else f"{number:,}" for number in (before[0], after[0], before[1], after[1])]
         table.add_row(stage.stage, *numbers, str(stage.files), str(stage.cached), f"{stage.seconds:.1f}")
     console.print(table)
     if summary.dropped:

@@ -1,6 +1,7 @@
 """Recipes: a YAML file and `--set` overrides become settings, or an error that says which key to change and how."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -9,6 +10,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from models.settings import PipelineSettings
+
+
+UNION_BRANCH = re.compile(r"(literal|list|dict)\[|\[key\]$")
+"""What pydantic adds to a location to say which type of several did not fit; it is no part of the key."""
 
 
 class RecipeError(ValueError):
@@ -36,7 +41,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2024-99-99
         raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise RecipeError(f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {content!r}")
@@ -56,7 +61,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
         raise RecipeError(f"--set takes section.key=value, received {override!r}")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise RecipeError(f"--set {key}: the value {text!r} is not valid YAML") from error
     target: Any = content
     parts = key.split(".")
@@ -70,9 +75,10 @@ def _apply(content: dict[str, Any], override: str) -> None:
 
 def _child(target: Any, part: str, key: str) -> Any:  # noqa: ANN401
     if isinstance(target, list):
-        return target[_index(target, part, key)]
-    child = target.setdefault(part, {})
-    if child is None:
+        child = target[_index(target, part, key)]
+    else:
+        child = target.setdefault(part, {})
+    if child is None and isinstance(target, dict):
         child = target[part] = {}
     if not isinstance(child, dict | list):
         raise RecipeError(f"--set {key}: {part!r} is not a section, its value is {child!r}")
@@ -88,7 +94,7 @@ def _index(target: list[Any], part: str, key: str) -> int:
 def _explain(problem: Mapping[str, Any]) -> str:
     """Return one line on a validation error: the key, what was given, what is allowed."""
     location = problem["loc"]
-    key = ".".join(str(part) for part in location) or "recipe"
+    key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(location[:-1])
         close = difflib.get_close_matches(str(location[-1]), allowed, n=1)

@@ -50,11 +50,13 @@ def conform(batch: pa.RecordBatch, text_column: str, id_column: str, extra: Iter
 def _cast_column(batch: pa.RecordBatch, name: str, field: pa.Field) -> pa.Array:
     if name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
+    if batch.schema.names.count(name) > 1:
+        raise ColumnTypeError(f"column {name!r} exists {batch.schema.names.count(name)} times, it must be unique")
     column = batch.column(name)
     if column.type == field.type:
         return column
     is_text = pa.types.is_string(field.type)
-    if is_text and name not in ("id", "date") and not _holds_text(column.type):
+    if is_text and field.name not in ("id", "date") and not _holds_text(column.type):
         raise ColumnTypeError(f"column {name!r} must hold text, its type is {column.type}")
     try:
         if is_text and _holds_text(column.type):  # invalid UTF-8 is found per row, later

@@ -3,9 +3,9 @@
 The models are closed and strict: an unknown key or a wrong type is an error before any work starts.
 """
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from models.base import Settings
 from models.quality.settings import QualitySettings
@@ -134,8 +134,9 @@ class PipelineSettings(Settings):
     materialize: MaterializeSettings = Field(default_factory=MaterializeSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
 
-    @model_validator(mode="after")
-    def _workspace_is_local(self) -> Self:
-        if "://" in self.workspace:
-            raise ValueError(f"workspace must be a local folder, not the URL {self.workspace!r}")
-        return self
+    @field_validator("workspace")
+    @classmethod
+    def _workspace_is_local(cls, workspace: str) -> str:
+        if "://" in workspace:
+            raise ValueError("workspace must be a local folder, not a URL")
+        return workspace

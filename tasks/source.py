@@ -1,6 +1,7 @@
 """The raw documents: finding the source files (shards) and reading them as batches of Arrow columns."""
 
 import hashlib
+import io
 import json
 import zlib
 from collections.abc import Iterator
@@ -10,13 +11,12 @@ from typing import Any, Literal
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 from pydantic import BaseModel, ConfigDict
 
 from models.documents import conform
 from models.schemas import FINEWEB, RESERVED_COLUMNS
 from models.settings import SourceSettings
-from tasks.stage import BadShardError
+from tasks.stage import BadShardError, is_transient
 
 BATCH_ROWS = 1_000
 FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
@@ -28,7 +28,7 @@ FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
     },
 }
 GLOB_CHARACTERS = frozenset("*?[")
-BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, zstandard.ZstdError, UnicodeError)
+BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError)
 
 
 class SourceError(ValueError):
@@ -152,6 +152,8 @@ class ShardReader:
         try:
             names = self._open_parquet().schema_arrow if shard.format == "parquet" else self._infer_json_schema()
         except (*BROKEN_FILE_ERRORS, OSError) as error:
+            if is_transient(error):
+                raise
             raise self._bad(error) from error
         if settings.text_column not in names.names:
             raise self._bad(f"no column {settings.text_column!r}, set source.text_column to one of {names.names}")
@@ -181,7 +183,9 @@ class ShardReader:
         try:
             for batch, problems in rows:
                 yield conform(batch, self.settings.text_column, self.settings.id_column, self.extra), problems
-        except (*BROKEN_FILE_ERRORS, ValueError) as error:
+        except (*BROKEN_FILE_ERRORS, OSError, ValueError) as error:
+            if is_transient(error):
+                raise
             raise self._bad(error) from error
 
     def _open_parquet(self) -> pq.ParquetFile:
@@ -201,8 +205,9 @@ class ShardReader:
                 yield batch, None
 
     def _json_records(self) -> Iterator[dict[str, Any] | None]:
-        with fsspec.open(self.shard.url, "rb", compression=_compression(self.shard.relative)) as stream:
-            for line in stream:
+        name = self.shard.relative.lower()
+        with fsspec.open(self.shard.url, "rb", compression="gzip" if name.endswith(".gz") else None) as stream:
+            for line in _zstd_lines(stream) if name.endswith(".zst") else stream:
                 if line.strip():
                     yield _parse(line)
 
@@ -230,8 +235,10 @@ class ShardReader:
         yield _json_batch(pending, fields)
 
 
-def _compression(name: str) -> str | None:
-    return {".gz": "gzip", ".zst": "zstd"}.get(PurePosixPath(name.lower()).suffix)
+def _zstd_lines(stream: Any) -> Iterator[bytes]:  # noqa: ANN401
+    """Yield the lines of all frames; Arrow, unlike fsspec's own decompression, notices a frame cut short."""
+    with io.BufferedReader(pa.CompressedInputStream(stream, "zstd")) as lines:
+        yield from lines
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

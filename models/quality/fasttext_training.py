@@ -1,4 +1,4 @@
-"""Trains one fastText model in a process of its own: `python -m models.quality.fasttext_training EXAMPLES MODEL SETTINGS`.
+"""Trains one fastText model in a process of its own: `python -m` this module with examples, model and options.
 
 On one thread, which is what makes training reproducible, fastText 0.9.3 fills only the first tenth of its word vectors
 (`DenseMatrix::uniform`); the rest is whatever the allocator hands out. In a new process that maps every large block of

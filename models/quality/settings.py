@@ -15,14 +15,14 @@ class LabelSettings(Settings):
     path: str = Field(min_length=1, description="Parquet file with a text and a 0-5 score column.")
     text_column: str = Field("text", min_length=1, description="Column that holds the text.")
     score_column: str = Field("score", min_length=1, description="Column that holds the score.")
-    threshold: float = Field(3.0, description="Scores from here on make a positive example.")
+    threshold: float = Field(3.0, allow_inf_nan=False, description="Scores from here on make a positive example.")
 
 
 class FastTextTrainingSettings(Settings):
     """How the classifier is trained; the defaults suit a few thousand labels."""
 
     epochs: int = Field(12, ge=1, description="Passes over the labels.")
-    learning_rate: float = Field(0.5, gt=0.0, description="Initial learning rate.")
+    learning_rate: float = Field(0.5, gt=0.0, allow_inf_nan=False, description="Initial learning rate.")
     dimensions: int = Field(32, ge=1, description="Dimensions of a word vector.")
     word_ngrams: int = Field(2, ge=1, description="Longest word n-gram.")
     buckets: int = Field(200_000, ge=1, description="Hash buckets for n-grams.")
@@ -46,7 +46,7 @@ class FastTextScorerSettings(Settings):
     positive_label: str = Field("__label__1", min_length=1, description="Label whose probability is the score.")
     max_chars: int | None = Field(None, ge=1, description="Characters read per document; null reads all.")
     lowercase: bool = Field(False, description="Lower-case the text first.")
-    weight: float = Field(1.0, description="Weight in the combined quality.")
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality.")
 
     @model_validator(mode="after")
     def _has_a_model_or_labels(self) -> Self:

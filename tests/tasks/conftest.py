@@ -199,7 +199,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> LabelSettings:
 @pytest.fixture(scope="session")
 def scorer(labels: LabelSettings) -> FastTextScorerSettings:
     """A small scorer that trains in milliseconds."""
-    training = FastTextTrainingSettings(epochs=3, dimensions=4, buckets=100)
+    training = FastTextTrainingSettings(epochs=3, dimensions=4, buckets=10_000)
     return FastTextScorerSettings(name="space", labels=labels, training=training)
 
 

@@ -339,12 +339,12 @@ def test_dates_numbers_and_narrow_types_are_cast(tmp_path: Path) -> None:
         tmp_path / "a.parquet",
         text=["a"],
         id=pa.array([7], pa.uint8()),
-        date=pa.array([datetime(2024, 1, 2, 3, 4, 5)], pa.timestamp("s")),  # noqa: DTZ001
+        date=pa.array([datetime(2024, 1, 2, 3, 4, 5)], pa.timestamp("us")),  # noqa: DTZ001
         language_score=pa.array([0.5], pa.float32()),
         token_count=pa.array([3], pa.int16()),
     )
     row = read(settings(path))[0].to_pylist()[0]
-    assert (row["id"], row["date"], row["language_score"], row["token_count"]) == ("7", "2024-01-02 03:04:05", 0.5, 3)
+    assert (row["id"], row["date"], row["language_score"], row["token_count"]) == ("7", "2024-01-02 03:04:05.000000", 0.5, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,168 @@
+"""Embeddings: unit vectors row by row beside the documents, bad ones null."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from models.embedding.encoder import EncoderError
+from models.embedding.static import StaticEncoder
+from models.schemas import embeddings_schema
+from models.settings import EmbeddingSettings, IngestSettings, SourceSettings
+from tasks import embed, ingest
+from tasks.lake import StageFile, Workspace
+from tasks.source import discover
+from tasks.stage import BadShardError
+
+WEIGHTS = {"[UNK]": (0.0, 0.0), "red": (3.0, 0.0), "blue": (0.0, 2.0), "void": (0.0, 0.0), "wild": (np.nan, 1.0)}
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of five words, of which some have no usable vector."""
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WEIGHTS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    folder = tmp_path_factory.mktemp("model") / "colours"
+    model = StaticEncoder(tokenizer, np.array(list(WEIGHTS.values()), dtype=np.float32)).as_sentence_transformer()
+    model.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+@pytest.fixture
+def ingested(
+    tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
+) -> Callable[[list[str]], StageFile]:
+    def of(texts: list[str]) -> StageFile:
+        path = make_parquet(tmp_path / "a.parquet", [make_document(i, text=text) for i, text in enumerate(texts)])
+        source = SourceSettings(path=str(path))
+        [shard] = discover(source)
+        return ingest.ingest(ingest.plan(Workspace(tmp_path), shard, source, IngestSettings(min_chars=1)))
+
+    return of
+
+
+def settings(model: Path | str = "static", **changes: Any) -> EmbeddingSettings:
+    return EmbeddingSettings(model=str(model), device="cpu", **changes)
+
+
+def vectors(table: pa.Table) -> np.ndarray:
+    column = table["embedding"].combine_chunks()
+    return column.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, column.type.list_size)
+
+
+def test_vectors_are_of_unit_length_row_by_row_beside_the_documents(built: Any) -> None:
+    for documents, embeddings in zip(built.documents, built.embeddings, strict=True):
+        table = built.read(embeddings)
+        assert table.schema.equals(embeddings_schema(16, "float16"))
+        assert table["row"].equals(built.read(documents)["row"])
+        assert table["embedding"].null_count == 0 == embeddings.details["bad_vectors"]
+        assert embeddings.details["dimensions"] == 16
+        assert np.linalg.norm(vectors(table), axis=1) == pytest.approx(1.0, abs=2e-3)
+
+
+def test_each_row_holds_the_vector_of_its_own_text(built: Any) -> None:
+    from models.embedding.encoder import Encoder
+
+    encoder = Encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
+    for documents, embeddings in zip(built.documents, built.embeddings, strict=True):
+        texts = built.read(documents)["text"].to_pylist()
+        alone = np.concatenate([encoder.encode([text]).vectors for text in texts])
+        found = vectors(built.read(embeddings))
+        assert np.abs(found - alone).max() < 2e-3
+        assert len(np.unique(found, axis=0)) == len(texts)
+
+
+def test_single_precision_and_encoding_on_disk(copied: Any) -> None:
+    exact = copied.recipe.embedding.model_copy(update={"precision": "float32"})
+    job = embed.plan(copied.workspace, copied.documents[0], copied.embedding_model, exact)
+    half = vectors(copied.read(copied.embeddings[0]))
+    file = embed.embed(job)
+    table = copied.read(file)
+    assert table.schema.equals(embeddings_schema(16, "float32"))
+    assert np.linalg.norm(vectors(table), axis=1) == pytest.approx(1.0, abs=1e-6)
+    assert np.array_equal(vectors(table).astype(np.float16), half.astype(np.float16))
+    column = pq.read_metadata(copied.workspace.resolve(file)).row_group(0).column(1)
+    assert "BYTE_STREAM_SPLIT" in column.encodings
+    assert column.compression == "ZSTD"
+
+
+def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
+    documents = ingested(["red red", "void", "blue", "wild red", "¿¡", "red blue"])
+    given = settings(colours)
+    file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))
+    table = pq.read_table(tmp_path / file.path)
+    assert table["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
+    assert [value is None for value in table["embedding"].to_pylist()] == [False, True, False, True, True, False]
+    assert file.details["bad_vectors"] == 3
+    length = np.hypot(1.5, 1.0)
+    assert vectors(table) == pytest.approx(np.array([[1, 0], [0, 1], [1.5 / length, 1 / length]]), abs=1e-3)
+
+
+def test_bad_vectors_can_be_an_error(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
+    documents = ingested(["red red", "blue", "void"])
+    given = settings(colours, on_bad_vector="raise")
+    job = embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given)
+    with pytest.raises(BadShardError, match="a: the vector of row 2 is zero or not finite"):
+        embed.embed(job)
+    assert not job.output.exists()
+
+
+def test_prompt_and_token_limit_reach_the_model(
+    tmp_path: Path, ingested: Callable[..., StageFile], colours: Path
+) -> None:
+    documents = ingested(["red blue blue"])
+    found = {}
+    for name, changes in {"plain": {}, "prompt": {"prompt": "blue "}, "limit": {"max_tokens": 1}}.items():
+        given = settings(colours, **changes)
+        file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))
+        found[name] = vectors(pq.read_table(tmp_path / file.path))[0]
+    assert found["limit"] == pytest.approx([1, 0], abs=1e-3)
+    assert found["prompt"][1] > found["plain"][1] + 0.01
+
+
+def test_the_fingerprint_follows_the_model_s_content(tmp_path: Path, colours: Path, built: Any) -> None:
+    import shutil
+
+    moved = tmp_path / "moved"
+    shutil.copytree(colours, moved)
+    first, same = embed.given_model(settings(colours)), embed.given_model(settings(moved))
+    assert first.fingerprint == same.fingerprint
+    weights = next(moved.rglob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    other = embed.given_model(settings(moved))
+    assert other.fingerprint != first.fingerprint
+
+    def key(model: embed.EmbeddingModel, **changes: Any) -> str:
+        return embed.plan(built.workspace, built.documents[0], model, settings(**changes)).key.fingerprint
+
+    assert key(first) == key(same) == key(first, batch_size=3)
+    assert len({key(first), key(other), key(first, prompt="x"), key(first, precision="float32")}) == 4
+
+
+def test_equal_inputs_give_equal_bytes(copied: Any) -> None:
+    path = copied.workspace.resolve(copied.embeddings[0])
+    before = path.read_bytes()
+    path.unlink()
+    job = embed.plan(copied.workspace, copied.documents[0], copied.embedding_model, copied.recipe.embedding)
+    assert not embed.embed(job).reused
+    assert path.read_bytes() == before
+
+
+def test_a_pickled_model_is_refused(tmp_path: Path, ingested: Callable[..., StageFile]) -> None:
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
+    given = settings(folder)
+    job = embed.plan(Workspace(tmp_path), ingested(["red"]), embed.given_model(given), given)
+    with pytest.raises(EncoderError, match="cannot load the embedding model"):
+        embed.embed(job)

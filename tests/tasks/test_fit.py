@@ -1,0 +1,165 @@
+"""What is fitted on the corpus: the same every time, kept while the corpus grows, restored as it was."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from models.quality.settings import FastTextScorerSettings, QualitySettings
+from models.settings import EmbeddingSettings
+from tasks import fit
+from tasks.lake import Workspace, tree_files
+from tasks.quality_models import load_models
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in tree_files(folder)}
+
+
+def test_the_classifier_is_the_same_bytes_every_time(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
+    files = [fit.fit_classifier(fit.plan_classifier(Workspace(tmp_path / name), scorer)) for name in "ab"]
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert sorted(contents(tmp_path / "a")) == ["fitted/quality-space.bin", "fitted/quality-space.json"]
+    assert files[0].fingerprint == files[1].fingerprint
+    assert files[0].details["rows"] == 40
+    assert 0 < files[0].details["positive"] < 40
+
+
+def test_the_classifier_learns_its_labels(built: Any, labels: Any) -> None:
+    table = pq.read_table(labels.path)
+    good = np.array(table["score"].to_pylist()) >= labels.threshold
+    scores = load_models(built.workspace, built.models)["space"].score(table["text"].to_pylist())
+    assert scores[good].mean() > scores[~good].mean()
+
+
+def test_other_training_is_another_classifier(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
+    longer = scorer.training.model_copy(update={"epochs": 9})
+    jobs = [
+        fit.plan_classifier(Workspace(tmp_path), one)
+        for one in (scorer, scorer.model_copy(update={"training": longer}))
+    ]
+    first, second = (fit.fit_classifier(job) for job in jobs)
+    assert first.fingerprint != second.fingerprint
+    assert jobs[0].current() is None
+
+
+def test_changed_labels_train_anew(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
+    assert scorer.labels is not None
+    path = tmp_path / "labels.parquet"
+    shutil.copy(scorer.labels.path, path)
+    moved = scorer.model_copy(update={"labels": scorer.labels.model_copy(update={"path": str(path)})})
+    job = fit.plan_classifier(Workspace(tmp_path), moved)
+    assert job.key == fit.plan_classifier(Workspace(tmp_path), scorer).key
+    pq.write_table(pq.read_table(path).slice(0, 30), path)
+    assert fit.plan_classifier(Workspace(tmp_path), moved).key != job.key
+
+
+def test_a_scorer_with_a_model_is_not_trained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="neither a model nor labels"):
+        fit.plan_classifier(Workspace(tmp_path), FastTextScorerSettings(model="model.bin"))
+
+
+def test_statistics_are_the_scores_mean_and_deviation(built: Any) -> None:
+    texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
+    scores = load_models(built.workspace, built.models)["space"].score(texts).astype(np.float64)
+    mean, deviation = built.statistics.details["statistics"]["space"]
+    assert mean == pytest.approx(scores.mean(), rel=1e-12)
+    assert deviation == pytest.approx(scores.std(), rel=1e-12)
+    assert built.statistics.details["rows"] == len(texts)
+
+
+def test_statistics_read_an_even_sample(built: Any, tmp_path: Path) -> None:
+    texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
+    for limit in (1, 7, 30, len(texts), 10**6):
+        step = -(-len(texts) // min(limit, len(texts)))
+        sampled = fit.sampled_texts(built.workspace, built.documents, limit)
+        assert list(sampled()) == texts[::step] == list(sampled())
+
+
+def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forgotten(copied: Any) -> None:
+    """Fitted on the first two shards, then asked for with all three."""
+    few = copied.documents[:2]
+    for plan, run in (
+        (lambda documents: fit.plan_encoder(copied.workspace, documents, copied.recipe.embedding), fit.fit_encoder),
+        (
+            lambda documents: fit.plan_statistics(
+                copied.workspace, documents, copied.models, copied.recipe.quality
+            ),
+            fit.fit_statistics_of_scores,
+        ),
+    ):
+        plan(few).forget()
+        first = run(plan(few))
+        assert not first.reused
+        grown = run(plan(copied.documents))
+        assert grown.reused
+        assert grown.fingerprint == first.fingerprint
+        plan(copied.documents).forget()
+        anew = run(plan(copied.documents))
+        assert not anew.reused
+        assert anew.fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("damage", ["model", "folder"])
+def test_a_damaged_encoder_is_fitted_again_as_it_was(copied: Any, damage: str) -> None:
+    job = fit.plan_encoder(copied.workspace, copied.documents[:2], copied.recipe.embedding)
+    job.forget()
+    fit.fit_encoder(job)
+    folder = copied.workspace.fitted / "encoder"
+    before = contents(copied.workspace.fitted)
+    if damage == "folder":
+        shutil.rmtree(folder)
+    else:
+        weights = next(folder.rglob("*.safetensors"))
+        weights.write_bytes(weights.read_bytes()[:-1])
+    grown = fit.plan_encoder(copied.workspace, copied.documents, copied.recipe.embedding)
+    assert grown.current() is None
+    assert not fit.fit_encoder(grown).reused
+    after = contents(copied.workspace.fitted)
+    assert {name: after[name] for name in before if name != "encoder.json"} == {
+        name: content for name, content in before.items() if name != "encoder.json"
+    }
+    assert fit.plan_encoder(copied.workspace, copied.documents, copied.recipe.embedding).current() is not None
+
+
+def test_a_damaged_encoder_whose_shards_changed_is_fitted_on_all(copied: Any) -> None:
+    changed = [copied.documents[0].model_copy(update={"fingerprint": "changed"}), *copied.documents[1:]]
+    assert fit.plan_encoder(copied.workspace, changed, copied.recipe.embedding).fitting_documents() == changed
+
+
+def test_the_encoder_is_the_same_bytes_in_another_workspace(
+    built: Any, pipeline: Callable[..., Any], tmp_path: Path
+) -> None:
+    job = built.encoder_job.model_copy(update={"workspace": str(tmp_path)})
+    shutil.copytree(built.workspace.root / "documents", tmp_path / "documents")
+    fit.fit_encoder(job)
+    assert contents(tmp_path / "fitted") == {
+        name: content for name, content in contents(built.workspace.fitted).items() if name.startswith("encoder")
+    }
+
+
+def test_only_its_own_settings_refit_an_encoder(built: Any) -> None:
+    def key(**changes: Any) -> str:
+        settings = EmbeddingSettings(**{"static_vocabulary": 300, "static_dimensions": 16} | changes)
+        return fit.plan_encoder(built.workspace, built.documents, settings).key.settings
+
+    assert key() == key(prompt="x", batch_size=3, device="cpu", precision="float32") == built.encoder_job.key.settings
+    assert len({key(), key(static_vocabulary=301), key(static_dimensions=8), key(static_fit_documents=9)}) == 4
+
+
+def test_statistics_follow_the_models_and_not_the_weights(built: Any, scorer: FastTextScorerSettings) -> None:
+    def current(**changes: Any) -> bool:
+        settings = QualitySettings(scorers=[scorer.model_copy(update={"weight": 3.0})], **changes)
+        job = fit.plan_statistics(built.workspace, built.documents, built.models, settings)
+        return job.current() is not None
+
+    assert current()
+    assert current(combine="minimum")
+    assert not current(statistics_documents=10)
+    other = [model.model_copy(update={"fingerprint": "other"}) for model in built.models]
+    job = fit.plan_statistics(built.workspace, built.documents, other, built.recipe.quality)
+    assert job.current() is None
