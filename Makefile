@@ -22,7 +22,8 @@ test: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"fineweb-mask needs Python 3.11 or newer, not {sys.version.split()[0]}: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
+	@echo "Installing the locked packages into $(VENV); this takes a few minutes the first time."
+	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
 	touch $@
 
 # The one place where versions are decided: names and versions for every platform, no addresses.
@@ -31,4 +32,4 @@ lock:
 	  --no-emit-index-url --no-annotate --no-header --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) workspaces build *.egg-info
+	rm -rf $(VENV) workspaces *.egg-info

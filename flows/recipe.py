@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from models.settings import PipelineSettings
 
-
 UNION_BRANCH = re.compile(r"(literal|list|dict)\[|\[key\]$")
 """What pydantic adds to a location to say which type of several did not fit; it is no part of the key."""
 

@@ -172,8 +172,7 @@ def _retention(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def _learning_curve(block: dict[str, Any]) -> Figure:
-    name = "".join(c for c in block["name"][:40] if c.isprintable()).replace("$", r"\$")
-    figure = _figure(f"Learning curve, block {name}", "step", "objective")
+    figure = _figure("Learning curve of the first block", "step", "objective")
     axes = figure.axes[0]
     steps, values = zip(*block["history"], strict=True)
     axes.plot(steps, values, color=AFTER, linewidth=2, marker="o", markersize=3, label="objective")

@@ -1,6 +1,7 @@
 """Any sentence-transformers model as an encoder: unit vectors, row by row, bad ones reported."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,12 @@ class Encoder:
 
     def __init__(self, model: str, settings: EmbeddingSettings) -> None:
         self.settings = settings
+        for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to it in silence
+            if not any(pickle.parent.glob("*.safetensors")):
+                raise EncoderError(
+                    f"the embedding model {model!r} has only pickled weights ({pickle.name}), which are never loaded: "
+                    "save it as safetensors"
+                )
         try:
             self._model = SentenceTransformer(
                 model,

@@ -1,8 +1,8 @@
 """Trains one fastText model in a process of its own: `python -m` this module with examples, model and options.
 
 On one thread, which is what makes training reproducible, fastText 0.9.3 fills only the first tenth of its word vectors
-(`DenseMatrix::uniform`); the rest is whatever the allocator hands out. In a new process that maps every large block of
-memory afresh this is zero, always; in a process that has run for a while it is left-overs, and now and then NaN.
+(`DenseMatrix::uniform`); the rest is whatever the allocator hands out: left-overs, and now and then NaN. In a process
+whose allocator zeroes what it hands out, it is zero, always.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-FRESH_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # glibc: larger blocks come zeroed from the kernel
+FRESH_MEMORY = {"MALLOC_PERTURB_": "255"}  # glibc fills every block with the complement of this byte, 0
 
 
 class FastTextTrainingError(RuntimeError):

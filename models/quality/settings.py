@@ -6,7 +6,11 @@ from pydantic import Field, model_validator
 
 from models.base import Settings
 
-RESERVED_NAMES = frozenset({"row", "quality", "inclusion", "block", "selected"})
+RESERVED_NAMES = frozenset(
+    "row text id dump url date file_path language language_score token_count n_chars content_hash "
+    "quality inclusion block selected shard documents_file scores_file masks_file".split()
+)
+"""Columns of the dataset, and those that join its parts; spelt out here so that settings load without Arrow."""
 
 
 class LabelSettings(Settings):

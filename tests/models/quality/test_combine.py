@@ -1,0 +1,68 @@
+"""Several scores made one quality, against numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.quality.combine import combine_scores, fit_statistics
+
+RANDOM = np.random.default_rng(0)
+SCORES = {
+    "edu": RANDOM.normal(3, 2, 200).astype(np.float32),
+    "fasttext": RANDOM.random(200, dtype=np.float32),
+}
+WEIGHTS = {"edu": 0.5, "fasttext": -2.0}
+
+
+def standardised(column):
+    values = column.astype(np.float64)
+    return (values - values.mean()) / values.std()
+
+
+def test_statistics_are_mean_and_deviation_in_double_precision():
+    statistics = fit_statistics(SCORES)
+    for name, column in SCORES.items():
+        assert statistics[name] == (np.mean(column, dtype=np.float64), np.std(column.astype(np.float64)))
+
+
+def test_a_constant_column_counts_for_nothing():
+    scores = {**SCORES, "constant": np.full(200, 0.7, np.float32)}
+    statistics = fit_statistics(scores)
+    assert statistics["constant"] == (pytest.approx(0.7), 1.0)
+    with_it = combine_scores(scores, {**WEIGHTS, "constant": 5.0}, statistics, "weighted_sum")
+    np.testing.assert_allclose(with_it, combine_scores(SCORES, WEIGHTS, statistics, "weighted_sum"), atol=1e-6)
+
+
+def test_weighted_sum():
+    quality = combine_scores(SCORES, WEIGHTS, fit_statistics(SCORES), "weighted_sum")
+    expected = 0.5 * standardised(SCORES["edu"]) - 2.0 * standardised(SCORES["fasttext"])
+    assert quality.dtype == np.float32
+    np.testing.assert_allclose(quality, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_minimum_takes_the_worst_score_and_no_weight():
+    quality = combine_scores(SCORES, WEIGHTS, fit_statistics(SCORES), "minimum")
+    expected = np.minimum(standardised(SCORES["edu"]), standardised(SCORES["fasttext"]))
+    assert quality.dtype == np.float32
+    np.testing.assert_allclose(quality, expected, rtol=1e-5, atol=1e-6)
+    assert (combine_scores(SCORES, {}, fit_statistics(SCORES), "minimum") == quality).all()
+
+
+@pytest.mark.parametrize("how", ["weighted_sum", "minimum"])
+def test_shards_agree_whatever_they_are_scored_with(how):
+    statistics = fit_statistics(SCORES)
+    whole = combine_scores(SCORES, WEIGHTS, statistics, how)
+    parts = [
+        combine_scores({name: column[rows] for name, column in SCORES.items()}, WEIGHTS, statistics, how)
+        for rows in (slice(0, 7), slice(7, 200))
+    ]
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
+@given(st.floats(0.25, 4), st.floats(-4, 4))
+def test_the_unit_of_a_score_does_not_matter(scale, shift):
+    moved = {**SCORES, "edu": (SCORES["edu"] * scale + shift).astype(np.float32)}
+    quality = combine_scores(moved, WEIGHTS, fit_statistics(moved), "weighted_sum")
+    expected = combine_scores(SCORES, WEIGHTS, fit_statistics(SCORES), "weighted_sum")
+    np.testing.assert_allclose(quality, expected, atol=1e-3)

@@ -1,0 +1,204 @@
+"""What counts as a document: hashes, ids, types, reasons to drop, tokens."""
+
+import math
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.documents import (
+    CHARS_PER_TOKEN,
+    ColumnTypeError,
+    DocumentFilter,
+    conform,
+    content_hash,
+    stable_id,
+    token_counts,
+)
+from models.schemas import FINEWEB, documents_schema
+from models.settings import IngestSettings
+
+LONG = "a sentence that is long enough"
+ANY = IngestSettings(min_chars=1, exact_dedup="off")
+
+
+def documents(**columns):
+    return conform(pa.record_batch(columns), "text", "id", [])
+
+
+def filtered(settings, problems=None, source="shard.parquet", **columns):
+    chosen = DocumentFilter(settings, source)
+    return chosen, chosen.apply(documents(**columns), problems)
+
+
+def counts(chosen):
+    return {reason: count for reason, count in chosen.dropped.items() if count}
+
+
+@pytest.mark.parametrize("same", ["the cat sat", "THE Cat sat", "  the\tcat\n\nsat ", "the\u00a0cat\u2003sat"])
+def test_content_hash_ignores_case_and_white_space(same):
+    assert content_hash(same) == content_hash("The cat sat")
+    assert len(content_hash(same)) == 16
+
+
+@pytest.mark.parametrize("other", ["thecat sat", "the cat sat.", "the cat", "sat cat the", ""])
+def test_content_hash_tells_texts_apart(other):
+    assert content_hash(other) != content_hash("the cat sat")
+
+
+@given(st.lists(st.text(alphabet="abcXYZ", min_size=1), min_size=1), st.sampled_from([" ", "\n", " \t ", "\r\n"]))
+def test_content_hash_depends_on_the_words_only(words, space):
+    assert content_hash(space.join(words).swapcase()) == content_hash(" ".join(words))
+
+
+def test_stable_id_is_fixed_and_depends_on_file_and_row():
+    assert stable_id("a.parquet", 3) == "fineweb-mask:3cd4a8d6de5dd9bb9d9f9ee8d1c9cbb4"
+    assert len({stable_id(source, row) for source in ("a", "b", "a1") for row in range(12)}) == 36
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pa.array(["x", None]),
+        pa.array(["x", None], pa.large_string()),
+        pa.array(["x", None], pa.string_view()),
+        pa.array([b"x", None]),
+        pa.array([b"x", None], pa.large_binary()),
+        pa.array(["x", None]).dictionary_encode(),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_conform_reads_every_kind_of_text(text):
+    conformed = documents(text=text)
+    assert conformed.schema == FINEWEB
+    assert conformed["text"].to_pylist() == ["x", None]
+
+
+def test_conform_fills_missing_columns_renames_and_carries_extra():
+    raw = pa.record_batch({"body": ["x"], "key": [7], "token_count": pa.array([3], pa.int8()), "more": [[1, 2]]})
+    extra = [raw.schema.field("more"), pa.field("absent", pa.float32())]
+    [row] = conform(raw, "body", "key", extra).to_pylist()
+    expected = {**dict.fromkeys(FINEWEB.names), "text": "x", "id": "7", "token_count": 3, "more": [1, 2], "absent": None}
+    assert row == expected
+
+
+def test_conform_keeps_invalid_utf8_for_the_filter():
+    chosen, kept = filtered(ANY, text=[b"fine", b"\xff\xfe"])
+    assert counts(chosen) == {"invalid_utf8": 1}
+    assert kept["text"].to_pylist() == ["fine"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": [1, 2]}, r"column 'text' must hold text, its type is int64"),
+        ({"text": [["x"]]}, r"column 'text' must hold text, its type is list<"),
+        ({"text": ["x"], "url": [1.5]}, r"column 'url' must hold text, its type is double"),
+        ({"text": ["x"], "token_count": ["many"]}, r"column 'token_count' of type string cannot be read as int64: .*many"),
+        ({"text": ["x"], "token_count": [1.5]}, r"column 'token_count' of type double cannot be read as int64"),
+        ({"text": ["x"], "language_score": [[1.0]]}, r"column 'language_score' of type list<.* cannot be read as double"),
+    ],
+)
+def test_conform_says_which_column_has_which_wrong_type(columns, message):
+    with pytest.raises(ColumnTypeError, match=message):
+        documents(**columns)
+
+
+def test_conform_names_the_source_column_not_ours():
+    with pytest.raises(ColumnTypeError, match="column 'body' must hold text"):
+        conform(pa.record_batch({"body": [1]}), "body", "id", [])
+
+
+def test_conform_refuses_two_columns_of_one_name():
+    twice = pa.record_batch([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
+    with pytest.raises(ColumnTypeError, match="column 'text' exists 2 times"):
+        conform(twice, "text", "id", [])
+
+
+def test_every_drop_is_counted_by_its_first_reason():
+    settings = IngestSettings(min_chars=10, languages=["en"], min_language_score=0.5, exact_dedup="shard")
+    rows = [  # text, language, score; every row but the last fails all later checks too, where it can
+        (None, "fr", 0.1, "null_text"),
+        (b"\xff", "fr", 0.1, "invalid_utf8"),
+        (b" \n\t\xc2\xa0 ", "fr", 0.1, "empty_text"),
+        (b"short", "fr", 0.1, "too_short"),
+        (LONG.encode(), "fr", 0.1, "wrong_language"),
+        (LONG.encode(), "en", 0.1, "low_language_score"),
+        (LONG.encode(), "en", 0.5, None),
+        (LONG.upper().encode(), "en", 0.9, "duplicate"),
+        (b"another text, long enough", None, None, None),
+    ]
+    chosen, kept = filtered(
+        settings,
+        text=[row[0] for row in rows],
+        language=[row[1] for row in rows],
+        language_score=[row[2] for row in rows],
+    )
+    assert counts(chosen) == {row[3]: 1 for row in rows if row[3]}
+    assert kept["text"].to_pylist() == [LONG, "another text, long enough"]
+    assert (chosen.rows_in, chosen.rows_kept) == (9, 2)
+
+
+def test_rows_that_could_not_be_read_keep_their_own_reason():
+    problems = pa.array(["broken_row", None, "wrong_type"])
+    chosen, kept = filtered(ANY, problems, text=[None, "fine", None])
+    assert counts(chosen) == {"broken_row": 1, "wrong_type": 1}
+    assert kept["id"].to_pylist() == [stable_id("shard.parquet", 1)]
+
+
+@pytest.mark.parametrize(("length", "dropped"), [(9, {"too_short": 1}), (10, {})])
+def test_min_chars_is_the_shortest_text_kept_in_characters_not_bytes(length, dropped):
+    chosen, _ = filtered(IngestSettings(min_chars=10), text=["é" * length])
+    assert counts(chosen) == dropped
+
+
+@pytest.mark.parametrize(("dedup", "kept_rows"), [("off", 4), ("shard", 2), ("corpus", 2)])
+def test_the_first_of_equal_texts_stays_across_batches(dedup, kept_rows):
+    chosen = DocumentFilter(IngestSettings(min_chars=1, exact_dedup=dedup), "s")
+    first = chosen.apply(documents(text=["one text", "other text"], id=["a", "b"]))
+    second = chosen.apply(documents(text=["ONE  text", "other\ntext"], id=["c", "d"]))
+    assert first["id"].to_pylist() == ["a", "b"]
+    assert chosen.rows_kept == kept_rows
+    assert second.num_rows == kept_rows - 2
+
+
+def test_rows_ids_and_measures_are_filled_in_over_batches():
+    chosen = DocumentFilter(IngestSettings(min_chars=3), "s")
+    chosen.apply(documents(text=["abc", "x"], id=["given", "lost"]))
+    kept = chosen.apply(documents(text=["y", "dęf g", "hij"], id=["lost", None, ""]))
+    assert kept.schema == documents_schema()
+    assert kept["row"].to_pylist() == [1, 2]
+    assert kept["id"].to_pylist() == [stable_id("s", 3), stable_id("s", 4)]
+    assert kept["n_chars"].to_pylist() == [5, 3]
+    assert kept["content_hash"].to_pylist() == [content_hash("dęf g"), content_hash("hij")]
+
+
+def test_an_empty_batch_and_one_that_is_dropped_whole_keep_the_schema():
+    for text in ([], ["x"]):
+        _, kept = filtered(IngestSettings(min_chars=5), text=pa.array(text, pa.string()))
+        assert kept.num_rows == 0
+        assert kept.schema == documents_schema()
+
+
+def test_token_counts_prefer_the_given_count_and_estimate_the_rest():
+    estimated = token_counts(pa.array([7, None, None, 0, None]), pa.array([1000, 46, 47, 9, None]))
+    assert estimated.tolist() == [7, 10, math.ceil(47 / CHARS_PER_TOKEN), 0, 0]
+
+
+def test_tokens_are_added_up_before_and_after_the_filter():
+    chosen, _ = filtered(
+        IngestSettings(min_chars=10), text=["too short", "long enough", "x" * 46, None], token_count=[5, 6, None, None]
+    )
+    assert chosen.tokens_in == 5 + 6 + 10
+    assert chosen.tokens_kept == 6 + 10
+    assert chosen.tokens_estimated == 1
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=12)), max_size=20), st.integers(1, 6))
+def test_rows_in_are_rows_kept_plus_rows_dropped(texts, min_chars):
+    chosen = DocumentFilter(IngestSettings(min_chars=min_chars), "s")
+    kept = chosen.apply(documents(text=pa.array(texts, pa.string())))
+    assert chosen.rows_in == len(texts) == chosen.rows_kept + sum(chosen.dropped.values())
+    assert kept.num_rows == chosen.rows_kept
+    assert len(set(kept["content_hash"].to_pylist())) == kept.num_rows
