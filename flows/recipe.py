@@ -51,7 +51,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None
     try:
         return PipelineSettings.model_validate(content)
     except ValidationError as error:
-        raise RecipeError("\n".join(_explain(problem) for problem in error.errors())) from error
+        raise RecipeError("\n".join(explain(problem) for problem in error.errors())) from error
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
@@ -90,7 +90,7 @@ def _index(target: list[Any], part: str, key: str) -> int:
     return int(part)
 
 
-def _explain(problem: Mapping[str, Any]) -> str:
+def explain(problem: Mapping[str, Any]) -> str:
     """Return one line on a validation error: the key, what was given, what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"

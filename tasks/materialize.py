@@ -39,6 +39,7 @@ from tasks.templating import render
 
 VERSION = 1
 UNKNOWN_DUMP = "unknown"
+MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
 ROW_GROUP_ROWS = 20_000
 RECORDED_PACKAGES = (
     "fineweb-mask",
@@ -183,7 +184,7 @@ def _selected_documents(job: MaterializeJob) -> tuple[str, dict[str, list[str]]]
     left_out = ", ".join(["row", "shard", "documents_file", *MEASURED.names])
     query = f"""
         SELECT documents.* EXCLUDE ({left_out}), scores.* EXCLUDE (row, shard, scores_file), inclusion, block,
-               documents.shard AS _shard, documents.row AS _row, coalesce(dump, '{UNKNOWN_DUMP}') AS _dump
+               documents.shard AS _shard, documents.row AS _row, coalesce(nullif(dump, ''), '{UNKNOWN_DUMP}') AS _dump
         FROM (SELECT * FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
               JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
         JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row
@@ -214,8 +215,13 @@ def _write_documents(connection: duckdb.DuckDBPyConnection, job: MaterializeJob,
 
 
 def folder_name(dump: str) -> str:
-    """Return a dump's name as a folder's: anything but letters, digits, dot, dash and underscore is %-escaped."""
-    name = quote(dump, safe="")[:200] or UNKNOWN_DUMP
+    """Return a dump's name as a folder's: anything but letters, digits, dot, dash and underscore is %-escaped.
+
+    A name too long for a folder is cut, and told from others that begin alike by its digest.
+    """
+    name = quote(dump, safe="")
+    if len(name) > MAX_FOLDER_NAME:
+        name = f"{name[:MAX_FOLDER_NAME]}-{digest(dump)}"
     return name if not name.startswith(".") else "%2E" + name[1:]
 
 
@@ -263,7 +269,7 @@ def _retention(connection: duckdb.DuckDBPyConnection, job: MaterializeJob) -> li
     documents = [str(job.lake.resolve(shard.documents)) for shard in job.shards]
     rows = connection.execute(
         """
-        SELECT coalesce(dump, $unknown) AS dump, count(*) AS documents, count(chosen.row) AS selected
+        SELECT coalesce(nullif(dump, ''), $unknown) AS dump, count(*) AS documents, count(chosen.row) AS selected
         FROM (SELECT row, dump, shard
               FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
               JOIN shards USING (documents_file)) AS documents

@@ -161,7 +161,7 @@ def _retention(rows: Sequence[dict[str, Any]]) -> Figure:
     title = "Share selected by dump" if len(top) == len(rows) else "Share selected by dump (30 largest)"
     figure = _figure(title, "selected of the ingested documents (%)", "")
     figure.set_size_inches(6.4, max(2.4, 0.28 * len(top) + 1.4))
-    labels = ["".join(c for c in row["dump"][:32] if c.isprintable()).replace("$", r"\$") for row in top]
+    labels = [_label(row["dump"][:32]) for row in top]
     shares = [100 * row["selected"] / row["documents"] for row in top]
     bars = figure.axes[0].barh(range(len(top)), shares, color=AFTER, height=0.6)
     figure.axes[0].bar_label(bars, [f"n = {row['documents']:,}" for row in top], padding=3, fontsize=8)
@@ -181,6 +181,12 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
         axes.axhline(block["upper_bound"], color="#d55e00", linestyle="--", label="upper bound on any selection")
     axes.legend(frameon=False)
     return figure
+
+
+def _label(text: str) -> str:
+    """Return a text as matplotlib can draw it: no markup, and only Latin letters, which its font surely has."""
+    latin = "".join(c if ord(c) < 0x250 else "?" for c in text if c.isprintable())
+    return latin.replace("$", r"\$")
 
 
 def _png(figure: Figure) -> bytes:

@@ -71,7 +71,7 @@ def _build(job: ScoreJob) -> None:
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
         written_parquet(job.output, schema, job.key) as writer,
     ):
-        if taken := set(scorers).intersection(documents.schema_arrow.names):
+        if taken := set(scorers).intersection(name.lower() for name in documents.schema_arrow.names):
             raise BadShardError(
                 f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
                 "rename it in quality.scorers, or leave the column out of source.extra_columns"

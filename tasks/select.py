@@ -202,7 +202,7 @@ def _select_block(
     job: SelectJob, name: str, rows: NDArray[np.int64], group: _Candidates, masks: _Masks
 ) -> dict[str, Any]:
     """Select among `rows` of the group, enter the outcome into `masks`, and return what the reports need."""
-    from models.embedding.encoder import choose_device
+    from models.device import choose_device
     from models.selection import select as select_documents
 
     seed = int(digest([job.settings.seed, name])[:8], 16)

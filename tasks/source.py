@@ -27,6 +27,10 @@ FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
         for compression in ("", ".gz", ".zst")
     },
 }
+TAKEN_NAMES = RESERVED_COLUMNS | {
+    *FINEWEB.names,
+    *("shard", "documents_file", "scores_file", "masks_file", "_shard", "_row", "_dump"),  # of materialize's queries
+}
 GLOB_CHARACTERS = frozenset("*?[")
 BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError)
 
@@ -168,9 +172,9 @@ class ShardReader:
             names = [name for name in schema.names if name not in known]
         else:
             names = [name for name in self.settings.extra_columns if name not in known]
-        if taken := RESERVED_COLUMNS.intersection(names):
+        if taken := [name for name in names if name.lower() in TAKEN_NAMES]:  # SQL does not tell Text from text
             raise self._bad(
-                f"column {sorted(taken)[0]!r} has a name that the pipeline writes itself: "
+                f"column {taken[0]!r} has a name that the pipeline writes itself: "
                 "list the columns to carry along, without it, in source.extra_columns"
             )
         if missing := set(names).difference(schema.names):

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
+from models.device import choose_device
 from models.settings import EmbeddingSettings
 
 
@@ -22,13 +22,6 @@ class Encoded(NamedTuple):
 
     vectors: NDArray[np.float32]  # (n, dimensions); unit norm, zeros where bad
     bad: NDArray[np.bool_]  # (n,): the model gave a zero or non-finite vector
-
-
-def choose_device(device: str) -> str:
-    """Return the device that `auto` stands for on this machine; any other name is returned as it is."""
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Encoder:

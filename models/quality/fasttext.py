@@ -17,13 +17,14 @@ from models.quality.fasttext_training import train_in_new_process
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings
 
 LABEL_PREFIX = "__label__"
+END_OF_LINE = "</s>"  # fastText reads no further, so a page could hide the rest of its text behind it
 POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
 
 
 def one_line(text: str, max_chars: int | None, lowercase: bool) -> str:
     """Return a text as fastText reads it: one line, cut to `max_chars`, lower-cased if asked."""
-    line = " ".join(text[:max_chars].split())
-    return line.lower() if lowercase else line
+    line = text[:max_chars].lower() if lowercase else text[:max_chars]
+    return " ".join(line.replace(END_OF_LINE, " ").split())
 
 
 class FastTextScorer:

@@ -1,0 +1,133 @@
+"""The command: what it refuses before any work starts, and how it says so."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from flows.cli import QUIET_DEFAULTS, WRONG_USAGE, app
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = Path(sys.executable).with_name("fineweb-mask")
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    content = yaml.safe_load((ROOT / "deployments" / "recipes" / "sample.yaml").read_text())
+    content["workspace"] = str(tmp_path / "workspace")
+    content["source"]["path"] = str(ROOT / "data_samples" / "corpus")
+    content["quality"]["scorers"][0]["labels"]["path"] = str(ROOT / "data_samples" / "labels.parquet")
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    for name, value in QUIET_DEFAULTS.items():  # what the command sets is gone after the test
+        monkeypatch.setenv(name, value)
+
+    def call(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+
+    return call
+
+
+def run(*arguments, cwd):
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_wrong_recipe_ends_with_2_and_nothing_is_created(recipe, as_json, tmp_path):
+    finished = run("run", recipe, "--set", "selection.lamd=0.3", *(["--json"] if as_json else []), cwd=tmp_path)
+    assert finished.returncode == WRONG_USAGE == 2
+    assert finished.stderr.startswith("fineweb-mask: selection.lamd: unknown setting; did you mean 'lamb'?")
+    assert "Traceback" not in finished.stderr
+    assert list(tmp_path.iterdir()) == [recipe]
+    if as_json:
+        *_, last = finished.stdout.splitlines()
+        assert json.loads(last) == {
+            "status": "failed",
+            "error": finished.stderr.removeprefix("fineweb-mask: ").strip(),
+        }
+    else:
+        assert finished.stdout == ""
+
+
+def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, tmp_path):
+    finished = run("run", recipe, "--set", "source.path=no/such/corpus", cwd=tmp_path)
+    assert finished.returncode == WRONG_USAGE
+    assert "fineweb-mask: source.path: 'no/such/corpus' does not exist" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "source.path=no/corpus"], "source.path: 'no/corpus' does not exist"),
+        (["--set", "source.path=tests/flows"], "source.path: no "),
+        (["--set", "source.path=nosuch://x"], "nosuch"),
+        (["--set", "quality.scorers.0.labels.path=no/labels.parquet"], "quality.scorers.0.labels.path: 'no/labels"),
+        (["--set", "quality.scorers.0.labels.path=README.md"], "quality.scorers.0.labels.path: 'README.md' cannot be"),
+        (["--set", "quality.scorers.0.labels.text_column=body"], "quality.scorers.0.labels.text_column: no column"),
+        (["--set", "quality.scorers.0.labels.score_column=grade"], "quality.scorers.0.labels.score_column: no column"),
+        (["--set", "quality.scorers.0.model=no/model.bin"], "quality.scorers.0.model: 'no/model.bin' does not exist"),
+        (["--refit", "everything"], "--refit takes one of encoder, quality, received 'everything'"),
+        (["--workspace", "s3://bucket/x"], "workspace: workspace must be a local folder, not a URL"),
+        (["--set", "selection.lamb"], "--set takes section.key=value, received 'selection.lamb'"),
+    ],
+)
+def test_wrong_settings_end_with_2_and_name_the_key(recipe, invoke, arguments, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    result = invoke("run", recipe, *arguments, "--json")
+    assert result.exit_code == WRONG_USAGE
+    assert message in result.stderr
+    *_, last = result.stdout.splitlines()
+    answer = json.loads(last)
+    assert answer["status"] == "failed"
+    assert message in answer["error"]
+    assert not (tmp_path / "workspace").exists()
+
+
+def test_a_missing_recipe_ends_with_2(invoke, tmp_path):
+    result = invoke("run", tmp_path / "none.yaml")
+    assert result.exit_code == WRONG_USAGE
+    assert "cannot read the recipe" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "x.yaml", "--no-such-option"], ["no-such-command"], []])
+def test_wrong_usage_ends_with_2(invoke, arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == WRONG_USAGE
+    assert "Usage:" in result.output
+
+
+def test_every_command_has_help_with_an_example(invoke):
+    names = [command.name or command.callback.__name__ for command in app.registered_commands]
+    assert "run" in names
+    for name in names:
+        result = invoke(name, "--help")
+        assert result.exit_code == 0
+        assert f"Example: fineweb-mask {name}" in result.stdout
+
+
+def test_the_example_of_run_is_about_a_recipe_that_is_there(invoke):
+    words = invoke("run", "--help").stdout.split()
+    example = words[words.index("Example:") :]
+    assert (ROOT / example[3]).is_file()
+
+
+def test_version_and_help_start_at_once_without_the_heavy_packages(tmp_path):
+    finished = run("--version", cwd=tmp_path)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, f"{version('fineweb-mask')}\n", "")
+    code = "import sys, flows.cli; print(sorted({'torch', 'prefect', 'duckdb', 'pyarrow'} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"

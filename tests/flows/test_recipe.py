@@ -1,0 +1,197 @@
+"""Recipes: overrides in YAML, and errors that say which key to change and how."""
+
+import pytest
+import yaml
+
+from flows.recipe import RecipeError, load_recipe
+from models.settings import PipelineSettings
+
+RECIPE = {
+    "workspace": "workspaces/x",
+    "source": {"path": "corpus"},
+    "ingest": {"languages": ["en", "de"]},
+    "quality": {"scorers": [{"name": "a", "model": "a.bin"}, {"name": "b", "model": "b.bin"}]},
+    "materialize": None,
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump({key: value for key, value in RECIPE.items() if value is not None}))
+    return file
+
+
+def error_of(path, *overrides, **arguments):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, overrides, **arguments)
+    return str(caught.value)
+
+
+def value_at(settings, key):
+    for part in key.split("."):
+        settings = settings[int(part)] if part.isdecimal() else getattr(settings, part)
+    return settings
+
+
+def test_a_recipe_is_the_settings_in_it(path):
+    expected = {key: value for key, value in RECIPE.items() if value is not None}
+    assert load_recipe(path) == PipelineSettings.model_validate(expected)
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("selection.lamb=0.3", 0.3),
+        ("selection.lamb=1", 1.0),
+        ("selection.seed=7", 7),
+        ("selection.budget=null", None),
+        ("selection.budget=", None),
+        ("selection.budget=12", 12),
+        ("selection.metrics={pairwise: 1, facility: 0.5}", {"pairwise": 1.0, "facility": 0.5}),
+        ("selection.policy_gradient.n_epochs=20", 20),
+        ("selection.policy_gradient.min_lr=1e-3", 0.001),
+        ("selection.quality_weights=[1, 2.5]", [1.0, 2.5]),
+        ("ingest.languages=[fr, it]", ["fr", "it"]),
+        ("ingest.languages=[]", []),
+        ("ingest.languages.1=fr", "fr"),
+        ("quality.scorers.1.weight=-2.5", -2.5),
+        ("quality.scorers.0.lowercase=true", True),
+        ("quality.scorers.0.training.epochs=3", 3),
+        ("embedding.prompt='passage: '", "passage: "),
+        ("materialize.title='a = b, c.d'", "a = b, c.d"),
+        ("source.path=s3://bucket/*.parquet?x=1", "s3://bucket/*.parquet?x=1"),
+    ],
+)
+def test_set(path, override, value):
+    assert value_at(load_recipe(path, [override]), override.partition("=")[0]) == value
+
+
+def test_set_changes_nothing_else(path):
+    settings = load_recipe(path, ["quality.scorers.1.weight=2"])
+    expected = load_recipe(path).model_dump()
+    expected["quality"]["scorers"][1]["weight"] = 2.0
+    assert settings.model_dump() == expected
+
+
+def test_the_last_set_wins_and_whole_sections_may_be_set(path):
+    settings = load_recipe(path, ["selection.lamb=0.1", "selection={seed: 3}", "selection.seed=4"])
+    assert (settings.selection.lamb, settings.selection.seed) == (0.5, 4)
+
+
+def test_set_fills_a_section_that_the_recipe_leaves_empty(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(RECIPE))
+    assert load_recipe(file, ["materialize.layout=flat"]).materialize.layout == "flat"
+
+
+def test_the_workspace_option_wins(path):
+    assert load_recipe(path, ["workspace=a"], workspace="b").workspace == "b"
+    assert "workspace: workspace must be a local folder" in error_of(path, workspace="s3://b/c")
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("selection.lamd=0.3", ["selection.lamd: unknown setting", "did you mean 'lamb'?", "solver, metrics"]),
+        ("sorce.path=x", ["sorce: unknown setting", "did you mean 'source'?", "workspace, source, ingest"]),
+        ("quality.scorers.1.wait=1", ["quality.scorers.1.wait: unknown setting", "positive_label", "weight"]),
+        ("quality.scorers.0.training.epoch=3", ["quality.scorers.0.training.epoch", "did you mean 'epochs'?"]),
+        ("selection.semdedup.keeps=hard", ["selection.semdedup.keeps", "did you mean 'keep'?", "n_clusters"]),
+        ("ingest.zzz=1", ["ingest.zzz: unknown setting; allowed: min_chars, languages"]),
+        ("selection.lamb=2", ["selection.lamb: input should be less than or equal to 1, received 2"]),
+        ("selection.solver=magic", ["selection.solver", "'mean_field'", "'greedy'", "received 'magic'"]),
+        ("selection.metrics=bogus", ["selection.metrics: input should be 'pairwise'", "received 'bogus'"]),
+        ("selection.metrics={bogus: 1}", ["selection.metrics.bogus: input should be 'pairwise'"]),
+        ("source.extra_columns=5", ["source.extra_columns: input should be 'all', received 5"]),
+        ("ingest.min_chars=many", ["ingest.min_chars: input should be a valid integer", "received 'many'"]),
+        ("ingest.languages.1=3", ["ingest.languages.1: input should be a valid string, received 3"]),
+        ("quality.scorers.1.weight=.nan", ["quality.scorers.1.weight: input should be a finite number, received nan"]),
+        ("quality.scorers.0.model=null", ["quality.scorers.0: a fasttext scorer needs either `model` or `labels`"]),
+        ("quality.scorers.1.name=a", ["quality: scorer names must differ, received ['a', 'a']"]),
+        ("source={}", ["source.path: is required"]),
+        ("selection=5", ["selection: input should be", "received 5"]),
+    ],
+)
+def test_an_error_names_the_key_what_was_given_and_what_is_allowed(path, override, parts):
+    message = error_of(path, override)
+    for part in parts:
+        assert part in message
+    assert "literal[" not in message.replace("literal_", "")
+
+
+def test_every_problem_has_its_line(path):
+    message = error_of(path, "selection.lamb=2", "ingest.minchars=3", "engine.workers=0")
+    assert [line.partition(":")[0] for line in message.splitlines()] == [
+        "ingest.minchars",
+        "selection.lamb",
+        "engine.workers",
+    ]
+
+
+@pytest.mark.parametrize("override", ["selection.lamb", "=3", "", "selection"])
+def test_an_override_without_a_key_or_a_value_is_an_error(path, override):
+    assert error_of(path, override) == f"--set takes section.key=value, received {override!r}"
+
+
+@pytest.mark.parametrize("override", ["workspace.x=1", "source.path.x=1", "source.path.x.y=1"])
+def test_overriding_below_a_value_is_an_error(path, override):
+    key = override.partition("=")[0]
+    assert error_of(path, override).startswith(f"--set {key}: ")
+    assert "is not a section, its value is" in error_of(path, override)
+
+
+def test_overriding_below_a_value_in_a_list_is_an_error(path):
+    assert error_of(path, "ingest.languages.0.x=1") == (
+        "--set ingest.languages.0.x: '0' is not a section, its value is 'en'"
+    )
+
+
+@pytest.mark.parametrize("place", ["2", "-1", "first", "1.5", ""])
+def test_a_place_outside_a_list_is_an_error(path, place):
+    message = error_of(path, f"quality.scorers.{place}.weight=1")
+    if place == "1.5":
+        assert message.startswith("quality.scorers.1.5: unknown setting")
+    else:
+        assert message == (
+            f"--set quality.scorers.{place}.weight: {place!r} must be a place in a list, from 0 to 1"
+        )
+
+
+@pytest.mark.parametrize("text", ["[1", "{a: b", "2024-99-99", "!!python/object/apply:os.getcwd []", "'open"])
+def test_a_value_that_is_not_yaml_is_an_error(path, text):
+    assert error_of(path, f"materialize.title={text}") == f"--set materialize.title: the value {text!r} is not valid YAML"
+
+
+@pytest.mark.parametrize("content", [b"source: [", b"a: b: c", b"\xff\xfe\xfa", b"\ttab: 1", b"title: 2024-99-99"])
+def test_malformed_yaml_is_an_error_that_names_the_file(tmp_path, content):
+    file = tmp_path / "broken.yaml"
+    file.write_bytes(content)
+    assert error_of(file).startswith(f"the recipe {str(file)!r} is not valid YAML: ")
+
+
+@pytest.mark.parametrize("content", ["", "just text", "[1, 2]", "3", "null"])
+def test_a_recipe_that_is_no_mapping_is_an_error(tmp_path, content):
+    file = tmp_path / "flat.yaml"
+    file.write_text(content)
+    assert "must hold sections such as `source:`, it holds" in error_of(file)
+
+
+def test_a_missing_recipe_and_a_folder_are_errors(tmp_path):
+    assert error_of(tmp_path / "none.yaml") == (
+        f"cannot read the recipe {str(tmp_path / 'none.yaml')!r}: No such file or directory"
+    )
+    assert "Is a directory" in error_of(tmp_path)
+
+
+def test_an_unknown_section_is_an_error(path):
+    path.write_text(path.read_text() + "\nselektion:\n  lamb: 0.2\n")
+    message = error_of(path)
+    assert message.startswith("selektion: unknown setting; did you mean 'selection'? allowed: workspace, source")
+
+
+def test_a_tag_of_python_is_not_run(tmp_path):
+    file = tmp_path / "hostile.yaml"
+    file.write_text(f"workspace: !!python/object/apply:pathlib.Path.touch [{tmp_path / 'ran'}]\n")
+    assert "is not valid YAML" in error_of(file)
+    assert not (tmp_path / "ran").exists()

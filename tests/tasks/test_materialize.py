@@ -1,0 +1,320 @@
+"""The product: the selected documents as they were, and papers that say where they came from."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from models.schemas import FINEWEB
+from models.settings import SourceSettings
+from tasks import materialize
+from tasks.lake import LakeError, digest, file_digest, tree_files
+from tasks.materialize import folder_name, size_category
+from tasks.stage import BadShardError
+
+HOSTILE = [
+    "../x",
+    "a/b",
+    "..",
+    ".",
+    "",
+    None,
+    "unknown",
+    "x" * 300,
+    "x" * 300 + "y",
+    "it's \"quoted\"",
+    "<script>alert(1)</script>",
+    "a|b`c`\n| d",
+    "nul\x00",
+    "$\\frac$ 雪",
+    "*",
+    "{i}",
+]
+
+
+@pytest.fixture(scope="module")
+def hostile(
+    tmp_path_factory: pytest.TempPathFactory,
+    pipeline: Callable[..., Any],
+    recipe: Any,
+    make_parquet: Callable[..., Path],
+    make_document: Callable[..., Any],
+) -> Any:
+    """A workspace of which everything is selected and whose dumps have bad names, with columns of its own."""
+    folder = tmp_path_factory.mktemp("it's [hostile]")
+    extra = (pa.field("tags", pa.list_(pa.string())), pa.field('say "hi"', pa.int64()))
+    rows = [make_document(i, dump=dump, tags=[str(i)]) | {'say "hi"': i} for i, dump in enumerate(HOSTILE)]
+    make_parquet(folder / "source" / "a.parquet", rows[::2], extra)
+    make_parquet(folder / "source" / "b.parquet", rows[1::2], extra)
+    changes = {
+        "workspace": str(folder / "workspace"),
+        "source": SourceSettings(path=str(folder / "source")),
+        "selection": recipe.selection.model_copy(update={"select_ratio": 1.0}),
+    }
+    return pipeline(recipe.model_copy(update=changes))
+
+
+def parts(workspace: Any) -> list[Path]:
+    return sorted((workspace.dataset / "data").rglob("*.parquet"))
+
+
+def selected_rows(built: Any) -> list[dict[str, Any]]:
+    """Return what the dataset must hold, put together row by row from the stages' files."""
+    rows = []
+    for shard, *files in zip(built.shards, built.documents, built.scores, built.masks, strict=True):
+        source = {row["id"]: row for row in pq.read_table(shard.url.removeprefix("file://")).to_pylist()}
+        for document, scores, mask in zip(*(built.read(file).to_pylist() for file in files), strict=True):
+            assert document["row"] == scores["row"] == mask["row"]
+            if mask["selected"]:
+                own = {"inclusion": mask["inclusion"], "block": mask["block"]}
+                rows.append(source[document["id"]] | {name: scores[name] for name in ("space", "quality")} | own)
+    return rows
+
+
+def test_the_dataset_is_the_selected_rows_in_order(built: Any) -> None:
+    expected = selected_rows(built)
+    assert len(expected) == built.counts.selected == built.dataset.rows > 10
+    by_dump = {path.parent.name: pq.read_table(path) for path in parts(built.workspace)}
+    assert set(by_dump) == {row["dump"] for row in expected}
+    assert len(by_dump) == 2
+    for dump, table in by_dump.items():
+        assert table.to_pylist() == [row for row in expected if row["dump"] == dump]
+
+
+def test_columns_come_in_order_with_their_types(built: Any) -> None:
+    for path in parts(built.workspace):
+        schema = pq.read_schema(path)
+        assert schema.names == [*FINEWEB.names, "space", "quality", "inclusion", "block"]
+        assert [schema.field(name).type for name in FINEWEB.names] == FINEWEB.types
+        assert [schema.field(name).type for name in schema.names[9:]] == [pa.float32()] * 3 + [pa.string()]
+
+
+def test_a_flat_layout_holds_the_same_rows(copied: Any) -> None:
+    flat = copied.recipe.materialize.model_copy(update={"layout": "flat"})
+    job = materialize.plan(
+        copied.workspace,
+        copied.dataset_job.shards,
+        copied.counts,
+        copied.blocks,
+        copied.recipe.model_copy(update={"materialize": flat}),
+    )
+    materialize.materialize(job)
+    [path] = parts(copied.workspace)
+    assert path.relative_to(copied.workspace.dataset).as_posix() == "data/part-00000.parquet"
+    assert pq.read_table(path).to_pylist() == selected_rows(copied)
+    assert "data/part-*.parquet" in (copied.workspace.dataset / "README.md").read_text()
+
+
+def test_hostile_dumps_stay_inside_the_data_folder(hostile: Any) -> None:
+    data = hostile.workspace.dataset / "data"
+    paths = parts(hostile.workspace)
+    assert all(path.parent.parent == data and path.resolve() == path for path in paths)
+    folders = {path.parent.name for path in paths}
+    assert len(folders) == len(HOSTILE) - 2  # null, empty and "unknown" share one
+    known = [dump for dump in HOSTILE if dump and len(dump) <= 200]
+    assert {unquote(folder) for folder in folders if len(folder) < 200} == set(known)
+    assert not {path.name for path in tree_files(hostile.workspace.root.parent)} & {"x", "b"}
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    expected = selected_rows(hostile)
+    assert sorted(rows, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
+    assert Counter(row["dump"] for row in rows) == Counter(HOSTILE)
+
+
+def test_columns_of_the_source_are_carried_between(hostile: Any) -> None:
+    for path in parts(hostile.workspace):
+        names = pq.read_schema(path).names
+        assert names == [*FINEWEB.names, "tags", 'say "hi"', "space", "quality", "inclusion", "block"]
+
+
+@pytest.mark.parametrize("dump", [name for name in HOSTILE if name])
+def test_a_folder_s_name_is_one_plain_part(dump: str) -> None:
+    name = folder_name(dump)
+    assert re.fullmatch(r"[\w%~-][\w.%~-]*", name, re.ASCII)
+    assert len(name) < 256
+
+
+def test_folder_names_differ_where_dumps_do() -> None:
+    dumps = [*filter(None, HOSTILE), "%2E", "%2E.", "..%2Fx", "CC-MAIN-2024-10", "é" * 50, "é" * 51]
+    assert len({folder_name(dump) for dump in dumps}) == len(dumps)
+    assert folder_name("CC-MAIN-2024-10") == "CC-MAIN-2024-10"
+
+
+def card(workspace: Any) -> tuple[dict[str, Any], str]:
+    text = (workspace.dataset / "README.md").read_text(encoding="utf-8")
+    _, header, body = text.split("---\n", 2)
+    return yaml.safe_load(header), body
+
+
+def test_the_card_s_header_is_what_the_hub_reads(built: Any) -> None:
+    header, body = card(built.workspace)
+    assert header["size_categories"] == ["n<1K"]
+    assert header["license"] == "odc-by"
+    [config] = header["configs"]
+    assert config["config_name"] == "default"
+    [files] = config["data_files"]
+    assert files["split"] == "train"
+    matched = {path.relative_to(built.workspace.dataset) for path in built.workspace.dataset.glob(files["path"])}
+    assert matched == {path.relative_to(built.workspace.dataset) for path in parts(built.workspace)}
+    assert f"\n{built.counts.selected} documents (" in body
+    assert "| `space` |" in body
+
+
+def test_hostile_titles_do_not_break_the_header(copied: Any) -> None:
+    title = 'x: "y"\n---\n# [z]'
+    named = copied.recipe.materialize.model_copy(update={"title": title, "license": "no: [t"})
+    recipe = copied.recipe.model_copy(update={"materialize": named})
+    job = materialize.plan(copied.workspace, copied.dataset_job.shards, copied.counts, copied.blocks, recipe)
+    materialize.materialize(job)
+    text = (copied.workspace.dataset / "README.md").read_text(encoding="utf-8")
+    header = next(yaml.safe_load_all(text.removeprefix("---\n").split("\n---\n")[0]))
+    assert header["pretty_name"] == title
+    assert header["license"] == "no: [t"
+
+
+def test_hostile_dumps_do_not_break_the_card_s_table(hostile: Any) -> None:
+    _, body = card(hostile.workspace)
+    lines = body.split("| dump | documents | selected | share |\n")[1].split("\n\n")[0].splitlines()[1:]
+    assert len(lines) == len(HOSTILE) - 2
+    for line in lines:
+        assert re.fullmatch(r"\| `([^`|]|\\\|)*` \| \d \| \d \| 100\.0% \|", line)
+    assert r"| `a\|b'c' \| d` | 1 | 1 | 100.0% |" in lines
+
+
+def test_the_recipe_in_the_card_makes_the_dataset_again(hostile: Any) -> None:
+    _, body = card(hostile.workspace)
+    recipe = yaml.safe_load(body.split("```yaml\n")[1].split("```")[0])
+    again = type(hostile.recipe).model_validate(recipe | {"workspace": hostile.recipe.workspace})
+    assert again.model_copy(update={"engine": hostile.recipe.engine}) == hostile.recipe
+
+
+def test_provenance_adds_up(built: Any) -> None:
+    manifest = json.loads((built.workspace.dataset / "provenance.json").read_text())
+    details = manifest["details"]
+    counts = details["counts"]
+    assert details["rows"] == counts["selected"] == sum(block["selected"] for block in details["blocks"])
+    assert counts["documents_in"] == sum(source["documents_in"] for source in details["sources"])
+    assert counts["documents_ingested"] == sum(source["documents_kept"] for source in details["sources"])
+    for source in details["sources"]:
+        assert source["documents_in"] == source["documents_kept"] + sum(source["dropped"].values())
+    assert counts["documents_in"] == counts["selected"] + counts["not_selected"] + sum(counts["dropped"].values())
+    assert sum(row["selected"] for row in details["retention"]) == counts["selected"]
+    assert sum(row["documents"] for row in details["retention"]) == counts["documents_ingested"]
+    assert [source["relative"] for source in details["sources"]] == ["a/000.parquet", "a/001.parquet", "b.parquet"]
+    assert str(built.workspace.root) not in json.dumps(manifest)
+    for name, file in manifest["files"].items():
+        path = built.workspace.dataset / name
+        assert (file["bytes"], file["sha256"]) == (path.stat().st_size, file_digest(path))
+    assert set(manifest["files"]) == {
+        path.relative_to(built.workspace.dataset).as_posix() for path in tree_files(built.workspace.dataset)
+    } - {"provenance.json"}
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    return {file.relative_to(folder).as_posix(): file_digest(file) for file in tree_files(folder)}
+
+
+def test_rows_that_differ_from_the_selection_are_not_published(copied: Any) -> None:
+    before = snapshot(copied.workspace.dataset)
+    wrong = copied.counts.model_copy(update={"selected": copied.counts.selected + 1})
+    given = copied.recipe.materialize.model_copy(update={"title": "Another"})
+    recipe = copied.recipe.model_copy(update={"materialize": given})
+    job = materialize.plan(copied.workspace, copied.dataset_job.shards, wrong, copied.blocks, recipe)
+    with pytest.raises(LakeError, match=f"holds {copied.counts.selected} documents, {wrong.selected} were selected"):
+        materialize.materialize(job)
+    assert snapshot(copied.workspace.dataset) == before
+
+
+def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
+    before = snapshot(copied.workspace.dataset)
+    given = copied.recipe.materialize.model_copy(update={"title": "Another"})
+    recipe = copied.recipe.model_copy(update={"materialize": given})
+    job = materialize.plan(copied.workspace, copied.dataset_job.shards, copied.counts, copied.blocks, recipe)
+    scores = copied.workspace.resolve(copied.scores[1])
+    whole = scores.read_bytes()
+    scores.write_bytes(whole[:-20])
+    with pytest.raises(duckdb.Error):
+        materialize.materialize(job)
+    assert snapshot(copied.workspace.dataset) == before
+    assert not list(copied.workspace.root.glob(".*.partial"))
+    scores.write_bytes(whole)
+    materialize.materialize(job)
+    assert card(copied.workspace)[0]["pretty_name"] == "Another"
+
+
+def test_a_lost_part_builds_the_dataset_again(built: Any, copied: Any) -> None:
+    parts(copied.workspace)[0].unlink()
+    (copied.workspace.dataset / "left over.txt").write_text("x")
+    assert copied.dataset_job.current() is None
+    assert not materialize.materialize(copied.dataset_job).reused
+    for path, original in zip(parts(copied.workspace), parts(built.workspace), strict=True):
+        assert path.read_bytes() == original.read_bytes()
+    assert not (copied.workspace.dataset / "left over.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["Text", "Quality", "shard", "_row", "Dump"])
+def test_a_column_that_sql_would_mistake_is_refused_at_once(
+    tmp_path: Path,
+    name: str,
+    pipeline: Callable[..., Any],
+    recipe: Any,
+    make_parquet: Callable[..., Path],
+    make_document: Callable[..., Any],
+) -> None:
+    make_parquet(tmp_path / "a.parquet", [make_document(0) | {name: "x"}], (pa.field(name, pa.string()),))
+    changes = {"workspace": str(tmp_path / "workspace"), "source": SourceSettings(path=str(tmp_path / "a.parquet"))}
+    with pytest.raises(BadShardError, match=f"column '{name}' has a name that the pipeline writes itself"):
+        pipeline(recipe.model_copy(update=changes))
+
+
+def test_shards_with_different_columns_make_one_dataset(
+    tmp_path: Path,
+    pipeline: Callable[..., Any],
+    recipe: Any,
+    make_parquet: Callable[..., Path],
+    make_document: Callable[..., Any],
+) -> None:
+    one, two = pa.field("one", pa.string()), pa.field("two", pa.int64())
+    make_parquet(tmp_path / "source" / "a.parquet", [make_document(i, one="x") for i in range(6)], (one,))
+    make_parquet(tmp_path / "source" / "b.parquet", [make_document(i, two=i) for i in range(6, 12)], (two,))
+    changes = {
+        "workspace": str(tmp_path / "workspace"),
+        "source": SourceSettings(path=str(tmp_path / "source")),
+        "selection": recipe.selection.model_copy(update={"select_ratio": 1.0}),
+    }
+    built = pipeline(recipe.model_copy(update=changes))
+    rows = [row for path in parts(built.workspace) for row in pq.read_table(path).to_pylist()]
+    assert {row["id"]: (row["one"], row["two"]) for row in rows} == {
+        f"<urn:uuid:{i}>": ("x", None) if i < 6 else (None, i) for i in range(12)
+    }
+    assert len({tuple(pq.read_schema(path).names) for path in parts(built.workspace)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "category"),
+    [(0, "n<1K"), (999, "n<1K"), (1_000, "1K<n<10K"), (10**6, "1M<n<10M"), (10**11, "100B<n<1T")],
+)
+def test_size_categories(rows: int, category: str) -> None:
+    assert size_category(rows) == category
+
+
+def test_the_key_follows_files_and_settings(built: Any) -> None:
+    job = built.dataset_job
+
+    def key(shards: Any = job.shards, **changes: Any) -> str:
+        given = built.recipe.materialize.model_copy(update=changes)
+        recipe = built.recipe.model_copy(update={"materialize": given})
+        return materialize.plan(built.workspace, shards, built.counts, built.blocks, recipe).key.fingerprint
+
+    assert key() == key(job.shards[::-1]) == key(memory_limit="1GB") == job.key.fingerprint
+    first, *others = job.shards
+    changed = first.model_copy(update={"masks": first.masks.model_copy(update={"fingerprint": digest("other")})})
+    assert len({key(), key([changed, *others]), key(others), key(title="x"), key(layout="flat")}) == 5

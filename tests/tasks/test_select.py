@@ -1,0 +1,240 @@
+"""Selection: the right number from every block, nothing that is excluded, the same wherever it runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from models.schemas import MASKS
+from models.settings import PipelineSelectionSettings
+from tasks import select
+from tasks.lake import StageFile, StageKey, Workspace, written_parquet
+
+DIMENSIONS = 8
+
+
+def settings(**changes: Any) -> PipelineSelectionSettings:
+    return PipelineSelectionSettings(**{"select_ratio": 0.25, "device": "cpu"} | changes)
+
+
+def numbers(
+    lake: Workspace, name: str, rows: int, *, seed: int = 0, duplicates: tuple[int, ...] = (), bad: tuple[int, ...] = ()
+) -> select.SelectionShard:
+    """Write a shard of random vectors and qualities; the rows to leave out have the best quality."""
+    dice = np.random.default_rng(seed)
+    vectors = dice.normal(size=(rows, DIMENSIONS)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    quality = dice.normal(size=rows).astype(np.float32)
+    quality[[*duplicates, *bad]] = 50.0
+    mask = np.isin(np.arange(rows), bad)
+    row = pa.array(np.arange(rows), pa.uint32())
+    embedding = pa.FixedSizeListArray.from_arrays(
+        pa.array(vectors.astype(np.float16).reshape(-1)), DIMENSIONS, mask=pa.array(mask)
+    )
+    tables = {
+        "documents": {"row": row, "token_count": pa.array(range(10, 10 + rows), pa.int64()), "n_chars": row},
+        "scores": {"row": row, "quality": pa.array(quality)},
+        "embeddings": {"row": row, "embedding": embedding},
+        "duplicates": {"row": pa.array(duplicates, pa.uint32())},
+    }
+    files = {}
+    for stage, columns in tables.items():
+        table = pa.table(columns)
+        path = lake.shard_path(stage, name)
+        key = StageKey(stage=stage, version=1, settings=str(seed), inputs=f"{name} {rows} {duplicates} {bad}")
+        with written_parquet(path, table.schema, key) as writer:
+            for batch in table.to_batches():
+                writer.write(batch)
+        files[stage] = StageFile(
+            stage=stage,
+            name=name,
+            path=lake.relative(path),
+            rows=table.num_rows,
+            bytes=path.stat().st_size,
+            fingerprint=key.fingerprint,
+        )
+    return select.SelectionShard(**files)
+
+
+def run(lake: Workspace, shards: list[select.SelectionShard], given: PipelineSelectionSettings) -> list[StageFile]:
+    return [select.select(job) for job in select.plan(lake, shards, given)]
+
+
+def masks(lake: Workspace, name: str) -> pa.Table:
+    return pq.read_table(lake.shard_path("masks", name))
+
+
+@pytest.mark.parametrize(("ratio", "rows"), [(0.25, 40), (0.1, 37), (0.5, 3), (0.001, 20), (1.0, 12)])
+@pytest.mark.parametrize("solver", ["mean_field", "random", "top_quality"])
+def test_exactly_the_ratio_is_selected(tmp_path: Path, ratio: float, rows: int, solver: str) -> None:
+    lake = Workspace(tmp_path)
+    shard = numbers(lake, "a", rows)
+    [file] = run(lake, [shard], settings(select_ratio=ratio, solver=solver))
+    table = masks(lake, "a")
+    expected = max(1, round(ratio * rows))
+    assert table.schema.equals(MASKS)
+    assert table["row"].to_pylist() == list(range(rows))
+    assert sum(table["selected"].to_pylist()) == expected
+    [block] = file.details["blocks"]
+    assert (block["name"], block["documents"], block["selected"]) == ("a", rows, expected)
+    selected = table["selected"].to_numpy()
+    assert block["tokens"] == sum(range(10, 10 + rows))
+    assert block["tokens_selected"] == int(np.arange(10, 10 + rows)[selected].sum())
+
+
+def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> None:
+    lake = Workspace(tmp_path)
+    sizes = {"a": 10, "b": 15, "c": 20, "d": 100, "e": 30, "f": 5, "g": 0}
+    shards = [numbers(lake, name, rows, seed=index) for index, (name, rows) in enumerate(sizes.items())]
+    jobs = select.plan(lake, shards[::-1], settings(block_size=40))
+    assert {job.name: (len(job.shards), job.slices) for job in jobs} == {
+        "a..b": (2, 1),
+        "c": (1, 1),
+        "d": (1, 3),
+        "e..g": (3, 1),
+    }
+    files = {file.name: file for file in run(lake, shards, settings(block_size=40))}
+    blocks = {block["name"]: block for file in files.values() for block in file.details["blocks"]}
+    assert {name: block["documents"] for name, block in blocks.items()} == {
+        "a..b": 25,
+        "c": 20,
+        "d#0": 33,
+        "d#1": 34,
+        "d#2": 33,
+        "e..g": 35,
+    }
+    assert all(block["selected"] == round(0.25 * block["documents"]) for block in blocks.values())
+    assert masks(lake, "d")["block"].to_pylist() == ["d#0"] * 33 + ["d#1"] * 34 + ["d#2"] * 33
+    for name, rows in sizes.items():
+        assert masks(lake, name).num_rows == rows
+    for name, block in blocks.items():
+        chosen = sum(
+            mask["selected"]
+            for shard in sizes
+            for mask in masks(lake, shard).to_pylist()
+            if mask["block"] == name
+        )
+        assert chosen == block["selected"]
+    assert files["a..b"].rows == 25
+
+
+def test_what_is_excluded_is_in_no_block(tmp_path: Path) -> None:
+    lake = Workspace(tmp_path)
+    shards = [numbers(lake, "a", 30, duplicates=(2, 3, 9), bad=(3, 4)), numbers(lake, "b", 20, seed=1, bad=(0,))]
+    [file] = run(lake, shards, settings(solver="top_quality", select_ratio=0.2))
+    assert file.details["excluded"] == {"duplicate": 3, "bad_vector": 2}
+    [block] = file.details["blocks"]
+    assert (block["documents"], block["selected"]) == (45, 9)
+    for name, out in {"a": {2, 3, 4, 9}, "b": {0}}.items():
+        for mask in masks(lake, name).to_pylist():
+            if mask["row"] in out:
+                assert (mask["selected"], mask["inclusion"], mask["block"]) == (False, None, None)
+            else:
+                assert mask["block"] == "a..b"
+                assert np.isfinite(mask["inclusion"])
+
+
+def test_the_best_are_selected_where_only_quality_counts(tmp_path: Path) -> None:
+    lake = Workspace(tmp_path)
+    shards = [numbers(lake, "a", 30), numbers(lake, "b", 30, seed=1)]
+    run(lake, shards, settings(lamb=1.0))
+    quality = np.concatenate([pq.read_table(lake.resolve(shard.scores))["quality"].to_numpy() for shard in shards])
+    selected = np.concatenate([masks(lake, name)["selected"].to_numpy() for name in "ab"])
+    assert set(np.flatnonzero(selected)) == set(np.argsort(-quality)[:15])
+
+
+def test_masks_are_the_same_bytes_in_another_workspace(built: Any, copied: Any, tmp_path: Path) -> None:
+    for job, original in zip(copied.select_jobs, built.select_jobs, strict=True):
+        assert job.key == original.key
+        for file in job.shard_files() or []:
+            copied.workspace.resolve(file).unlink()
+        assert not select.select(job).reused
+    for file in built.masks:
+        assert copied.workspace.resolve(file).read_bytes() == built.workspace.resolve(file).read_bytes()
+
+
+def test_the_pipeline_leaves_duplicates_out(built: Any) -> None:
+    """Rows 3 and 5 of b repeat a/000; ingest dropped rows 7 and 8 after them."""
+    [name] = [file.name for file in built.masks if file.name == "b"]
+    table = pq.read_table(built.workspace.shard_path("masks", name))
+    repeats = pq.read_table(built.workspace.shard_path("duplicates", name))["row"].to_pylist()
+    assert repeats == [3, 5]
+    assert table["block"].is_null().to_pylist() == [row in repeats for row in range(table.num_rows)]
+    assert len(built.groups) == 2
+
+
+@pytest.mark.parametrize("solver", ["random", "mean_field"])
+def test_a_block_does_not_depend_on_other_groups(tmp_path: Path, solver: str) -> None:
+    given = settings(solver=solver, block_size=30)
+    lakes = [Workspace(tmp_path / name) for name in ("alone", "together")]
+    run(lakes[0], [numbers(lakes[0], "b", 30)], given)
+    run(lakes[1], [numbers(lakes[1], name, 30) for name in "abc"], given)
+    alone, together = (lake.shard_path("masks", "b").read_bytes() for lake in lakes)
+    assert alone == together
+    if solver == "random":  # equal numbers, but a seed of its own
+        assert masks(lakes[1], "a")["selected"] != masks(lakes[1], "b")["selected"]
+
+
+def test_the_seed_changes_a_random_selection(tmp_path: Path) -> None:
+    lake = Workspace(tmp_path)
+    shard = numbers(lake, "a", 50)
+    found = []
+    for seed in (0, 1):
+        run(lake, [shard], settings(solver="random", seed=seed))
+        found.append(masks(lake, "a")["selected"])
+    assert found[0] != found[1]
+
+
+def test_a_lost_mask_builds_its_group_again(tmp_path: Path) -> None:
+    lake = Workspace(tmp_path)
+    shards = [numbers(lake, name, 20, seed=index) for index, name in enumerate("abc")]
+    given = settings(block_size=40)
+    run(lake, shards, given)
+    path = lake.shard_path("masks", "b")
+    before = path.read_bytes()
+    path.unlink()
+    assert [file.reused for file in run(lake, shards, given)] == [False, True]
+    assert path.read_bytes() == before
+
+
+def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
+    lake = Workspace(tmp_path)
+    shard = numbers(lake, "a", 20)
+
+    def key(shard: select.SelectionShard = shard, **changes: Any) -> str:
+        [job] = select.plan(lake, [shard], settings(**changes))
+        return job.key.fingerprint
+
+    assert key() == key(device="auto") == key(block_size=20)
+    others = [
+        shard.model_copy(update={name: getattr(shard, name).model_copy(update={"fingerprint": "other"})})
+        for name in ("scores", "embeddings", "duplicates")
+    ]
+    keys = {key(), key(lamb=0.2), key(seed=3), key(block_size=10), key(metrics="facility"), *map(key, others)}
+    assert len(keys) == 8
+
+
+def test_a_group_without_any_candidate(tmp_path: Path) -> None:
+    lake = Workspace(tmp_path)
+    [file] = run(lake, [numbers(lake, "a", 3, duplicates=(0, 1), bad=(2,))], settings())
+    assert file.details["blocks"] == []
+    assert masks(lake, "a").select(["selected", "inclusion", "block"]).to_pylist() == [
+        {"selected": False, "inclusion": None, "block": None}
+    ] * 3
+    [file] = run(lake, [numbers(lake, "empty", 0)], settings())
+    assert (file.rows, file.details["blocks"]) == (0, [])
+
+
+def test_a_moved_workspace_is_current_as_it_is(
+    built: Any, copied: Any, pipeline: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert all(file.reused for file in copied.files)
+    assert [file.fingerprint for file in copied.files] == [file.fingerprint for file in built.files]
+    narrower = copied.recipe.selection.model_copy(update={"lamb": 0.1})
+    again = pipeline(copied.recipe.model_copy(update={"selection": narrower}))
+    assert all(file.reused for file in [*again.documents, *again.scores, *again.embeddings])
+    assert not any(file.reused for file in [*again.groups, again.dataset, again.report])
