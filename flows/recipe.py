@@ -73,10 +73,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
 
 
 def _child(target: Any, part: str, key: str) -> Any:  # noqa: ANN401
-    if isinstance(target, list):
-        child = target[_index(target, part, key)]
-    else:
-        child = target.setdefault(part, {})
+    child = target[_index(target, part, key)] if isinstance(target, list) else target.setdefault(part, {})
     if child is None and isinstance(target, dict):
         child = target[part] = {}
     if not isinstance(child, dict | list):

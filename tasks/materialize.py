@@ -250,14 +250,25 @@ def _copy(
             pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer,
         ):
             while batch is not None and sink.tell() < file_size:
-                writer.write_table(pa.table(batch).select(schema.names).cast(schema))
+                writer.write_table(_conform(pa.table(batch), schema))
                 batch = next(batches, None)
         part += 1
 
 
+def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table in the dataset's schema; a column that only shards of other dumps have is null."""
+    columns = [
+        table[field.name] if field.name in table.schema.names else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
+
+
 def _dataset_schema(job: MaterializeJob) -> pa.Schema:
     """Return the columns of the dataset: the source's in their own types, the scores, what the selection learned."""
-    documents = pa.unify_schemas([pq.read_schema(job.lake.resolve(shard.documents)) for shard in job.shards])
+    documents = pa.unify_schemas(
+        [pq.read_schema(job.lake.resolve(shard.documents)) for shard in job.shards], promote_options="permissive"
+    )
     scores = pq.read_schema(job.lake.resolve(job.shards[0].scores))
     inner = {"row", *MEASURED.names}
     fields = [field for field in [*documents, *scores] if field.name not in inner]

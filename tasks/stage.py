@@ -3,6 +3,7 @@
 import errno
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, ParamSpec
 
 from prefect import Task
@@ -59,7 +60,7 @@ class ShardJob(StageJob):
     folder: ClassVar[str]
 
     @property
-    def output(self) -> Any:  # noqa: ANN401
+    def output(self) -> Path:
         """Where the output lies."""
         return self.lake.shard_path(self.folder, self.name)
 

@@ -3,6 +3,7 @@
 import ast
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -21,10 +22,19 @@ RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
+DISTRIBUTIONS = packages_distributions()
+
+
+@cache
+def nodes(file):
+    return tuple(ast.walk(ast.parse(file.read_text())))
+
+
+@cache
 def imported(file):
     """Top-level names of all that a file imports, wherever in the file."""
     names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -32,11 +42,11 @@ def imported(file):
             names.add(node.module.split(".")[0])
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("__import__", "importlib.import_module"):
             names.add(str(ast.literal_eval(node.args[0])).split(".")[0])
-    return names
+    return frozenset(names)
 
 
 def calls(file):
-    return {ast.unparse(node.func) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)}
+    return {ast.unparse(node.func) for node in nodes(file) if isinstance(node, ast.Call)}
 
 
 def test_every_floor_has_files():
@@ -63,9 +73,8 @@ def test_nothing_prints_evaluates_or_unpickles(floor, file):
 @pytest.mark.parametrize(("floor", "file"), SOURCES)
 def test_every_package_imported_is_a_declared_dependency(floor, file):
     declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["project"]["dependencies"]}
-    distributions = packages_distributions()
     for name in imported(file) - set(FLOORS) - sys.stdlib_module_names:
-        assert {canonicalize_name(found) for found in distributions[name]} & declared, name
+        assert {canonicalize_name(found) for found in DISTRIBUTIONS[name]} & declared, name
 
 
 def test_there_are_recipes():

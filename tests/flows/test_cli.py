@@ -61,11 +61,12 @@ def test_a_wrong_recipe_ends_with_2_and_nothing_is_created(recipe, as_json, tmp_
         assert finished.stdout == ""
 
 
-def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, tmp_path):
-    finished = run("run", recipe, "--set", "source.path=no/such/corpus", cwd=tmp_path)
-    assert finished.returncode == WRONG_USAGE
-    assert "fineweb-mask: source.path: 'no/such/corpus' does not exist" in finished.stderr
-    assert "Traceback" not in finished.stderr
+def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, invoke, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    result = invoke("run", recipe, "--set", "source.path=no/such/corpus")
+    assert result.exit_code == WRONG_USAGE
+    assert result.stderr.startswith("fineweb-mask: source.path: 'no/such/corpus' does not exist")
+    assert result.stdout == ""
     assert list(tmp_path.iterdir()) == [recipe]
 
 

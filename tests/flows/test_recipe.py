@@ -153,14 +153,14 @@ def test_a_place_outside_a_list_is_an_error(path, place):
     if place == "1.5":
         assert message.startswith("quality.scorers.1.5: unknown setting")
     else:
-        assert message == (
-            f"--set quality.scorers.{place}.weight: {place!r} must be a place in a list, from 0 to 1"
-        )
+        assert message == (f"--set quality.scorers.{place}.weight: {place!r} must be a place in a list, from 0 to 1")
 
 
 @pytest.mark.parametrize("text", ["[1", "{a: b", "2024-99-99", "!!python/object/apply:os.getcwd []", "'open"])
 def test_a_value_that_is_not_yaml_is_an_error(path, text):
-    assert error_of(path, f"materialize.title={text}") == f"--set materialize.title: the value {text!r} is not valid YAML"
+    assert (
+        error_of(path, f"materialize.title={text}") == f"--set materialize.title: the value {text!r} is not valid YAML"
+    )
 
 
 @pytest.mark.parametrize("content", [b"source: [", b"a: b: c", b"\xff\xfe\xfa", b"\ttab: 1", b"title: 2024-99-99"])

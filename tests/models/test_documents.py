@@ -79,7 +79,14 @@ def test_conform_fills_missing_columns_renames_and_carries_extra():
     raw = pa.record_batch({"body": ["x"], "key": [7], "token_count": pa.array([3], pa.int8()), "more": [[1, 2]]})
     extra = [raw.schema.field("more"), pa.field("absent", pa.float32())]
     [row] = conform(raw, "body", "key", extra).to_pylist()
-    expected = {**dict.fromkeys(FINEWEB.names), "text": "x", "id": "7", "token_count": 3, "more": [1, 2], "absent": None}
+    expected = {
+        **dict.fromkeys(FINEWEB.names),
+        "text": "x",
+        "id": "7",
+        "token_count": 3,
+        "more": [1, 2],
+        "absent": None,
+    }
     assert row == expected
 
 
@@ -95,9 +102,15 @@ def test_conform_keeps_invalid_utf8_for_the_filter():
         ({"text": [1, 2]}, r"column 'text' must hold text, its type is int64"),
         ({"text": [["x"]]}, r"column 'text' must hold text, its type is list<"),
         ({"text": ["x"], "url": [1.5]}, r"column 'url' must hold text, its type is double"),
-        ({"text": ["x"], "token_count": ["many"]}, r"column 'token_count' of type string cannot be read as int64: .*many"),
+        (
+            {"text": ["x"], "token_count": ["many"]},
+            r"column 'token_count' of type string cannot be read as int64: .*many",
+        ),
         ({"text": ["x"], "token_count": [1.5]}, r"column 'token_count' of type double cannot be read as int64"),
-        ({"text": ["x"], "language_score": [[1.0]]}, r"column 'language_score' of type list<.* cannot be read as double"),
+        (
+            {"text": ["x"], "language_score": [[1.0]]},
+            r"column 'language_score' of type list<.* cannot be read as double",
+        ),
     ],
 )
 def test_conform_says_which_column_has_which_wrong_type(columns, message):

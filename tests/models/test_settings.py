@@ -1,5 +1,7 @@
 """The settings: closed, strict, with defaults that hold."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -198,20 +200,8 @@ def test_what_is_allowed_is_kept_as_it_was_given(min_chars, score, languages, de
     assert IngestSettings.model_validate(given_values).model_dump() == given_values
 
 
-def test_the_settings_are_loaded_without_torch_arrow_or_prefect(run_python):
-    heavy = run_python("import sys, models.settings; print(sorted({'torch', 'pyarrow', 'prefect'} & set(sys.modules)))")
-    assert heavy == "[]"
-
-
-@pytest.fixture
-def run_python():
-    import subprocess
-    import sys
-
-    def run(code):
-        root = Path(__file__).resolve().parents[2]
-        return subprocess.run(
-            [sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    return run
+def test_the_settings_are_loaded_without_torch_arrow_or_prefect():
+    code = "import sys, models.settings; print(sorted({'torch', 'pyarrow', 'prefect'} & set(sys.modules)))"
+    root = Path(__file__).resolve().parents[2]
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
+    assert loaded.stdout.strip() == "[]"

@@ -140,9 +140,7 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     dataset_job = materialize.plan(workspace, parts, counts, blocks, recipe)
     dataset = materialize.materialize(dataset_job)
     stages = [{"stage": "ingest", "files": len(shards), "cached": 0, "seconds": 0.5}]
-    report_job = report.plan(
-        workspace, dataset=dataset, shards=parts, counts=counts, blocks=blocks, stages=stages
-    )
+    report_job = report.plan(workspace, dataset=dataset, shards=parts, counts=counts, blocks=blocks, stages=stages)
     return Built(
         workspace=workspace,
         recipe=recipe,

@@ -86,9 +86,7 @@ def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forgotten(copied: An
     for plan, run in (
         (lambda documents: fit.plan_encoder(copied.workspace, documents, copied.recipe.embedding), fit.fit_encoder),
         (
-            lambda documents: fit.plan_statistics(
-                copied.workspace, documents, copied.models, copied.recipe.quality
-            ),
+            lambda documents: fit.plan_statistics(copied.workspace, documents, copied.models, copied.recipe.quality),
             fit.fit_statistics_of_scores,
         ),
     ):

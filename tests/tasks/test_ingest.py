@@ -104,7 +104,9 @@ def test_missing_ids_get_stable_ones(ingest_rows: Callable[..., Any], make_docum
     assert len(set(ids)) == 6
     assert ids[::2][:2] == ["given-0", "given-2"]
     made = [ids[index] for index in (1, 3, 4, 5)]
-    expected = [hashlib.blake2b(f"rows.parquet\n{index}".encode(), digest_size=16).hexdigest() for index in (1, 3, 4, 5)]
+    expected = [
+        hashlib.blake2b(f"rows.parquet\n{index}".encode(), digest_size=16).hexdigest() for index in (1, 3, 4, 5)
+    ]
     assert made == [f"fineweb-mask:{digest}" for digest in expected]
 
 
@@ -157,7 +159,14 @@ def test_invalid_utf8_in_another_column_drops_the_row(tmp_path: Path) -> None:
 
 def test_problems_of_json_lines_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    lines = ['{"text": "good one"}', "{", '{"text": 3}', r'{"text": "\ud800"}', '{"text": null}', '{"text": "good two"}']
+    lines = [
+        '{"text": "good one"}',
+        "{",
+        '{"text": 3}',
+        r'{"text": "\ud800"}',
+        '{"text": null}',
+        '{"text": "good two"}',
+    ]
     path.write_text("\n".join(lines))
     table, file = ingest_file(tmp_path / "workspace", path)
     assert table["text"].to_pylist() == ["good one", "good two"]
@@ -211,7 +220,9 @@ def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path: Path, corp
         return ingest.plan(Workspace(tmp_path / workspace), shard, source, IngestSettings(**changes)).key.fingerprint
 
     assert key() == key("two") == key(on_bad_shard="fail") == key(exact_dedup="shard")
-    assert len({key(), key(min_chars=50), key(languages=["en"]), key(min_language_score=0.5), key(exact_dedup="off")}) == 5
+    assert (
+        len({key(), key(min_chars=50), key(languages=["en"]), key(min_language_score=0.5), key(exact_dedup="off")}) == 5
+    )
     other = shard.model_copy(update={"fingerprint": "other"})
     assert ingest.plan(Workspace(tmp_path / "one"), other, source, IngestSettings()).key.fingerprint != key()
 

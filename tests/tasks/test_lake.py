@@ -44,7 +44,7 @@ def write(path: Path, rows: int = 3, key: StageKey = KEY) -> Path:
     return path
 
 
-def fail() -> None:
+def fail_after(_: object) -> None:
     raise ValueError("stop")
 
 
@@ -76,8 +76,7 @@ def test_written_file_leaves_the_old_one_on_error(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old")
     with pytest.raises(ValueError, match="stop"), written_file(path) as partial:
-        partial.write_text("half")
-        fail()
+        fail_after(partial.write_text("half"))
     assert path.read_text() == "old"
     assert tree_files(tmp_path) == [path]
 
@@ -89,8 +88,7 @@ def test_written_folder_swaps_whole(tmp_path: Path) -> None:
             (partial / name).write_text(name)
         assert [file.name for file in tree_files(path)] == [name]
     with pytest.raises(ValueError, match="stop"), written_folder(path) as partial:
-        (partial / "three").write_text("half")
-        fail()
+        fail_after((partial / "three").write_text("half"))
     assert [file.name for file in tree_files(tmp_path)] == ["two"]
     assert list(tmp_path.iterdir()) == [path]
 
@@ -116,8 +114,7 @@ def test_written_parquet_round_trips_its_footer(tmp_path: Path) -> None:
 
 def test_written_parquet_leaves_nothing_on_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stop"), written_parquet(tmp_path / "x.parquet", SCHEMA, KEY) as writer:
-        writer.write(batch())
-        fail()
+        fail_after(writer.write(batch()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -219,9 +216,12 @@ def test_a_manifest_survives_its_own_json() -> None:
 
 def test_a_workspace_is_held_by_one_run(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "workspace")
-    with workspace.exclusive():
-        with pytest.raises(LakeError, match="another run"), Workspace(workspace.root).exclusive():
-            pass
+    with (
+        workspace.exclusive(),
+        pytest.raises(LakeError, match="another run"),
+        Workspace(workspace.root).exclusive(),
+    ):
+        pass
     with workspace.exclusive() as again:
         assert again is workspace
 

@@ -31,7 +31,7 @@ HOSTILE = [
     "unknown",
     "x" * 300,
     "x" * 300 + "y",
-    "it's \"quoted\"",
+    'it\'s "quoted"',
     "<script>alert(1)</script>",
     "a|b`c`\n| d",
     "nul\x00",
@@ -283,8 +283,11 @@ def test_shards_with_different_columns_make_one_dataset(
     make_document: Callable[..., Any],
 ) -> None:
     one, two = pa.field("one", pa.string()), pa.field("two", pa.int64())
-    make_parquet(tmp_path / "source" / "a.parquet", [make_document(i, one="x") for i in range(6)], (one,))
-    make_parquet(tmp_path / "source" / "b.parquet", [make_document(i, two=i) for i in range(6, 12)], (two,))
+    whole, broken = pa.field("n", pa.int64()), pa.field("n", pa.float64())
+    rows_a = [make_document(i, dump="A", one="x", n=i) for i in range(6)]
+    rows_b = [make_document(i, dump="B", two=i, n=i / 2) for i in range(6, 12)]
+    make_parquet(tmp_path / "source" / "a.parquet", rows_a, (one, whole))
+    make_parquet(tmp_path / "source" / "b.parquet", rows_b, (two, broken))
     changes = {
         "workspace": str(tmp_path / "workspace"),
         "source": SourceSettings(path=str(tmp_path / "source")),
@@ -292,10 +295,12 @@ def test_shards_with_different_columns_make_one_dataset(
     }
     built = pipeline(recipe.model_copy(update=changes))
     rows = [row for path in parts(built.workspace) for row in pq.read_table(path).to_pylist()]
-    assert {row["id"]: (row["one"], row["two"]) for row in rows} == {
-        f"<urn:uuid:{i}>": ("x", None) if i < 6 else (None, i) for i in range(12)
+    assert {row["id"]: (row["one"], row["two"], row["n"]) for row in rows} == {
+        f"<urn:uuid:{i}>": ("x", None, i) if i < 6 else (None, i, i / 2) for i in range(12)
     }
-    assert len({tuple(pq.read_schema(path).names) for path in parts(built.workspace)}) == 1
+    schemas = [pq.read_schema(path) for path in parts(built.workspace)]
+    assert len(schemas) == 2  # one file for each dump
+    assert schemas[0].equals(schemas[1])
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,7 @@ def test_equal_inputs_give_equal_bytes(built: Any, copied: Any) -> None:
     path = copied.workspace.resolve(copied.scores[0])
     before = path.read_bytes()
     path.unlink()
-    job = score.plan(
-        copied.workspace, copied.documents[0], copied.models, copied.statistics, copied.recipe.quality
-    )
+    job = score.plan(copied.workspace, copied.documents[0], copied.models, copied.statistics, copied.recipe.quality)
     assert not score.score(job).reused
     assert path.read_bytes() == before == built.workspace.resolve(built.scores[0]).read_bytes()
 

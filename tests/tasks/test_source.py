@@ -344,7 +344,12 @@ def test_dates_numbers_and_narrow_types_are_cast(tmp_path: Path) -> None:
         token_count=pa.array([3], pa.int16()),
     )
     row = read(settings(path))[0].to_pylist()[0]
-    assert (row["id"], row["date"], row["language_score"], row["token_count"]) == ("7", "2024-01-02 03:04:05.000000", 0.5, 3)
+    assert (row["id"], row["date"], row["language_score"], row["token_count"]) == (
+        "7",
+        "2024-01-02 03:04:05.000000",
+        0.5,
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -371,7 +376,7 @@ class SlowFileSystem(LocalFileSystem):
 
     protocol = "slow"
 
-    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+    def open(self, *_: Any, **__: Any) -> Any:
         raise TimeoutError("no answer")
 
 

@@ -1,0 +1,49 @@
+"""Embed and score a Parquet file of real documents once, for `benchmarks.selection --vectors`.
+
+    python -m benchmarks.vectors ../shared/realdata/newsgroups20.parquet newsgroups.npz
+
+Vectors: the built-in encoder fitted on the documents themselves, 768-d. Quality: a fastText classifier trained on the
+sample's labels. Both are deterministic.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from models.embedding.encoder import Encoder
+from models.embedding.static import fit_static_encoder
+from models.quality.fasttext import FastTextScorer, train_fasttext
+from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
+from models.settings import EmbeddingSettings
+from tasks.lake import written_file
+
+LABELS = Path(__file__).resolve().parents[1] / "data_samples" / "labels.parquet"
+
+
+def main() -> None:
+    """Read the texts, and write `features` (n, 768) float32 and `quality` (n,) float32."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="Parquet file with a text column")
+    parser.add_argument("output", type=Path, help=".npz file to write")
+    arguments = parser.parse_args()
+    texts = [text for text in pq.read_table(arguments.source, columns=["text"])["text"].to_pylist() if text]
+    folder = arguments.output.with_suffix("")
+    encoder = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
+    encoder.as_sentence_transformer().save_pretrained(str(folder / "encoder"), create_model_card=False)
+    encoded = Encoder(str(folder / "encoder"), EmbeddingSettings()).encode(texts)
+    labels = pq.read_table(LABELS)
+    positive = [score >= 3 for score in labels["score"].to_pylist()]
+    model = train_fasttext(labels["text"].to_pylist(), positive, FastTextTrainingSettings(), lowercase=False)
+    model.save_model(str(folder / "quality.bin"))
+    settings = FastTextScorerSettings(labels=LabelSettings(path=str(LABELS)))
+    quality = FastTextScorer(settings, str(folder / "quality.bin")).score(texts)
+    keep = ~encoded.bad
+    with written_file(arguments.output) as partial, partial.open("wb") as stream:
+        np.savez(stream, features=encoded.vectors[keep], quality=quality[keep])
+    print(f"{int(keep.sum()):,} documents, {int(encoded.bad.sum())} without a vector left out: {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()
