@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from models.settings import PipelineSettings
 
 FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
-QUIET_DEFAULTS = {  # a choice of the user's own environment stands
+ENVIRONMENT_DEFAULTS = {  # a choice of the user's own stands
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
+    # By default the temporary server writes one task event at a time, and loses what is left when a short run ends.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     "TOKENIZERS_PARALLELISM": "true",
 }
 
@@ -61,7 +65,7 @@ def run(
 
     Example: fineweb-mask run deployments/recipes/sample.yaml --set selection.lamb=0.3 --workspace workspaces/try
     """
-    for name, value in QUIET_DEFAULTS.items():
+    for name, value in ENVIRONMENT_DEFAULTS.items():
         os.environ.setdefault(name, value)
     show_bars = sys.stderr.isatty() and not as_json
     if show_bars:

@@ -116,7 +116,7 @@ class DocumentFilter:
         problems
             Per row, why it could not be read (string), or null; such a row is dropped for that reason.
         """
-        self.tokens_in += int(token_counts(batch["token_count"], pc.binary_length(batch["text"])).sum())
+        self.tokens_in += int(token_counts(batch["token_count"], pc.utf8_length(batch["text"])).sum())
         first_source_row = self.rows_in
         self.rows_in += batch.num_rows
         source_rows = np.arange(first_source_row, self.rows_in)

@@ -266,13 +266,25 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _dataset_schema(job: MaterializeJob) -> pa.Schema:
     """Return the columns of the dataset: the source's in their own types, the scores, what the selection learned."""
-    documents = pa.unify_schemas(
-        [pq.read_schema(job.lake.resolve(shard.documents)) for shard in job.shards], promote_options="permissive"
-    )
+    documents = common_schema([pq.read_schema(job.lake.resolve(shard.documents)) for shard in job.shards])
     scores = pq.read_schema(job.lake.resolve(job.shards[0].scores))
     inner = {"row", *MEASURED.names}
     fields = [field for field in [*documents, *scores] if field.name not in inner]
     return pa.schema([*fields, MASKS.field("inclusion"), MASKS.field("block")])
+
+
+def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
+    """Return one schema for all shards; a column whose types nothing unites, such as numbers and text, is text."""
+    fields: dict[str, pa.Field] = {}
+    for field in (field for schema in dict.fromkeys(schemas) for field in schema):
+        known = fields.get(field.name, field)
+        try:
+            [fields[field.name]] = pa.unify_schemas(
+                [pa.schema([known]), pa.schema([field])], promote_options="permissive"
+            )
+        except pa.ArrowTypeError:
+            fields[field.name] = pa.field(field.name, pa.string())
+    return pa.schema(fields.values())
 
 
 def _retention(connection: duckdb.DuckDBPyConnection, job: MaterializeJob) -> list[dict[str, Any]]:

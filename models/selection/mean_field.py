@@ -7,8 +7,10 @@ so each step is cheap: for `pairwise` a Newton step on the moment, whose curvatu
 near the threshold, the only ones whose probability moves; for `disf` and its sums a Frank-Wolfe step towards
 the smoothed top K, with exact line search. Other metrics enter through their gradient, damped.
 
-Then the top K documents are kept and refined by swaps (`models.selection.swaps`). The answer is the best
-selection met on the way, the start included, so no setting ends below its own start.
+Then the top K documents are kept and refined by swaps (`models.selection.swaps`). Where K is small against
+the dimensions, the relaxed optimum of `disf` says little about single documents: the kept ones overlap by
+chance, and swaps cannot undo that. Exact greedy costs little there, so its selection is a second start. The
+answer is the best selection met on the way, the start included, so no setting ends below its own start.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from models.selection.checks import SelectionInputError
+from models.selection.greedy import solve_greedy
 from models.selection.objectives import DifferentiableMetric, Disf, KernelMetric, Objective, Pairwise
 from models.selection.problem import History, Problem, Solution
 from models.selection.swaps import refine
@@ -35,6 +38,8 @@ DAMPING = 0.25  # share of the way per step where a metric has no exact line sea
 READABLE = 0.25  # temperature of the reported inclusion, in deviations of the documents' worth
 DIRECTIONS = 128  # of the features in which `disf` is annealed for a large block
 LARGE = 20_000  # documents from which that approximation pays: it costs some 0.1% of the range
+FEW = 2  # selected documents per dimension up to which `disf` is also started from greedy's picks
+CANDIDATES = 8  # times K documents, the best of the annealed gradient, among which those are picked
 CLOSE = 1e-3  # of what annealing gained: where no selection can be better by more, there is nothing to refine
 
 
@@ -70,11 +75,11 @@ def solve_mean_field(problem: Problem) -> Solution:
     best, closed = _anneal(problem, path, best, reached)
     if coarse is not objective:
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
-        refined = refine(approximate, best, settings.swap_pool, settings.swap_rounds)
-        if objective.value_of(refined) > objective.value_of(best):
-            best = refined
+        best = _better(objective, best, refine(approximate, best, settings.swap_pool, settings.swap_rounds))
     if not closed:
         best = refine(problem, best, settings.swap_pool, settings.swap_rounds)
+    if _rounds_badly(objective):
+        best = _better(objective, best, _from_greedy(problem, path.gradient()))
     worth = objective.worth(best)
     spread = float(worth.double().std(correction=0))
     inclusion = probabilities(worth, READABLE * spread, objective.budget) if spread > 0 else path.inclusion
@@ -97,6 +102,29 @@ def _anneal(problem: Problem, path: Annealing, best: Tensor, start: float) -> tu
         if path.by_newton and path.bound() - reached <= CLOSE * (reached - start):
             return best, True
     return best, False
+
+
+def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
+    return other if objective.value_of(other) > objective.value_of(mask) else mask
+
+
+def _rounds_badly(objective: Objective) -> bool:
+    """Say whether `disf` takes part with so few documents per dimension that greedy is a start worth its cost."""
+    active = [metric for name, metric in objective.metrics.items() if objective.weights[name]]
+    few = any(isinstance(metric, Disf) and objective.budget <= FEW * metric.rows.d for metric in active)
+    return few and all(isinstance(metric, KernelMetric) for metric in active)
+
+
+def _from_greedy(problem: Problem, ranking: Tensor) -> Tensor:
+    """Pick greedily among the documents that rank highest (n,), then refine by swaps: (n,) bool."""
+    objective, settings = problem.objective, problem.settings.mean_field
+    size = min(objective.n, max(settings.swap_pool, CANDIDATES * objective.budget))
+    candidates = top(ranking, size).nonzero()[:, 0]
+    picked = solve_greedy(replace(problem, objective=objective.restrict(candidates), history=History())).mask
+    mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
+    mask[candidates[picked]] = True
+    problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
+    return refine(problem, mask, settings.swap_pool, settings.swap_rounds)
 
 
 def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:

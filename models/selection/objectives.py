@@ -504,6 +504,22 @@ class Objective:
         """What selecting a document adds through its quality: (n,) float32."""
         return self.quality * (self.linear_weight / self.budget)
 
+    def restrict(self, index: Tensor) -> Objective:
+        """Give the same objective for selections among some documents, index (b,); built-in metrics only."""
+        metrics = {
+            name: metric.restrict(index)
+            for name, metric in self.metrics.items()
+            if self.weights[name] and isinstance(metric, BuiltInMetric)
+        }
+        return Objective(
+            self.quality[index],
+            self.budget,
+            metrics,
+            linear_weight=self.linear_weight,
+            weights=self.weights,
+            constant=self.constant,
+        )
+
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,) float64."""
         counts = masks.sum(1, dtype=torch.float64)

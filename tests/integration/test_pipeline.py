@@ -176,3 +176,14 @@ def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_p
 def test_a_workspace_in_use_is_refused(workspace, run_sample):
     with Workspace(workspace).exclusive(), pytest.raises(LakeError, match="another run"):
         run_sample(workspace)
+
+
+def test_a_column_of_numbers_here_and_of_text_there_is_kept_as_text(run_sample, sample_corpus, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    documents = pq.read_table(sample_corpus / "corpus" / "CC-MAIN-2023-50_00000.parquet").slice(0, 400).to_pylist()
+    for name, part, mark in (("a", documents[:200], 7), ("b", documents[200:], "seven")):
+        lines = [json.dumps({**document, "mark": mark}) for document in part]
+        (corpus / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    run_sample(tmp_path / "w", f"source.path={corpus}", "embedding.static_dimensions=64")
+    assert set(rows(tmp_path / "w")["mark"].to_pylist()) == {"7", "seven"}

@@ -323,3 +323,11 @@ def test_the_key_follows_files_and_settings(built: Any) -> None:
     first, *others = job.shards
     changed = first.model_copy(update={"masks": first.masks.model_copy(update={"fingerprint": digest("other")})})
     assert len({key(), key([changed, *others]), key(others), key(title="x"), key(layout="flat")}) == 5
+
+
+def test_types_that_nothing_unites_become_text() -> None:
+    numbers = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.int64())])
+    texts = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
+    expected = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
+    assert materialize.common_schema([numbers, texts]).equals(expected)
+    assert materialize.common_schema([texts, numbers, texts]).equals(expected)
