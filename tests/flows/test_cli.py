@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from flows.cli import QUIET_DEFAULTS, WRONG_USAGE, app
+from flows.cli import ENVIRONMENT_DEFAULTS, WRONG_USAGE, app
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).with_name("fineweb-mask")
@@ -29,7 +29,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def invoke(monkeypatch):
-    for name, value in QUIET_DEFAULTS.items():  # what the command sets is gone after the test
+    for name, value in ENVIRONMENT_DEFAULTS.items():  # what the command sets is gone after the test
         monkeypatch.setenv(name, value)
 
     def call(*arguments):
