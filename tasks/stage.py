@@ -2,6 +2,7 @@
 
 import errno
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec
@@ -35,7 +36,7 @@ class BadShardError(ValueError):
     """A source file cannot be read; trying again would not help."""
 
 
-class StageJob(BaseModel):
+class StageJob(BaseModel, ABC):
     """One unit of work of a stage: what it reads, what it depends on, where its output goes."""
 
     model_config = ConfigDict(frozen=True)
@@ -49,9 +50,9 @@ class StageJob(BaseModel):
         """The workspace that the job reads and writes."""
         return Workspace(self.workspace)
 
+    @abstractmethod
     def current(self) -> StageFile | None:
         """Return the output if it is whole and agrees with the job's key, else None."""
-        raise NotImplementedError
 
 
 class ShardJob(StageJob):
