@@ -2,8 +2,8 @@
 
 Latent semantic analysis (Deerwester et al., 1990) put into the form of a sentence-transformers `StaticEmbedding`: a
 document's vector is the mean of its tokens' vectors, and with V the right singular vectors of the tf-idf matrix,
-a token t gets idf_t^2 * V_t. The vectors are not centred: the mean cosine, by which a selection's redundancy is measured,
-needs an origin that means "nothing in common".
+a token t gets idf_t^2 * V_t. The vectors are not centred: the mean cosine, by which a selection's redundancy is
+measured, needs an origin that means "nothing in common".
 
 Equal texts in equal order give equal weights.
 """
