@@ -93,10 +93,11 @@ def tightened_bound(
     with_disf = any(isinstance(metric, Disf) for metric in tangents.kernels.values())
     effort = DISF_EFFORT if with_disf else EFFORT
     if bound - reached > effort.closed * (bound - random_objective):
-        middle = _Tangents(objective, (inclusion + mask) / 2)
-        other, other_chosen = middle.evaluate()
-        if other < bound:
-            tangents, bound, chosen = middle, other, other_chosen
+        for pi in ((inclusion + mask) / 2, mask.float()):
+            start = _Tangents(objective, pi)
+            other, other_chosen = start.evaluate()
+            if other < bound:
+                tangents, bound, chosen = start, other, other_chosen
     best, factor = bound, effort.factor
     for _ in range(effort.n_steps):
         if best - reached <= effort.closed * (best - random_objective):

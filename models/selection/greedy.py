@@ -1,9 +1,10 @@
 """Exact greedy selection, the strong classical baseline: always add the document that gains most.
 
 Gains are those of J with the denominators of the full budget, kept up incrementally. A kernel metric's scores
-take one pass O(n d) per pick (`disf` too: its kernel is a squared inner product). Facility location is lazy:
-its gains only fall, so a stale one is an upper bound and only documents that could win are evaluated again.
-Its similarities are held whole where they fit `DENSE_BYTES`, and otherwise computed for each evaluation.
+take one pass O(n d) per pick (`disf` too: its kernel is a squared inner product), or O(n) where the whole
+kernel matrix is small and made up front. Facility location is lazy: its gains only fall, so a stale one is an
+upper bound and only documents that could win are evaluated again. Its similarities are held whole where they
+fit `DENSE_BYTES`, and otherwise computed for each evaluation.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DENSE_BYTES = {"cpu": 12 << 30, "cuda": 64 << 30}  # the largest (n, n) float32: n = 56,000 and n = 131,000
+WHOLE_KERNEL = 16_384  # most documents whose kernel matrix is held: 1 GiB
+PICKS_WORTH_IT = 1 / 16  # of the documents: from there on a product for all of them is faster than a pass for each
 
 
 def solve_greedy(problem: Problem) -> Solution:
@@ -81,6 +84,10 @@ class _KernelGains:
         self.metric, self.weight, self.budget = metric, weight, budget
         self.scores = torch.zeros_like(metric.diagonal)
         self.v = torch.zeros((), dtype=torch.float64, device=metric.diagonal.device)
+        self._matrix: Tensor | None = None
+        if metric.rows.n <= WHOLE_KERNEL and budget > PICKS_WORTH_IT * metric.rows.n:
+            rows = metric.rows.block(slice(None))
+            self._matrix = metric.kernel(rows, rows)
 
     def gains(self) -> Tensor:
         """Give every document's gain: (n,) float32."""
@@ -90,8 +97,11 @@ class _KernelGains:
     def add(self, chosen: int) -> None:
         """Add a document."""
         self.v = self.v + 2 * self.scores[chosen] + self.metric.diagonal[chosen]
-        row = self.metric.rows.take(torch.tensor([chosen], device=self.scores.device))
-        self.scores += self.metric.kernel_with(row[0])
+        if self._matrix is not None:
+            self.scores += self._matrix[chosen]
+        else:
+            row = self.metric.rows.take(torch.tensor([chosen], device=self.scores.device))
+            self.scores += self.metric.kernel_with(row[0])
 
 
 class _FacilityGains:

@@ -7,10 +7,11 @@ so each step is cheap: for `pairwise` a Newton step on the moment, whose curvatu
 near the threshold, the only ones whose probability moves; for `disf` and its sums a Frank-Wolfe step towards
 the smoothed top K, with exact line search. Other metrics enter through their gradient, damped.
 
-Then the top K documents are kept and refined by swaps (`models.selection.swaps`). Where K is small against
-the dimensions, the relaxed optimum of `disf` says little about single documents: the kept ones overlap by
-chance, and swaps cannot undo that. Exact greedy costs little there, so its selection is a second start. The
-answer is the best selection met on the way, the start included, so no setting ends below its own start.
+Then K documents are kept and refined by swaps (`models.selection.swaps`). They are the top K, except where
+`disf` takes part and K is not large: its relaxed optimum then says which documents may be kept, but not which
+go together, and the top K overlap by chance. There they are picked greedily among the candidates that rank
+highest, which one product of the candidates with each other makes cheap. The answer is the best selection met
+on the way, the start included, so no setting ends below its own start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from models.selection.checks import SelectionInputError
-from models.selection.greedy import solve_greedy
+from models.selection.greedy import WHOLE_KERNEL, solve_greedy
 from models.selection.objectives import DifferentiableMetric, Disf, KernelMetric, Objective, Pairwise
 from models.selection.problem import History, Problem, Solution
 from models.selection.swaps import refine
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 DAMPING = 0.25  # share of the way per step where a metric has no exact line search
 READABLE = 0.25  # temperature of the reported inclusion, in deviations of the documents' worth
 DIRECTIONS = 128  # of the features in which `disf` is annealed for a large block
-LARGE = 20_000  # documents from which that approximation pays: it costs some 0.1% of the range
-FEW = 2  # selected documents per dimension up to which `disf` is also started from greedy's picks
-CANDIDATES = 8  # times K documents, the best of the annealed gradient, among which those are picked
+LARGE = 20_000  # documents from which that approximation pays where swaps alone must make up for it
+CANDIDATES = WHOLE_KERNEL  # documents that rank highest after annealing, among which greedy picks
+LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
 CLOSE = 1e-3  # of what annealing gained: where no selection can be better by more, there is nothing to refine
 
 
@@ -65,7 +66,8 @@ def solve_mean_field(problem: Problem) -> Solution:
         if not isinstance(metric, DifferentiableMetric):
             msg = f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
             raise SelectionInputError(msg)
-    coarse = _coarsened(objective, problem.generator)
+    pick = _picks_greedily(objective)
+    coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
     path = Annealing(coarse, settings)
     best = top(path.gradient(), objective.budget)
     reached = objective.value_of(best)
@@ -73,18 +75,17 @@ def solve_mean_field(problem: Problem) -> Solution:
     if objective.budget == objective.n:
         return Solution(best, path.inclusion, path.inclusion)
     best, closed = _anneal(problem, path, best, reached)
-    if coarse is not objective:
+    if pick:
+        best = _better(objective, best, _picked_greedily(problem, path.gradient()))
+    elif coarse is not objective:
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
         best = _better(objective, best, refine(approximate, best, settings.swap_pool, settings.swap_rounds))
     if not closed:
         best = refine(problem, best, settings.swap_pool, settings.swap_rounds)
-    if _rounds_badly(objective):
-        best = _better(objective, best, _from_greedy(problem, path.gradient()))
     worth = objective.worth(best)
     spread = float(worth.double().std(correction=0))
     inclusion = probabilities(worth, READABLE * spread, objective.budget) if spread > 0 else path.inclusion
-    # What was annealed in fewer directions is no good tangent in all of them.
-    return Solution(best, inclusion, path.inclusion if coarse is objective else best.float())
+    return Solution(best, inclusion, path.inclusion)
 
 
 def _anneal(problem: Problem, path: Annealing, best: Tensor, start: float) -> tuple[Tensor, bool]:
@@ -108,30 +109,30 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
     return other if objective.value_of(other) > objective.value_of(mask) else mask
 
 
-def _rounds_badly(objective: Objective) -> bool:
-    """Say whether `disf` takes part with so few documents per dimension that greedy is a start worth its cost."""
+def _picks_greedily(objective: Objective) -> bool:
+    """Say whether `disf` takes part, beside kernel metrics only, and leaves greedy enough to choose from."""
     active = [metric for name, metric in objective.metrics.items() if objective.weights[name]]
-    few = any(isinstance(metric, Disf) and objective.budget <= FEW * metric.rows.d for metric in active)
-    return few and all(isinstance(metric, KernelMetric) for metric in active)
+    enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
+    with_disf = any(isinstance(metric, Disf) for metric in active)
+    return enough and with_disf and all(isinstance(metric, KernelMetric) for metric in active)
 
 
-def _from_greedy(problem: Problem, ranking: Tensor) -> Tensor:
-    """Pick greedily among the documents that rank highest (n,), then refine by swaps: (n,) bool."""
-    objective, settings = problem.objective, problem.settings.mean_field
-    size = min(objective.n, max(settings.swap_pool, CANDIDATES * objective.budget))
-    candidates = top(ranking, size).nonzero()[:, 0]
+def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
+    """Pick greedily among the documents that rank highest in (n,): (n,) bool."""
+    objective = problem.objective
+    candidates = top(ranking, min(objective.n, CANDIDATES)).nonzero()[:, 0]
     picked = solve_greedy(replace(problem, objective=objective.restrict(candidates), history=History())).mask
     mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
     mask[candidates[picked]] = True
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
-    return refine(problem, mask, settings.swap_pool, settings.swap_rounds)
+    return mask
 
 
 def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
-    """Replace `disf` by its approximation in fewer directions where that is much cheaper."""
+    """Replace `disf` by its approximation in fewer directions where those are much fewer."""
     metrics = {
         name: metric.reduced(DIRECTIONS, generator)
-        if isinstance(metric, Disf) and objective.n >= LARGE and metric.rows.d >= 2 * DIRECTIONS
+        if isinstance(metric, Disf) and metric.rows.d >= 2 * DIRECTIONS
         else metric
         for name, metric in objective.metrics.items()
     }

@@ -39,6 +39,7 @@ def partial_value(objective, metric, mask):
 def test_greedy_adds_the_document_that_gains_most(metric, held, corpus, monkeypatch):
     if not held:
         monkeypatch.setattr("models.selection.greedy.DENSE_BYTES", {"cpu": 0})
+        monkeypatch.setattr("models.selection.greedy.WHOLE_KERNEL", 0)
     features, quality = corpus[0][:60], corpus[1][:60]
     rows, objective = objective_of(features, quality, metric, 8)
     mask = torch.zeros(60, dtype=torch.bool)
@@ -67,14 +68,14 @@ def test_mean_field_reaches_greedy(metric, lamb, corpus):
     assert closed.upper_bound >= greedy.objective - 1e-6
 
 
-@pytest.mark.parametrize(("d", "ratio", "lamb"), [(128, 0.1, 0.1), (384, 0.2, 0.02)])
-def test_disf_reaches_greedy_with_few_documents_per_dimension(d, ratio, lamb):
+@pytest.mark.parametrize(("d", "ratio", "lamb"), [(128, 0.1, 0.1), (384, 0.2, 0.02), (128, 0.5, 0.1)])
+def test_disf_reaches_greedy(d, ratio, lamb):
     chosen = SelectionSettings(metrics="disf", lamb=lamb, select_ratio=ratio)
     corpus = clustered(1000, d)
     closed = select(*corpus, chosen)
     greedy = select(*corpus, chosen.model_copy(update={"solver": "greedy"}))
-    # Annealing and swaps alone end at 99.88% and 99.82% of it.
-    assert closed.objective - closed.random_objective >= 0.999 * (greedy.objective - greedy.random_objective)
+    # Annealing and swaps alone end at 99.88% and 99.82% of it in the first two.
+    assert closed.objective >= greedy.objective - 1e-6
 
 
 @pytest.mark.parametrize("metric", ["pairwise", "disf"])

@@ -141,7 +141,8 @@ def test_few_steps_never_end_below_the_start(metric, n_steps, corpus):
     chosen = SelectionSettings(metrics=metric, lamb=0.1, mean_field={"n_steps": n_steps, "swap_rounds": 0})
     selection = select(*corpus, chosen)
     assert selection.objective >= selection.history[0][2] - 1e-9
-    assert selection.history[-1][0] == n_steps
+    picks = metric == "disf"  # greedily, after annealing
+    assert selection.history[-1][0] == n_steps + picks
 
 
 def test_lamb_one_is_top_quality(corpus):
