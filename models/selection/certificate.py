@@ -153,8 +153,8 @@ class _Tangents:
     def descend(self, gain: float, chosen: Tensor) -> None:
         """Step down every tangent's subgradient, so far that a linear bound would fall by `gain`."""
         objective = self.objective
-        mask = torch.zeros(objective.n, device=chosen.device)
-        mask[chosen] = 1.0
+        mask = torch.zeros(objective.n, dtype=torch.bool, device=chosen.device)
+        mask[chosen] = True
         gain /= len(self.kernels) + len(self.facilities)
         for name, metric in self.kernels.items():
             gradient = objective.weights[name] * metric.tangent_gradient(
@@ -163,7 +163,7 @@ class _Tangents:
             self.moments[name] = self.moments[name] - _step(gain, gradient)
         for name, facility in self.facilities.items():
             graph, level = facility.graph, self.levels[name]
-            covered = (mask[graph.index] * (graph.similarity > level)).sum(0)
+            covered = (mask[graph.index] & (graph.similarity > level)).sum(0)
             gradient = (1 - covered).double() * (objective.weights[name] / objective.n)
             # Below the last neighbour's similarity, documents outside the list would count.
             self.levels[name] = torch.maximum(level - _step(gain, gradient).float(), graph.similarity[-1])

@@ -40,6 +40,7 @@ READABLE = 0.25  # temperature of the reported inclusion, in deviations of the d
 DIRECTIONS = 128  # of the features in which `disf` is annealed for a large block
 LARGE = 20_000  # documents from which that approximation pays where swaps alone must make up for it
 CANDIDATES = WHOLE_KERNEL  # documents that rank highest after annealing, among which greedy picks
+SMALL = 2048  # documents up to which greedy's picks cost next to nothing, so that every metric has them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
 CLOSE = 1e-3  # of what annealing gained: where no selection can be better by more, there is nothing to refine
 
@@ -75,13 +76,13 @@ def solve_mean_field(problem: Problem) -> Solution:
     if objective.budget == objective.n:
         return Solution(best, path.inclusion, path.inclusion)
     best, closed = _anneal(problem, path, best, reached)
-    if pick:
+    if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem, path.gradient()))
     elif coarse is not objective:
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
-        best = _better(objective, best, refine(approximate, best, settings.swap_pool, settings.swap_rounds))
+        best = _better(objective, best, refine(approximate, best))
     if not closed:
-        best = refine(problem, best, settings.swap_pool, settings.swap_rounds)
+        best = refine(problem, best)
     worth = objective.worth(best)
     spread = float(worth.double().std(correction=0))
     inclusion = probabilities(worth, READABLE * spread, objective.budget) if spread > 0 else path.inclusion
@@ -110,11 +111,11 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 
 def _picks_greedily(objective: Objective) -> bool:
-    """Say whether `disf` takes part, beside kernel metrics only, and leaves greedy enough to choose from."""
+    """Say whether greedy is worth its cost: `disf` takes part, or there are few documents; kernel metrics only."""
     active = [metric for name, metric in objective.metrics.items() if objective.weights[name]]
     enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
-    with_disf = any(isinstance(metric, Disf) for metric in active)
-    return enough and with_disf and all(isinstance(metric, KernelMetric) for metric in active)
+    worth_it = (active and objective.n <= SMALL) or any(isinstance(metric, Disf) for metric in active)
+    return enough and bool(worth_it) and all(isinstance(metric, KernelMetric) for metric in active)
 
 
 def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
@@ -159,7 +160,7 @@ def probabilities(gradient: Tensor, temperature: float, budget: int) -> Tensor:
     """Solve sum_i sigmoid((g_i - tau) / T) = budget for tau by bisection: (n,) float32 summing to budget."""
     scaled = (gradient.double() - gradient.mean(dtype=torch.float64)) / temperature
     low, high = scaled.min() - 40, scaled.max() + 40  # sigmoid(-40) is below float64 rounding
-    for _ in range(60):
+    for _ in range(45):
         tau = (low + high) / 2
         above = torch.sigmoid(scaled - tau).sum() > budget
         low, high = torch.where(above, tau, low), torch.where(above, high, tau)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PCA_ROWS = 8192  # rows from which the principal directions are taken
-DENSE_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}  # the largest matrix of similarities that is kept
 
 
 @runtime_checkable
@@ -103,7 +102,7 @@ class KernelMetric(BuiltInMetric):
 
     @abstractmethod
     def moment(self, weights: Tensor) -> Tensor:
-        """Sum the documents' feature maps under weights (n,): float64."""
+        """Sum the documents' feature maps under weights or of a mask, (n,): float64."""
 
     @abstractmethod
     def scores(self, moment: Tensor) -> Tensor:
@@ -147,7 +146,7 @@ class KernelMetric(BuiltInMetric):
 
     def worth(self, mask: Tensor) -> Tensor:
         """See the base class; through the tangent of D at the present v."""
-        moment = self.moment(mask.float())
+        moment = self.moment(mask)
         slope = self.slope(float(moment.square().sum()), float(mask.sum()))
         own = torch.where(mask, self.diagonal, -self.diagonal)
         return (2 * self.scores(moment)).sub_(own).mul_(-slope)
@@ -182,7 +181,7 @@ class Pairwise(KernelMetric):
 
     def value(self, masks: Tensor) -> Tensor:
         """See the base class: one matrix product for the whole group."""
-        sums = self.rows.weighted_sum(masks)
+        sums = self.rows.weighted_sum(masks) if len(masks) > 1 else self.rows.weighted_sum(masks[0])[None]
         return self.outer(sums.square().sum(1), masks.sum(1, dtype=torch.float64))
 
     def gradient(self, inclusion: Tensor) -> Tensor:
@@ -347,7 +346,6 @@ class Facility(BuiltInMetric):
         self.rows = rows
         self.n_neighbours = n_neighbours
         self._graph: Neighbours | None = None
-        self._dense: Tensor | None = None  # (n, n) similarities of a batch
 
     @property
     def graph(self) -> Neighbours:
@@ -358,23 +356,19 @@ class Facility(BuiltInMetric):
 
     def value(self, masks: Tensor) -> Tensor:
         """See the base class."""
-        return torch.stack([self.best(chosen).mean(dtype=torch.float64) for chosen in selected(masks)])
+        return self.best(masks).mean(0, dtype=torch.float64)
 
-    def best(self, chosen: Tensor) -> Tensor:
-        """Give every document's similarity to the nearest of the chosen (K,), exactly: (n,) float32."""
-        if self._dense is not None:
-            return self._dense[chosen].amax(0)
-        best = torch.empty(self.rows.n, device=self.rows.device)
-        if self._graph is None:
-            todo = torch.arange(self.rows.n, device=self.rows.device)
-        else:
-            mask = torch.zeros(self.rows.n, dtype=torch.bool, device=self.rows.device)
-            mask[chosen] = True
-            hit = mask[self._graph.index]
-            first = hit.byte().argmax(0, keepdim=True)
-            best = self._graph.similarity.gather(0, first)[0]
-            todo = (~hit.any(0)).nonzero()[:, 0]
-        best[todo] = self._search(todo, chosen)
+    def best(self, masks: Tensor) -> Tensor:
+        """Give every document's similarity to the nearest selected one, exactly: masks (G, n) -> (n, G) float32."""
+        best = torch.full(masks.T.shape, -1.0, device=self.rows.device)
+        if self._graph is not None:
+            selects = masks.T.contiguous()
+            for index, similarity in zip(self._graph.index.flip(0), self._graph.similarity.flip(0), strict=True):
+                best = torch.where(selects[index], similarity[:, None], best)
+        missed = best < 0
+        for group in missed.any(0).nonzero()[:, 0].tolist():
+            documents = missed[:, group].nonzero()[:, 0]
+            best[documents, group] = self._search(documents, masks[group].nonzero()[:, 0])
         return best
 
     def _search(self, documents: Tensor, chosen: Tensor) -> Tensor:
@@ -451,11 +445,9 @@ class Facility(BuiltInMetric):
         return self.expected(torch.full((n,), budget / n, device=self.rows.device))
 
     def restrict(self, index: Tensor) -> Facility:
-        """See the base class: similarities are kept whole where they fit `DENSE_BYTES`."""
+        """See the base class; the batch has a graph of its own, which every group of masks over it reads."""
         batch = Facility(Rows(self.rows.take(index)), self.n_neighbours)
-        if 4 * len(index) ** 2 <= DENSE_BYTES[self.rows.device.type]:
-            rows = batch.rows.take(torch.arange(len(index), device=index.device))
-            batch._dense = (rows @ rows.T).clamp_(min=0, max=1)
+        _ = batch.graph
         return batch
 
 

@@ -100,14 +100,18 @@ class Rows:
         return torch.cat([self.block(rows) @ vectors for rows in self.slices()])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Sum the rows under weights (n,) or (G, n): (d,) or (G, d), float64."""
+        """Sum the rows under weights or of masks, (n,) or (G, n): (d,) or (G, d), float64."""
         total = torch.zeros((*weights.shape[:-1], self.d), dtype=torch.float64, device=self.device)
+        if weights.dtype == torch.bool and weights.dim() == 1:  # reads the selected rows only
+            for part in torch.split(weights.nonzero()[:, 0], self.block_rows):
+                total += self.take(part).sum(0, dtype=torch.float64)
+            return total
         for rows in self.slices():
             total += weights[..., rows].float() @ self.block(rows)
         return total
 
     def second_moment(self, weights: Tensor) -> Tensor:
-        """Sum w_i z_i z_i^T over the rows of nonzero weight (n,): (d, d), float64."""
+        """Sum w_i z_i z_i^T over the rows of nonzero weight, or of a mask, (n,): (d, d), float64."""
         total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
         index = weights.nonzero()[:, 0]
         for part in torch.split(index, self.block_rows):

@@ -18,14 +18,18 @@ class MeanFieldSettings(Settings):
         ge=1,
         description="annealing steps, each one gradient over all documents (count); none: what suits the metrics",
     )
-    n_near: int = Field(512, ge=1, description="documents near the threshold that shape one Newton step (count)")
+    n_near: int = Field(256, ge=1, description="documents near the threshold that shape one Newton step (count)")
     n_neighbours: int = Field(
         64,
         ge=1,
         description="facility: least length of a document's list of nearest documents (count); "
         "a small select_ratio lengthens the lists so that most of them hold a selected document",
     )
-    swap_pool: int = Field(4096, ge=2, description="documents around the threshold among which one round swaps (count)")
+    swap_pool: int | None = Field(
+        None,
+        ge=2,
+        description="documents around the threshold among which one round swaps (count); none: what suits the metrics",
+    )
     swap_rounds: int = Field(20, ge=0, description="most rounds of swaps that refine the selection (count)")
 
 

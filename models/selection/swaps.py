@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from models.selection.objectives import Facility, KernelMetric, Objective
+from models.selection.objectives import Facility, KernelMetric, Objective, Pairwise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from models.selection.problem import Problem
 
 NEAREST = 16  # neighbours of which one at most is added, and one dropped, in a round
+POOL = 4096  # documents among which one round swaps
+PAIRWISE_POOL = 512  # annealing leaves `pairwise` so near its optimum that few documents are undecided
 LEAST_RISE = 1e-6  # of the objective: a round that gains less is the last
 LEAST_GAIN = 1e-7  # of the worth's spread in the pool: smaller gains are float32 rounding
 
@@ -51,7 +53,7 @@ def pool_round(
     for name, metric in objective.metrics.items():
         if not isinstance(metric, KernelMetric) or objective.weights[name] == 0:
             continue
-        moment = metric.moment(mask.float())
+        moment = metric.moment(mask)
         slope = objective.weights[name] * metric.slope(float(moment.square().sum()), objective.budget)
         worth -= slope * (2 * metric.scores(moment) - sign * metric.diagonal)
         kernels.append((metric, slope))
@@ -149,14 +151,16 @@ def batch_round(
     return mask, reached, 0
 
 
-def refine(problem: Problem, mask: Tensor, pool_size: int, rounds: int) -> Tensor:
+def refine(problem: Problem, mask: Tensor) -> Tensor:
     """Swap round by round while the objective rises: (n,) bool, never worse than `mask`."""
-    objective, history = problem.objective, problem.history
+    objective, history, settings = problem.objective, problem.history, problem.settings.mean_field
     active = [metric for name, metric in objective.metrics.items() if objective.weights[name]]
     in_pools = all(isinstance(metric, KernelMetric) for metric in active)
+    suited = PAIRWISE_POOL if all(isinstance(metric, Pairwise) for metric in active) else POOL
+    pool_size = settings.swap_pool or suited
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
-    for _ in range(rounds):
+    for _ in range(settings.swap_rounds):
         if in_pools:
             swapped, swaps = pool_round(objective, mask, pool_size, 2 * pool_size)
             value = objective.value_of(swapped)
