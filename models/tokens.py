@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from tokenizers import Encoding, Tokenizer
 
 CHARS_PER_TOKEN = 8
-"""Characters read at first for each token wanted; English web text has 4 to 5, and what needs more is read further."""
-GROWTH = 8  # times as many characters are read where the tokens were too few
+"""Characters read at first for each token wanted; English web text has 4 to 5."""
+GROWTH = 8  # times as many characters are read where those gave too few tokens
+MOST_CHARS_PER_TOKEN = 512
+"""Characters read at most for each token wanted: words and blanks of thousands of characters are no text."""
 LOOK_AHEAD = 16  # tokens beyond the last one wanted, that the end of what was read may have changed
 
 
@@ -14,8 +16,8 @@ def first_tokens(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) ->
     """Return the token ids of each text, special ones included, cut to `max_tokens`.
 
     The same as tokenising the whole text and cutting then, but of a text of megabytes only the start is read: as much
-    as it takes for the last token wanted to lie in an earlier word than the last one read. A lone surrogate is read
-    as "?".
+    as it takes for the last token wanted to lie in an earlier word than the last one read, or `MOST_CHARS_PER_TOKEN`
+    characters for each token. A lone surrogate is read as "?".
 
     Parameters
     ----------
@@ -29,12 +31,12 @@ def first_tokens(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) ->
     wanted = max_tokens - tokenizer.num_special_tokens_to_add(is_pair=False)
     found: dict[int, list[int]] = {}
     pending = list(range(len(texts)))
-    chars = CHARS_PER_TOKEN * max_tokens
+    chars, most_chars = CHARS_PER_TOKEN * max_tokens, MOST_CHARS_PER_TOKEN * max_tokens
     while pending:
         starts = [texts[index][:chars].encode("utf-8", "replace").decode() for index in pending]
-        encodings = tokenizer.encode_batch_fast(starts, add_special_tokens=False)
+        encodings = tokenizer.encode_batch(starts, add_special_tokens=False)
         for index, encoding in zip(pending, encodings, strict=True):
-            if chars >= len(texts[index]) or _is_settled(encoding, wanted):
+            if chars >= min(len(texts[index]), most_chars) or _is_settled(encoding, wanted):
                 encoding.truncate(wanted)
                 found[index] = tokenizer.post_process(encoding).ids
         pending = [index for index in pending if index not in found]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -61,9 +62,7 @@ class EduScorer:
         self._padding = tokenizer.pad_token_id or 0
         allowed = min(tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 512))
         if settings.max_tokens is not None and settings.max_tokens > allowed:
-            raise ValueError(
-                f"the model of the scorer {settings.name!r} reads {allowed} tokens: set max_tokens to no more"
-            )
+            raise ValueError(f"scorer {settings.name!r}: its model reads {allowed} tokens, set max_tokens to no more")
         self.max_tokens = settings.max_tokens or allowed
 
     @property
@@ -133,7 +132,7 @@ def _load_model(folder: str, precision: torch.dtype) -> Any:  # noqa: ANN401
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"cannot load {folder!r} as a sequence-classification model: {error}") from error
     if missing := sorted(loading["missing_keys"]):
         raise ValueError(f"the model {folder!r} has no weights for {missing[0]!r}: it is not a trained classifier")
