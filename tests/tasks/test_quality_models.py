@@ -86,5 +86,5 @@ def test_statistics_of_a_column_that_is_not_there_name_it(copied: Any) -> None:
     scorer = ColumnScorerSettings(column="score")
     settings = QualitySettings(scorers=[scorer])
     job = fit.plan_statistics(copied.workspace, copied.documents, [given_model(scorer)], settings)
-    with pytest.raises(BadShardError, match="a/000: no column 'score' to take a score from"):
+    with pytest.raises(BadShardError, match="a-000: no column 'score' to take a score from"):
         fit.fit_statistics_of_scores(job)
