@@ -42,7 +42,9 @@ def save_model(folder: Path, texts: list[str], layers: int, hidden: int) -> None
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
     special = list(SPECIAL.values())
-    tokenizer.train_from_iterator(texts, WordPieceTrainer(vocab_size=30_522, special_tokens=special))
+    tokenizer.train_from_iterator(
+        texts, WordPieceTrainer(vocab_size=30_522, special_tokens=special, show_progress=False)
+    )
     tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     torch.manual_seed(0)
     config = BertConfig(

@@ -237,7 +237,7 @@ def _in_one_pass(
         one_pass.plan(run.workspace, file, models, statistics, settings.quality, settings.embedding)
         for file in documents
     ]
-    done = run.all([("score_and_embed", one_pass.one_pass_task)], [[job] for job in jobs])
+    done = run.all([("score_embed", one_pass.one_pass_task)], [[job] for job in jobs])
     scored = []
     for shard, job, [both] in zip(documents, jobs, done, strict=True):
         if both is not None and (files := job.files()) is not None:

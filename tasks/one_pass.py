@@ -61,7 +61,7 @@ def plan(
     score_job = score.plan(workspace, documents, models, statistics, quality)
     embed_job = embed.plan(workspace, documents, encoder, embedding)
     key = StageKey(
-        stage="score_and_embed",
+        stage="score_embed",
         version=VERSION,
         settings=digest([score_job.key.settings, embed_job.key.settings]),
         inputs=digest([score_job.key.fingerprint, embed_job.key.fingerprint]),

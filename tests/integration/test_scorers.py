@@ -12,7 +12,7 @@ from flows.recipe import RecipeError, load_recipe
 from tasks.stage import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = {"ingest", "dedup", "fit", "score_and_embed", "select", "materialize", "report"}
+STAGES = {"ingest", "dedup", "fit", "score_embed", "select", "materialize", "report"}
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
         lost = workspace / stage / f"{shards[0]}.parquet"
         before = lost.read_bytes()
         lost.unlink()
-        assert built(run(workspace)) == {"score_and_embed": 1}
+        assert built(run(workspace)) == {"score_embed": 1}
         assert lost.read_bytes() == before
-    assert built(run(workspace, "quality.combine=minimum"))["score_and_embed"] == len(shards)
+    assert built(run(workspace, "quality.combine=minimum"))["score_embed"] == len(shards)
 
 
 def test_a_column_that_no_file_has_ends_the_run_and_is_named(run, tmp_path):
