@@ -239,6 +239,7 @@ def _print_summary(console: Console, summary: "RunSummary") -> None:
         "ingest": (source, ingested),
         "score": (ingested, ingested),
         "embed": (ingested, ingested),
+        "score_embed": (ingested, ingested),
         "select": (ingested, selected),
         "materialize": (selected, selected),
     }

@@ -10,8 +10,9 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel
 
 from flows.progress import listener
-from models.settings import PipelineSettings
-from tasks import dedup, embed, fit, ingest, materialize, report, score, select
+from models.quality.settings import FastTextScorerSettings
+from models.settings import FROM_QUALITY, PipelineSettings
+from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, score, select
 from tasks.accounting import Counts, account, mean_terms
 from tasks.lake import StageFile, Workspace
 from tasks.quality_models import QualityModel, check_scorers, fitted_model, given_model
@@ -198,11 +199,11 @@ def _dedup(run: Run, documents: list[StageFile], settings: PipelineSettings) -> 
 def _quality_models(run: Run, settings: PipelineSettings) -> list[QualityModel]:
     models = []
     for scorer in settings.quality.scorers:
-        if scorer.model is not None:
-            models.append(given_model(scorer))
-        else:
+        if isinstance(scorer, FastTextScorerSettings) and scorer.model is None:
             job = fit.plan_classifier(run.workspace, scorer)
             models.append(fitted_model(scorer, run.one("fit", fit.fit_classifier_task, job)))
+        else:
+            models.append(given_model(scorer))
     return models
 
 
@@ -216,6 +217,41 @@ def _score_and_embed(
         fit.fit_statistics_task,
         fit.plan_statistics(run.workspace, documents, models, settings.quality),
     )
+    if settings.embedding.model == FROM_QUALITY:
+        scored = _in_one_pass(run, documents, models, statistics, settings)
+    else:
+        scored = _in_two_passes(run, documents, models, statistics, settings)
+    if not scored:
+        raise BadShardError("no shard could be scored and embedded: " + "; ".join(run.quarantined.values()))
+    return scored
+
+
+def _in_one_pass(
+    run: Run,
+    documents: list[StageFile],
+    models: list[QualityModel],
+    statistics: StageFile,
+    settings: PipelineSettings,
+) -> list[tuple[StageFile, StageFile, StageFile]]:
+    jobs = [
+        one_pass.plan(run.workspace, file, models, statistics, settings.quality, settings.embedding)
+        for file in documents
+    ]
+    done = run.all([("score_embed", one_pass.one_pass_task)], [[job] for job in jobs])
+    scored = []
+    for shard, job, [both] in zip(documents, jobs, done, strict=True):
+        if both is not None and (files := job.files()) is not None:
+            scored.append((shard, *files))
+    return scored
+
+
+def _in_two_passes(
+    run: Run,
+    documents: list[StageFile],
+    models: list[QualityModel],
+    statistics: StageFile,
+    settings: PipelineSettings,
+) -> list[tuple[StageFile, StageFile, StageFile]]:
     if settings.embedding.model == "static":
         job = fit.plan_encoder(run.workspace, documents, settings.embedding)
         encoder = embed.fitted_model(run.one("fit", fit.fit_encoder_task, job))

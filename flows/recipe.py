@@ -11,8 +11,10 @@ from pydantic import BaseModel, ValidationError
 
 from models.settings import PipelineSettings
 
-UNION_BRANCH = re.compile(r"(literal|list|dict)\[|\[key\]$")
+UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
 """What pydantic adds to a location to say which type of several did not fit; it is no part of the key."""
+KIND = re.compile(r"kind\[(.*?)\]")
+"""The branch of a union of settings that a `kind` names."""
 
 
 class RecipeError(ValueError):
@@ -98,16 +100,31 @@ def explain(problem: Mapping[str, Any]) -> str:
         return f"{key}: unknown setting; {hint}allowed: {', '.join(allowed)}"
     if problem["type"] == "missing":
         return f"{key}: is required"
+    if problem["type"].startswith("union_tag_"):
+        return _wrong_kind(key, problem)
     message = str(problem["msg"]).removeprefix("Value error, ")
+    if not location:  # of several sections, which the message names
+        return message
     return f"{key}: {message[0].lower()}{message[1:]}, received {problem['input']!r}"
+
+
+def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
+    given = problem["input"]
+    if not isinstance(given, dict):
+        return f"{key}: input should be a section with a kind, received {given!r}"
+    kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
+    return f"{key}.kind: input should be one of {kinds}, received {given['kind']!r}"
 
 
 def _allowed_keys(location: Sequence[int | str]) -> list[str]:
     model: type[BaseModel] = PipelineSettings
+    branches: list[type[BaseModel]] = []
     for part in location:
-        field = model.model_fields.get(str(part))
-        if field is not None:
-            model = next((kind for kind in _models_in(field.annotation)), model)
+        if chosen := KIND.match(str(part)):
+            model = next((one for one in branches if chosen[1] in get_args(one.model_fields["kind"].annotation)), model)
+        elif (field := model.model_fields.get(str(part))) is not None:
+            branches = _models_in(field.annotation)
+            model = next(iter(branches), model)
     return list(model.model_fields)
 
 

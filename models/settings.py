@@ -3,13 +3,19 @@
 The models are closed and strict: an unknown key or a wrong type is an error before any work starts.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from models.base import Settings
-from models.quality.settings import QualitySettings
+from models.quality.settings import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from models.selection.settings import SelectionSettings
+
+NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
+"""Columns of every document that hold a number, whatever the source's `extra_columns`."""
+
+FROM_QUALITY = "from_quality"
+"""The `embedding.model` that takes the vectors from the quality scorer of kind `edu`."""
 
 
 class SourceSettings(Settings):
@@ -65,7 +71,8 @@ class EmbeddingSettings(Settings):
     model: str = Field(
         "static",
         min_length=1,
-        description="`static` (built in, fitted on this corpus), a sentence-transformers folder, or a hub name.",
+        description="`static` (built in, fitted on this corpus), `from_quality` (the encoder of the scorer of kind "
+        "edu, in the same forward pass as its score), a sentence-transformers folder, or a hub name.",
     )
     prompt: str = Field("", description='Text put before every document, such as E5\'s "passage: ".')
     max_tokens: int | None = Field(
@@ -140,3 +147,31 @@ class PipelineSettings(Settings):
         if "://" in workspace:
             raise ValueError("workspace must be a local folder, not a URL")
         return workspace
+
+    @model_validator(mode="after")
+    def _scores_of_the_source_are_carried_along(self) -> Self:
+        carried = self.source.extra_columns
+        if carried == "all":
+            return self
+        for index, scorer in enumerate(self.quality.scorers):
+            if isinstance(scorer, ColumnScorerSettings) and scorer.column not in {*NUMERIC_COLUMNS, *carried}:
+                raise ValueError(
+                    f"quality.scorers.{index}.column: {scorer.column!r} is not read: add it to source.extra_columns"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _vectors_have_a_source(self) -> Self:
+        if self.embedding.model == FROM_QUALITY:
+            found = sum(isinstance(scorer, EduScorerSettings) for scorer in self.quality.scorers)
+            if found != 1:
+                raise ValueError(
+                    f"embedding.model: {FROM_QUALITY} takes one scorer of kind edu in quality.scorers, found {found}"
+                )
+            for key, left in (("prompt", ""), ("max_tokens", None)):
+                if getattr(self.embedding, key) != left:
+                    raise ValueError(
+                        f"embedding.{key}: with {FROM_QUALITY} the text is read as the scorer of kind edu reads it: "
+                        f"leave it out, and set what that scorer reads in quality.scorers"
+                    )
+        return self

@@ -2,6 +2,8 @@
 
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -11,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from models.embedding.encoder import Encoded, Encoder, EncoderError
+from models.embedding.encoder import Encoder
+from models.embedding.unit import Encoded
 from models.schemas import embeddings_schema
 from models.settings import EmbeddingSettings
-from tasks.lake import StageFile, StageKey, Workspace, digest, file_digest, tree_files, written_parquet
+from tasks.hub import model_folder
+from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
 
 VERSION = 1
@@ -41,34 +45,11 @@ def given_model(settings: EmbeddingSettings) -> EmbeddingModel:
 
     Raises
     ------
-    EncoderError
+    ModelFolderError
         If it is neither a folder nor to be had from the hub.
     """
-    folder = Path(settings.model)
-    if folder.is_dir():
-        content = digest([[file.relative_to(folder).as_posix(), file_digest(file)] for file in tree_files(folder)])
-        return EmbeddingModel(path=str(folder.absolute()), fingerprint=content)
-    snapshot = _download(settings.model)
-    return EmbeddingModel(path=str(snapshot), fingerprint=f"{settings.model}@{snapshot.name}")
-
-
-def _download(model: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    needed = [
-        "*.json",
-        "*.txt",
-        "*.model",
-        "*.safetensors",
-    ]  # no pickles, no code, no other frameworks' weights
-    try:
-        return Path(snapshot_download(model, allow_patterns=needed, ignore_patterns=["onnx/*", "openvino/*"]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        raise EncoderError(
-            f"embedding.model: {model!r} is neither a folder here nor to be had from the hub: {error}; "
-            f"without a network, download it first with `hf download {model}`"
-        ) from error
+    folder = model_folder(settings.model, "embedding.model")
+    return EmbeddingModel(path=str(folder.path), fingerprint=folder.fingerprint)
 
 
 class EmbedJob(ShardJob):
@@ -111,30 +92,48 @@ def embed(job: EmbedJob) -> StageFile:
 
 def _build(job: EmbedJob) -> None:
     encoder = _load(os.path.join(job.workspace, job.model.path), job.model.fingerprint, job.settings)  # noqa: PTH118
-    schema = embeddings_schema(encoder.dimensions, job.settings.precision)
-    bad = 0
     with (
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
-        written_parquet(
-            job.output,
-            schema,
-            job.key,
-            use_dictionary=False,
-            column_encoding={"embedding.list.element": "BYTE_STREAM_SPLIT"},
-        ) as writer,
+        written_vectors(job, encoder.dimensions) as write,
     ):
         for batch in documents.iter_batches(BATCH_ROWS, columns=["row", "text"]):
             with _encoding:
                 encoded = encoder.encode(batch["text"].to_pylist())
+            write(batch["row"], encoded)
+
+
+@contextmanager
+def written_vectors(job: EmbedJob, dimensions: int) -> Iterator[Callable[[pa.Array, Encoded], None]]:
+    """Write a shard's vectors: give a function that takes the next rows with theirs, in order.
+
+    Raises
+    ------
+    BadShardError
+        If a vector is zero or not finite and `on_bad_vector` is `raise`.
+    """
+    schema = embeddings_schema(dimensions, job.settings.precision)
+    bad = 0
+    with written_parquet(
+        job.output,
+        schema,
+        job.key,
+        use_dictionary=False,
+        column_encoding={"embedding.list.element": "BYTE_STREAM_SPLIT"},
+    ) as writer:
+
+        def write(rows: pa.Array, encoded: Encoded) -> None:
+            nonlocal bad
             if encoded.bad.any() and job.settings.on_bad_vector == "raise":
                 row = int(np.flatnonzero(encoded.bad)[0])
                 raise BadShardError(
-                    f"{job.name}: the vector of row {batch['row'][row]} is zero or not finite; "
+                    f"{job.name}: the vector of row {rows[row]} is zero or not finite; "
                     "set embedding.on_bad_vector to drop to leave such documents out"
                 )
             bad += int(encoded.bad.sum())
-            writer.write(_as_batch(batch["row"], encoded, schema))
-        writer.details = {"bad_vectors": bad, "dimensions": encoder.dimensions}
+            writer.write(_as_batch(rows, encoded, schema))
+
+        yield write
+        writer.details = {"bad_vectors": bad, "dimensions": dimensions}
 
 
 def _as_batch(rows: pa.Array, encoded: Encoded, schema: pa.Schema) -> pa.RecordBatch:

@@ -5,9 +5,10 @@ asked for: shards embedded on different days must share one encoder. One that wa
 the shards that it was first fitted on, while those are still the same.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ from tasks.lake import (
     written_file,
     written_folder,
 )
-from tasks.quality_models import QualityModel, load_models
+from tasks.quality_models import QualityModel, columns_read, load_models, score_columns
 from tasks.stage import StageJob, build_once, stage_task
 
 VERSION = 1
@@ -74,21 +75,32 @@ class FitJob(StageJob):
 
 def sampled_texts(lake: Workspace, documents: list[StageFile], limit: int) -> Callable[[], Iterator[str]]:
     """Return a function that reads about `limit` texts, evenly spaced over at most `SAMPLED_SHARDS` shards."""
+
+    def texts() -> Iterator[str]:
+        for _, batch in sampled_documents(lake, documents, limit, lambda *_: ["text"]):
+            yield from batch["text"].to_pylist()
+
+    return texts
+
+
+def sampled_documents(
+    lake: Workspace, documents: list[StageFile], limit: int, columns: Callable[[pa.Schema, str], list[str]]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield about `limit` documents in batches with their shard, evenly spaced over at most `SAMPLED_SHARDS` shards.
+
+    `columns` says what is read of a shard, given its schema and name.
+    """
     every = max(1, -(-len(documents) // SAMPLED_SHARDS))
     shards = documents[::every]
     total = sum(file.rows for file in shards)
     step = max(1, -(-total // limit))
-
-    def texts() -> Iterator[str]:
-        position = 0
-        for shard in shards:
-            with pq.ParquetFile(lake.resolve(shard)) as file:
-                for batch in file.iter_batches(1_000, columns=["text"]):
-                    wanted = np.arange(-position % step, batch.num_rows, step)
-                    position += batch.num_rows
-                    yield from batch["text"].take(pa.array(wanted)).to_pylist()
-
-    return texts
+    position = 0
+    for shard in shards:
+        with pq.ParquetFile(lake.resolve(shard)) as file:
+            for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
+                wanted = np.arange(-position % step, batch.num_rows, step)
+                position += batch.num_rows
+                yield shard.name, batch.take(pa.array(wanted))
 
 
 class FitClassifierJob(FitJob):
@@ -175,9 +187,18 @@ def fit_statistics_of_scores(job: FitStatisticsJob) -> StageFile:
 
 def _build_statistics(job: FitStatisticsJob) -> None:
     documents = job.fitting_documents()
-    texts = list(sampled_texts(job.lake, documents, job.settings.statistics_documents)())
-    scores = {name: scorer.score(texts) for name, scorer in load_models(job.lake, job.models).items()}
-    details = {"rows": len(texts), "statistics": fit_statistics(scores)}
+    scorers = load_models(job.lake, job.models)
+    sample: dict[str, list[Any]] = defaultdict(list)
+    places: list[tuple[str, int]] = []  # shard and row
+    limit = job.settings.statistics_documents
+    for shard, batch in sampled_documents(
+        job.lake, documents, limit, lambda schema, shard: columns_read(scorers.values(), schema, shard)
+    ):
+        for column, values in batch.to_pydict().items():
+            sample[column] += values
+        places += [(shard, row) for row in batch["row"].to_pylist()]
+    scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
+    details = {"rows": len(places), "statistics": fit_statistics(scores)}
     write_manifest(job.manifest_path, job.key, [], details, fitted_on=documents)
 
 

@@ -51,6 +51,7 @@ RECORDED_PACKAGES = (
     "sentence-transformers",
     "tokenizers",
     "torch",
+    "transformers",
 )
 
 

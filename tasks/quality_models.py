@@ -1,17 +1,32 @@
 """The models behind the scorers: trained here, given by path, or fetched from the hub; each known by its content."""
 
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from models.quality.column import ColumnValueError
 from models.quality.scorer import Scorer, load_scorer
-from models.quality.settings import FastTextScorerSettings
+from models.quality.settings import (
+    ColumnScorerSettings,
+    EduScorerSettings,
+    FastTextScorerSettings,
+    LabelSettings,
+    ScorerSettings,
+)
+from tasks.hub import model_folder
 from tasks.lake import StageFile, Workspace, digest, file_digest
+from tasks.stage import BadShardError
 
 HUB = "hf://"
+_loading = threading.Lock()
 
 
 class QualityModelError(ValueError):
@@ -19,22 +34,21 @@ class QualityModelError(ValueError):
 
 
 class QualityModel(BaseModel):
-    """A scorer with the file of its model."""
+    """A scorer with the file or folder of its model; a scorer without a model has neither."""
 
     model_config = ConfigDict(frozen=True)
 
-    settings: FastTextScorerSettings
+    settings: ScorerSettings
     path: str  # relative to the workspace if it was fitted there
     fingerprint: str
 
     @property
     def identity(self) -> str:
-        """A digest of all that a score depends on, the text aside."""
-        reads = self.settings.model_dump(include={"name", "kind", "positive_label", "max_chars", "lowercase"})
-        return digest([reads, self.fingerprint])
+        """A digest of all that a score depends on, the document aside."""
+        return digest([self.settings.model_dump(exclude=set(self.settings.beside_the_score)), self.fingerprint])
 
 
-def check_scorers(scorers: list[FastTextScorerSettings]) -> None:
+def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
     """Check that every scorer's model or labels are there, before any work starts.
 
     Raises
@@ -44,22 +58,31 @@ def check_scorers(scorers: list[FastTextScorerSettings]) -> None:
     """
     for index, scorer in enumerate(scorers):
         where = f"quality.scorers.{index}"
-        if scorer.model is not None:
+        if isinstance(scorer, EduScorerSettings):
+            _check_folder(scorer.model, where)
+        elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
             if not scorer.model.startswith(HUB) and not Path(scorer.model).is_file():
                 raise QualityModelError(f"{where}.model: {scorer.model!r} does not exist")
-        elif scorer.labels is not None:
-            try:
-                names = pq.read_schema(scorer.labels.path).names
-            except (OSError, pa.ArrowInvalid) as error:
-                raise QualityModelError(
-                    f"{where}.labels.path: {scorer.labels.path!r} cannot be read as Parquet: {error}"
-                ) from error
-            for setting, column in (
-                ("text_column", scorer.labels.text_column),
-                ("score_column", scorer.labels.score_column),
-            ):
-                if column not in names:
-                    raise QualityModelError(f"{where}.labels.{setting}: no column {column!r}, set it to one of {names}")
+        elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
+            _check_labels(scorer.labels, where)
+
+
+def _check_folder(model: str, where: str) -> None:
+    folder = Path(model)
+    if folder.is_dir():
+        for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
+            if not any(folder.glob(pattern)):
+                raise QualityModelError(f"{where}.model: the folder {model!r} has no {pattern}")
+
+
+def _check_labels(labels: LabelSettings, where: str) -> None:
+    try:
+        names = pq.read_schema(labels.path).names
+    except (OSError, pa.ArrowInvalid) as error:
+        raise QualityModelError(f"{where}.labels.path: {labels.path!r} cannot be read as Parquet: {error}") from error
+    for setting, column in (("text_column", labels.text_column), ("score_column", labels.score_column)):
+        if column not in names:
+            raise QualityModelError(f"{where}.labels.{setting}: no column {column!r}, set it to one of {names}")
 
 
 def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> QualityModel:
@@ -69,14 +92,19 @@ def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> Quality
     )
 
 
-def given_model(settings: FastTextScorerSettings) -> QualityModel:
+def given_model(settings: ScorerSettings) -> QualityModel:
     """Return the model that a scorer names by path or hub address.
 
     Raises
     ------
-    QualityModelError
-        If there is no such file.
+    QualityModelError, ModelFolderError
+        If there is no such file or folder.
     """
+    if isinstance(settings, ColumnScorerSettings):
+        return QualityModel(settings=settings, path="", fingerprint="")
+    if isinstance(settings, EduScorerSettings):
+        folder = model_folder(settings.model, f"scorer {settings.name!r}, model")
+        return QualityModel(settings=settings, path=str(folder.path), fingerprint=folder.fingerprint)
     name = settings.model or ""
     path = _download(name) if name.startswith(HUB) else Path(name)
     if not path.is_file():
@@ -103,9 +131,51 @@ def _download(address: str) -> Path:
 
 def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, Scorer]:
     """Return the scorers by name, each loaded once in this process."""
-    return {model.settings.name: _load(str(workspace.root / model.path), model) for model in models}
+    with _loading:
+        return {model.settings.name: _load(str(workspace.root / model.path), model) for model in models}
 
 
 @cache
 def _load(path: str, model: QualityModel) -> Scorer:
     return load_scorer(model.settings, path)
+
+
+def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str) -> list[str]:
+    """Return the columns of a shard's documents that scoring it reads: `row`, and every scorer's.
+
+    Raises
+    ------
+    BadShardError
+        If the shard lacks one.
+    """
+    wanted = {scorer.column for scorer in scorers}
+    if missing := sorted(wanted.difference(documents.names)):
+        raise BadShardError(
+            f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
+            "or set the scorer's column to another"
+        )
+    return ["row", *sorted(wanted)]
+
+
+def score_columns(
+    scorers: Mapping[str, Scorer], columns: Mapping[str, Sequence[Any]], place: Callable[[int], str]
+) -> dict[str, NDArray[np.float32]]:
+    """Return every scorer's scores (n,) of documents given as columns of n values.
+
+    Raises
+    ------
+    BadShardError
+        If a scorer's column holds a value that is no score; `place` names a document's shard and row.
+    """
+    scores = {}
+    for name, scorer in scorers.items():
+        try:
+            scores[name] = scorer.score(columns[scorer.column])
+        except ColumnValueError as error:
+            raise BadShardError(f"{place(error.position)}: {error}") from error
+    return scores
+
+
+def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: str) -> dict[str, NDArray[np.float32]]:
+    """Return every scorer's scores (n,) of a batch of a shard's documents; see `score_columns`."""
+    return score_columns(scorers, batch.to_pydict(), lambda position: f"{shard}, row {batch['row'][position]}")

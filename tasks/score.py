@@ -1,16 +1,19 @@
 """Score: one quality per document, next to the score of every scorer that it is made of."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from models.quality.combine import combine_scores
 from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
 from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
-from tasks.quality_models import QualityModel, load_models
+from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
 
 VERSION = 1
@@ -65,25 +68,43 @@ def score(job: ScoreJob) -> StageFile:
 
 def _build(job: ScoreJob) -> None:
     scorers = load_models(job.lake, job.models)
-    weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
-    schema = scores_schema(list(scorers))
     with (
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
-        written_parquet(job.output, schema, job.key) as writer,
+        written_scores(job, documents.schema_arrow) as write,
     ):
-        if taken := set(scorers).intersection(name.lower() for name in documents.schema_arrow.names):
-            raise BadShardError(
-                f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
-                "rename it in quality.scorers, or leave the column out of source.extra_columns"
-            )
-        for batch in documents.iter_batches(BATCH_ROWS, columns=["row", "text"]):
-            texts = batch["text"].to_pylist()
-            scores = {name: scorer.score(texts) for name, scorer in scorers.items()}
+        columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
+        for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
+            write(batch["row"], batch_scores(scorers, batch, job.name))
+
+
+@contextmanager
+def written_scores(
+    job: ScoreJob, documents: pa.Schema
+) -> Iterator[Callable[[pa.Array, dict[str, NDArray[np.float32]]], None]]:
+    """Write a shard's scores: give a function that takes the next rows with every scorer's scores (n,), in order.
+
+    Raises
+    ------
+    BadShardError
+        If a scorer has the name of a column of the documents, or a combined quality is not finite.
+    """
+    weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
+    if taken := set(weights).intersection(name.lower() for name in documents.names):
+        raise BadShardError(
+            f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
+            "rename it in quality.scorers, or leave the column out of source.extra_columns"
+        )
+    schema = scores_schema(list(weights))
+    with written_parquet(job.output, schema, job.key) as writer:
+
+        def write(rows: pa.Array, scores: dict[str, NDArray[np.float32]]) -> None:
             quality = combine_scores(scores, weights, job.statistics, job.settings.combine)
             if not np.isfinite(quality).all():
                 row = int(np.flatnonzero(~np.isfinite(quality))[0])
-                raise BadShardError(f"{job.name}: quality of row {batch['row'][row]} is not finite")
-            writer.write(pa.record_batch([batch["row"], *scores.values(), quality], schema=schema))
+                raise BadShardError(f"{job.name}: quality of row {rows[row]} is not finite")
+            writer.write(pa.record_batch([rows, *(scores[name] for name in weights), quality], schema=schema))
+
+        yield write
 
 
 score_task = stage_task(score)

@@ -2,26 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from models.device import choose_device
+from models.embedding.unit import Encoded, unit_vectors
 from models.settings import EmbeddingSettings
 
 
 class EncoderError(RuntimeError):
     """The encoder's model cannot be loaded or used."""
-
-
-class Encoded(NamedTuple):
-    """Vectors of a batch of documents."""
-
-    vectors: NDArray[np.float32]  # (n, dimensions); unit norm, zeros where bad
-    bad: NDArray[np.bool_]  # (n,): the model gave a zero or non-finite vector
 
 
 class Encoder:
@@ -84,8 +76,4 @@ class Encoder:
             show_progress_bar=False,
             convert_to_numpy=True,
         ).astype(np.float32, copy=False)
-        norms = np.linalg.norm(vectors, axis=1)
-        bad = ~np.isfinite(norms) | (norms < np.finfo(np.float32).tiny)
-        unit = (vectors / np.where(bad, 1.0, norms)[:, None]).astype(np.float32)
-        unit[bad] = 0.0
-        return Encoded(unit, bad)
+        return unit_vectors(vectors)

@@ -13,6 +13,7 @@ import fasttext
 import numpy as np
 from numpy.typing import NDArray
 
+from models.quality.fasttext_format import check_fasttext_file
 from models.quality.fasttext_training import train_in_new_process
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings
 
@@ -21,10 +22,11 @@ END_OF_LINE = "</s>"  # fastText reads no further, so a page could hide the rest
 POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
 
 
-def one_line(text: str, max_chars: int | None, lowercase: bool) -> str:
-    """Return a text as fastText reads it: one line, cut to `max_chars`, lower-cased if asked."""
+def one_line(text: str, max_chars: int | None, lowercase: bool, max_words: int | None = None) -> str:
+    """Return a text as fastText reads it: one line, cut to `max_chars` and `max_words`, lower-cased if asked."""
     line = text[:max_chars].lower() if lowercase else text[:max_chars]
-    return " ".join(line.replace(END_OF_LINE, " ").split())
+    words = line.replace(END_OF_LINE, " ").split(None, -1 if max_words is None else max_words)
+    return " ".join(words[:max_words])
 
 
 class FastTextScorer:
@@ -40,21 +42,26 @@ class FastTextScorer:
     Raises
     ------
     ValueError
-        If the model does not know the positive label.
+        If the file is no whole supervised model, or the model does not know the positive label.
     """
+
+    column = "text"
 
     def __init__(self, settings: FastTextScorerSettings, model_path: str) -> None:
         self.settings = settings
+        check_fasttext_file(model_path)
         self._model = fasttext.load_model(model_path)
         labels = self._model.get_labels()
         if settings.positive_label not in labels:
             raise ValueError(
-                f"the fastText model has no label {settings.positive_label!r}, set positive_label to one of {labels}"
+                f"the fastText model {model_path!r} has no label {settings.positive_label!r}, "
+                f"set positive_label to one of {labels}"
             )
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the probability of the positive label for each text, (n,)."""
-        lines = [one_line(text, self.settings.max_chars, self.settings.lowercase) + "\n" for text in texts]
+        """Return the probability of the positive label for each text, (n,); 0 where the model returns no label."""
+        reads = (self.settings.max_chars, self.settings.lowercase, self.settings.max_words)
+        lines = [f"{one_line(text, *reads)}\n".encode("utf-8", "replace") for text in texts]  # lone surrogates as "?"
         every_label, any_probability = -1, 0.0
         labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
         scores = [

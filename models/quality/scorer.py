@@ -1,25 +1,34 @@
 """The scorers by kind, and the contract that they share."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.quality.column import ColumnScorer
+from models.quality.edu import EduScorer
 from models.quality.fasttext import FastTextScorer
-from models.quality.settings import FastTextScorerSettings
+from models.quality.settings import ScorerSettings
 
 
 class Scorer(Protocol):
     """Scores documents one batch at a time."""
 
-    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one score per text, (n,); higher is better."""
+    column: str
+    """The column of the documents that it reads."""
+
+    def score(self, values: Sequence[Any], /) -> NDArray[np.float32]:
+        """Return one score per value of the column, (n,); higher is better."""
 
 
-SCORERS = {"fasttext": FastTextScorer}
+SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
+    "fasttext": FastTextScorer,
+    "edu": EduScorer,
+    "column": lambda settings, _: ColumnScorer(settings),
+}
 
 
-def load_scorer(settings: FastTextScorerSettings, model_path: str) -> Scorer:
-    """Return the scorer that the settings name, reading its model from a local file."""
+def load_scorer(settings: ScorerSettings, model_path: str) -> Scorer:
+    """Return the scorer that the settings name, reading its model, if it has one, from a local file or folder."""
     return SCORERS[settings.kind](settings, model_path)

@@ -1,8 +1,8 @@
 """Settings of the quality stage."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from models.base import Settings
 
@@ -33,8 +33,26 @@ class FastTextTrainingSettings(Settings):
     seed: int = Field(0, ge=0, description="Seed of the training.")
 
 
-class FastTextScorerSettings(Settings):
+class ScorerBase(Settings):
+    """What the settings of every scorer share."""
+
+    beside_the_score: ClassVar[frozenset[str]] = frozenset({"weight"})
+    """Settings that a score does not depend on; a model counts by its content, not by where it lies."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
+
+    @model_validator(mode="after")
+    def _name_is_free(self) -> Self:
+        if self.name in RESERVED_NAMES:
+            raise ValueError(f"the name {self.name!r} is taken by a column of the dataset")
+        return self
+
+
+class FastTextScorerSettings(ScorerBase):
     """A fastText classifier; the score is the probability of its positive label."""
+
+    beside_the_score = frozenset({"weight", "model", "labels", "training"})
 
     name: str = Field(
         "fasttext", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case."
@@ -49,22 +67,72 @@ class FastTextScorerSettings(Settings):
     training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
     positive_label: str = Field("__label__1", min_length=1, description="Label whose probability is the score.")
     max_chars: int | None = Field(None, ge=1, description="Characters read per document; null reads all.")
+    max_words: int | None = Field(
+        None, ge=1, description="Words read per document, of those characters; null reads all."
+    )
     lowercase: bool = Field(False, description="Lower-case the text first.")
-    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality.")
 
     @model_validator(mode="after")
     def _has_a_model_or_labels(self) -> Self:
         if self.model is None and self.labels is None:
             raise ValueError("a fasttext scorer needs either `model` or `labels` to train one on")
-        if self.name in RESERVED_NAMES:
-            raise ValueError(f"the name {self.name!r} is taken by a column of the dataset")
         return self
+
+
+class EduScorerSettings(ScorerBase):
+    """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
+
+    beside_the_score = frozenset({"weight", "model", "batch_tokens", "device"})
+
+    name: str = Field("edu", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
+    model: str = Field(
+        "HuggingFaceFW/fineweb-edu-classifier",
+        min_length=1,
+        description="Folder of a sequence-classification model in safetensors, or its hub name.",
+    )
+    max_tokens: int | None = Field(
+        None, ge=3, description="Tokens read per document, special ones included; null reads what the model allows."
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Type that the model computes in; `auto` is bfloat16 on a GPU and float32 elsewhere."
+    )
+    batch_tokens: int = Field(16_384, ge=1, description="Tokens per forward pass, padding included.")
+    device: str = Field("auto", description="`auto` (a GPU where there is one), `cpu`, `cuda` or `cuda:N`.")
+
+
+class ColumnScorerSettings(ScorerBase):
+    """A score that the source brings along, such as FineWeb-Edu's `score`."""
+
+    name: str = Field("column", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    kind: Literal["column"] = Field("column", description="Kind of scorer.")
+    column: str = Field(min_length=1, description="Numeric column of the source that holds the score.")
+    missing: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="Score of a document whose value is null or not finite; null makes such a value an error.",
+    )
+
+
+def _kind(scorer: Any) -> str | None:  # noqa: ANN401
+    if isinstance(scorer, dict):
+        return f"kind[{scorer.get('kind', 'fasttext')}]"
+    return f"kind[{getattr(scorer, 'kind', '')}]" if isinstance(scorer, ScorerBase) else None
+
+
+ScorerSettings = Annotated[
+    Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
+    | Annotated[EduScorerSettings, Tag("kind[edu]")]
+    | Annotated[ColumnScorerSettings, Tag("kind[column]")],
+    Discriminator(_kind),
+]
+"""Any scorer's settings, told apart by `kind`, which is `fasttext` where it is not given."""
 
 
 class QualitySettings(Settings):
     """Scorers, and how their scores become one quality."""
 
-    scorers: list[FastTextScorerSettings] = Field(min_length=1, description="The scorers, one column each.")
+    scorers: list[ScorerSettings] = Field(min_length=1, description="The scorers, one column each.")
     combine: Literal["weighted_sum", "minimum"] = Field(
         "weighted_sum",
         description="Weighted sum, or minimum, of the scores after each is standardised with the corpus's statistics.",

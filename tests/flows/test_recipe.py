@@ -109,6 +109,18 @@ def test_the_workspace_option_wins(path):
         ("quality.scorers.1.weight=.nan", ["quality.scorers.1.weight: input should be a finite number, received nan"]),
         ("quality.scorers.0.model=null", ["quality.scorers.0: a fasttext scorer needs either `model` or `labels`"]),
         ("quality.scorers.1.name=a", ["quality: scorer names must differ, received ['a', 'a']"]),
+        (
+            "quality.scorers.0.kind=magic",
+            ["scorers.0.kind: input should be one of 'fasttext', 'edu', 'column'"],
+        ),
+        ("quality.scorers.0=5", ["quality.scorers.0: input should be a section with a kind, received 5"]),
+        (
+            "quality.scorers.0={kind: edu, modle: x}",
+            ["0.modle: unknown", "did you mean 'model'?", "max_tokens"],
+        ),
+        ("quality.scorers.0={kind: column, columns: x}", ["0.columns: unknown", "did you mean 'column'?", "missing"]),
+        ("quality.scorers.0={kind: column}", ["quality.scorers.0.column: is required"]),
+        ("embedding.model=from_quality", ["embedding.model: from_quality takes one scorer of kind edu", "found 0"]),
         ("source={}", ["source.path: is required"]),
         ("selection=5", ["selection: input should be", "received 5"]),
     ],
@@ -118,6 +130,36 @@ def test_an_error_names_the_key_what_was_given_and_what_is_allowed(path, overrid
     for part in parts:
         assert part in message
     assert "literal[" not in message.replace("literal_", "")
+
+
+EDU = "quality.scorers.0={kind: edu, name: edu}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("quality.scorers.0={kind: column, column: score, name: edu}", "source.extra_columns=[other]"),
+            "quality.scorers.0.column: 'score' is not read: add it to source.extra_columns",
+        ),
+        (
+            (EDU, "quality.scorers.1={kind: edu, name: two}", "embedding.model=from_quality"),
+            "embedding.model: from_quality takes one scorer of kind edu in quality.scorers, found 2",
+        ),
+        ((EDU, "embedding.model=from_quality", "embedding.prompt=x"), "embedding.prompt: with from_quality"),
+        ((EDU, "embedding.model=from_quality", "embedding.max_tokens=9"), "embedding.max_tokens: with from_quality"),
+    ],
+)
+def test_sections_that_do_not_fit_together_are_an_error_of_one_line(path, overrides, message):
+    assert error_of(path, *overrides).startswith(message)
+    assert "received" not in error_of(path, *overrides)
+
+
+def test_a_scorer_may_take_a_standard_column_or_one_that_is_carried_along(path):
+    for column, extra in (("language_score", "[]"), ("score", "[score]"), ("score", "all")):
+        scorer = f"quality.scorers.0={{kind: column, column: {column}}}"
+        settings = load_recipe(path, [scorer, f"source.extra_columns={extra}"])
+        assert settings.quality.scorers[0].column == column
 
 
 def test_every_problem_has_its_line(path):

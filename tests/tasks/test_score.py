@@ -9,11 +9,16 @@ import pyarrow as pa
 import pytest
 
 from models.quality.combine import combine_scores
-from models.quality.settings import QualitySettings
+from models.quality.settings import (
+    ColumnScorerSettings,
+    EduScorerSettings,
+    FastTextScorerSettings,
+    QualitySettings,
+)
 from models.schemas import scores_schema
 from models.settings import IngestSettings, SourceSettings
 from tasks import ingest, score
-from tasks.quality_models import load_models
+from tasks.quality_models import QualityModel, given_model, load_models
 from tasks.source import discover
 from tasks.stage import BadShardError
 
@@ -124,3 +129,73 @@ def test_an_empty_shard_has_empty_scores(copied: Any) -> None:
     pq.write_table(copied.read(copied.documents[0]).slice(0, 0), copied.workspace.resolve(empty))
     job = score.plan(copied.workspace, empty, copied.models, copied.statistics, copied.recipe.quality)
     assert score.score(job).rows == 0
+
+
+def scored(
+    copied: Any, tmp_path: Path, make_parquet: Any, rows: list[dict[str, Any]], extra: tuple[pa.Field, ...]
+) -> Callable[..., score.ScoreJob]:
+    """Return the job that scores a shard of these rows with a column scorer, given the settings and the statistics."""
+    path = make_parquet(tmp_path / "own.parquet", rows, extra)
+    source = SourceSettings(path=str(path))
+    [shard] = discover(source)
+    documents = ingest.ingest(ingest.plan(copied.workspace, shard, source, IngestSettings(min_chars=1)))
+
+    def job(**settings: Any) -> score.ScoreJob:
+        model = given_model(ColumnScorerSettings(name="own", **settings))
+        statistics = copied.statistics.model_copy(update={"details": {"statistics": {"own": (1.0, 2.0)}}})
+        return score.plan(copied.workspace, documents, [model], statistics, QualitySettings(scorers=[model.settings]))
+
+    return job
+
+
+def test_a_column_of_the_source_is_a_score(
+    copied: Any, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
+) -> None:
+    rows = [make_document(seed, score=float(seed), language_score=0.5 + seed / 10) for seed in range(4)]
+    job = scored(copied, tmp_path, make_parquet, rows, (pa.field("score", pa.float64()),))
+    table = copied.read(score.score(job(column="score")))
+    assert table.schema.equals(scores_schema(["own"]))
+    assert table["own"].to_pylist() == [0.0, 1.0, 2.0, 3.0]
+    assert table["quality"].to_pylist() == [-0.5, 0.0, 0.5, 1.0]
+    table = copied.read(score.score(job(column="language_score")))
+    assert table["own"].to_pylist() == pytest.approx([0.5, 0.6, 0.7, 0.8])
+    assert copied.read(score.score(job(column="token_count")))["own"].to_pylist() == [20.0, 21.0, 22.0, 23.0]
+
+
+def test_a_column_that_is_no_score_is_an_error_that_names_it(
+    copied: Any, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
+) -> None:
+    rows = [make_document(seed, score=[1.0, None, 2.0][seed], grade="A") for seed in range(3)]
+    extra = (pa.field("score", pa.float64()), pa.field("grade", pa.string()))
+    job = scored(copied, tmp_path, make_parquet, rows, extra)
+    with pytest.raises(BadShardError, match="own: no column 'marks' to take a score from: add it to the source"):
+        score.score(job(column="marks"))
+    with pytest.raises(BadShardError, match="own, row 0: the column 'grade' must hold numbers, its value is 'A'"):
+        score.score(job(column="grade"))
+    with pytest.raises(BadShardError, match="own, row 1: the column 'score' is null or not finite in 1 of 3 rows"):
+        score.score(job(column="score"))
+    assert not job(column="score").output.exists()
+    table = copied.read(score.score(job(column="score", missing=0)))
+    assert table["own"].to_pylist() == [1.0, 0.0, 2.0]
+
+
+def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on() -> None:
+    def column(**changes: Any) -> str:
+        return given_model(ColumnScorerSettings(**{"column": "score"} | changes)).identity
+
+    assert column() == column(weight=3)
+    assert len({column(), column(column="other"), column(missing=0), column(name="x")}) == 4
+
+    def edu(**changes: Any) -> str:
+        return QualityModel(settings=EduScorerSettings(**changes), path="p", fingerprint="a").identity
+
+    assert edu() == edu(weight=3) == edu(batch_tokens=9) == edu(device="cpu") == edu(model="elsewhere")
+    assert len({edu(), edu(max_tokens=9), edu(precision="float32"), edu(name="x")}) == 4
+
+    def fasttext(**changes: Any) -> str:
+        settings = FastTextScorerSettings(**{"model": "m.bin"} | changes)
+        return QualityModel(settings=settings, path="p", fingerprint="a").identity
+
+    assert fasttext() == fasttext(model="elsewhere.bin") == fasttext(weight=-1)
+    choices = ({}, {"max_chars": 9}, {"max_words": 9}, {"lowercase": True}, {"positive_label": "__label__hq"})
+    assert len({fasttext(**choice) for choice in choices}) == 5

@@ -49,6 +49,13 @@ def test_minimum_takes_the_worst_score_and_no_weight():
     assert (combine_scores(SCORES, {}, fit_statistics(SCORES), "minimum") == quality).all()
 
 
+def test_weight_0_leaves_a_single_score():
+    statistics = fit_statistics(SCORES)
+    quality = combine_scores(SCORES, {"edu": 1.0, "fasttext": 0.0}, statistics, "weighted_sum")
+    alone = combine_scores({"edu": SCORES["edu"]}, {"edu": 1.0}, statistics, "weighted_sum")
+    np.testing.assert_array_equal(quality, alone)
+
+
 @pytest.mark.parametrize("how", ["weighted_sum", "minimum"])
 def test_shards_agree_whatever_they_are_scored_with(how):
     statistics = fit_statistics(SCORES)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from models.quality.fasttext import FastTextScorer, one_line, train_fasttext
+from models.quality.fasttext_training import train_in_new_process
 from models.quality.scorer import load_scorer
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings
 
@@ -74,10 +75,29 @@ def test_no_texts_no_scores(scorer):
     assert scorer.score([]).shape == (0,)
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\n", "\x00", "zzz qqq", "🙂"])
+@pytest.mark.parametrize("text", ["", "  ", "\n", "\x00", "zzz qqq", "🙂", "\ud800", "\U00013000 \ue000", "\x00\x01"])
 def test_a_text_without_a_known_word_has_a_score(scorer, text):
-    [value] = scorer.score([text])
+    first, value, last = scorer.score([GOOD[0], text, BAD[0]])
     assert 0.0 <= value <= 1.0
+    assert [first, last] == scorer.score([GOOD[0], BAD[0]]).tolist()
+
+
+def test_nul_and_lone_surrogates_leave_the_words_around_them(scorer):
+    assert scorer.score(["theorem\x00proof"]) == scorer.score(["theorem proof"])
+    assert scorer.score(["theorem \udfff proof"]) == scorer.score(["theorem ? proof"])
+
+
+def test_fifty_megabytes_have_a_score(scorer):
+    [value] = scorer.score(["theorem proof reasoning " * (50 * 2**20 // 24)])
+    assert value > 0.5
+
+
+def test_a_text_for_which_the_model_returns_no_label_gets_0(tmp_path):
+    examples, path = tmp_path / "examples.txt", str(tmp_path / "model.bin")
+    examples.write_text("".join(f"__label__{n % 2} {f'w{n % 2} ' * 9}\n" for n in range(60)))
+    train_in_new_process(str(examples), path, {"dim": 2, "bucket": 0, "minCount": 100})  # not even the line's end
+    assert score(path, ["", "unknown"]).tolist() == [0.0, 0.0]
+    assert score(path, ["w1"]) > 0.4
 
 
 @pytest.mark.parametrize("space", ["\n", "\r\n", "\t", "\u2028", "\n\n  \n", "\u00a0"])
@@ -118,6 +138,16 @@ def test_max_chars_is_how_much_of_a_text_is_read(model):
 )
 def test_one_line(text, max_chars, lowercase, line):
     assert one_line(text, max_chars, lowercase) == line
+
+
+@pytest.mark.parametrize(("max_words", "line"), [(1, "a"), (2, "a b"), (9, "a b c"), (None, "a b c")])
+def test_one_line_has_the_first_words(max_words, line):
+    assert one_line(" a\nb </s>c ", None, False, max_words) == line
+
+
+def test_max_words_is_how_much_of_a_text_is_read(model):
+    start, rest = "theorem proof reasoning", " ".join(BAD)
+    assert score(model, [f"{start} {rest}"], max_words=3) == score(model, [start])
 
 
 def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):

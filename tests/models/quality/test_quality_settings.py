@@ -5,6 +5,8 @@ from pydantic import ValidationError
 
 from models.quality.scorer import SCORERS
 from models.quality.settings import (
+    ColumnScorerSettings,
+    EduScorerSettings,
     FastTextScorerSettings,
     FastTextTrainingSettings,
     LabelSettings,
@@ -49,6 +51,13 @@ def test_scorers_have_names_of_their_own():
         (FastTextScorerSettings, {"model": "", "labels": {"path": "l"}}),
         (FastTextScorerSettings, {"model": "m.bin", "kind": "magic"}),
         (FastTextScorerSettings, {"model": "m.bin", "positive_label": ""}),
+        (FastTextScorerSettings, {"model": "m.bin", "max_words": 0}),
+        (EduScorerSettings, {"max_tokens": 2}),
+        (EduScorerSettings, {"batch_tokens": 0}),
+        (EduScorerSettings, {"model": ""}),
+        (EduScorerSettings, {"precision": "float16"}),
+        (ColumnScorerSettings, {"column": ""}),
+        (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
         (LabelSettings, {"path": "l", "threshold": float("nan")}),
         (LabelSettings, {"path": ""}),
         (FastTextTrainingSettings, {"epochs": 0}),
@@ -70,4 +79,29 @@ def test_an_impossible_value_is_refused(model, values):
 
 
 def test_every_kind_of_scorer_has_its_class():
-    assert FastTextScorerSettings(model="m.bin").kind in SCORERS
+    kinds = {
+        FastTextScorerSettings(model="m.bin").kind,
+        EduScorerSettings().kind,
+        ColumnScorerSettings(column="c").kind,
+    }
+    assert kinds == set(SCORERS)
+
+
+def test_kinds_are_told_apart_and_fasttext_is_the_one_that_is_not_named():
+    given = [{"model": "m.bin"}, {"kind": "edu"}, {"kind": "column", "column": "score"}]
+    scorers = QualitySettings.model_validate({"scorers": given}).scorers
+    assert [type(one) for one in scorers] == [FastTextScorerSettings, EduScorerSettings, ColumnScorerSettings]
+    again = QualitySettings.model_validate_json(QualitySettings(scorers=scorers).model_dump_json())
+    assert again.scorers == scorers
+
+
+@pytest.mark.parametrize("scorer", [{"kind": "magic"}, {"kind": None}, 3, {"kind": "edu", "positive_label": "x"}])
+def test_a_wrong_kind_or_another_kind_s_setting_is_refused(scorer):
+    with pytest.raises(ValidationError):
+        QualitySettings.model_validate({"scorers": [scorer]})
+
+
+@pytest.mark.parametrize("kind", [{"kind": "edu"}, {"kind": "column", "column": "c"}, {"model": "m.bin"}])
+def test_no_kind_may_take_the_name_of_a_column(kind):
+    with pytest.raises(ValidationError, match="the name 'token_count' is taken"):
+        QualitySettings.model_validate({"scorers": [{**kind, "name": "token_count"}]})

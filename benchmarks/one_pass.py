@@ -1,0 +1,166 @@
+"""What a score costs on top of an embedding when both come from one forward pass, and what it costs by itself.
+
+    python -m benchmarks.one_pass ../shared/realdata/web_mix.parquet --documents 300 --layers 4
+
+The model has random weights: a BERT of the size asked for, with the one-output head of FineWeb-Edu's classifier. Three
+things are timed on the same texts in the same batches, alternating, medians of the repeats: the encoder alone with
+CLS pooling ("embedding"), the scorer's pass that gives score and vector ("one pass"), and the embedding followed by a
+pass of `AutoModelForSequenceClassification` ("two passes"). Tokenising is inside all of them.
+"""
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import WordPieceTrainer
+from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from models.embedding.unit import unit_vectors
+from models.quality.edu import EduScorer, token_batches
+from models.quality.settings import EduScorerSettings
+from models.tokens import first_tokens
+
+SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+SMOKE_WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
+
+
+def save_model(folder: Path, texts: list[str], layers: int, hidden: int) -> None:
+    """Save a BERT of random weights with one output, and a WordPiece tokenizer trained on the texts."""
+    tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
+    special = list(SPECIAL.values())
+    tokenizer.train_from_iterator(
+        texts, WordPieceTrainer(vocab_size=30_522, special_tokens=special, show_progress=False)
+    )
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, hidden // 64),
+        intermediate_size=4 * hidden,
+        num_labels=1,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **SPECIAL).save_pretrained(folder)
+
+
+class Passes:
+    """The three ways to the same numbers, over the scorer's own tokens and batches."""
+
+    def __init__(self, folder: Path, settings: EduScorerSettings) -> None:
+        self.scorer = EduScorer(settings, str(folder))
+        dtype = torch.bfloat16 if self.scorer.device.startswith("cuda") else torch.float32
+        self.model = BertForSequenceClassification.from_pretrained(folder, dtype=dtype).to(self.scorer.device).eval()
+        self.encoder = (
+            BertModel.from_pretrained(folder, add_pooling_layer=False, dtype=dtype).to(self.scorer.device).eval()
+        )
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        self.tokenizer, self.padding = tokenizer.backend_tokenizer, tokenizer.pad_token_id
+
+    def one_pass(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and vectors as the pipeline computes them."""
+        found = self.scorer.score_and_embed(texts)
+        return found.scores, found.encoded.vectors
+
+    def embedding(self, texts: list[str]) -> np.ndarray:
+        """Return the encoder's own vectors: CLS pooling, no pooler and no head."""
+        return unit_vectors(self._run(texts, lambda inputs: self.encoder(**inputs).last_hidden_state[:, 0])).vectors
+
+    def score(self, texts: list[str]) -> np.ndarray:
+        """Return the classifier's outputs from a pass of its own."""
+        return self._run(texts, lambda inputs: self.model(**inputs).logits)[:, 0]
+
+    def _run(self, texts: list[str], forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> np.ndarray:
+        tokens = first_tokens(self.tokenizer, texts, self.scorer.max_tokens)
+        found: dict[int, np.ndarray] = {}
+        with torch.inference_mode():
+            for rows in token_batches([len(ids) for ids in tokens], self.scorer.settings.batch_tokens):
+                longest = max(len(tokens[row]) for row in rows)
+                ids = np.full((len(rows), longest), self.padding)
+                for place, row in enumerate(rows):
+                    ids[place, : len(tokens[row])] = tokens[row]
+                inputs = torch.from_numpy(ids).to(self.scorer.device)
+                mask = torch.from_numpy(ids != self.padding).long().to(self.scorer.device)
+                output = forward({"input_ids": inputs, "attention_mask": mask}).float().cpu().numpy()
+                found |= dict(zip(rows, output, strict=True))
+        return np.stack([found[row] for row in range(len(texts))])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, nargs="?", help="Parquet file with a text column; not needed with --smoke")
+    parser.add_argument("--documents", type=int, default=300)
+    parser.add_argument("--layers", type=int, default=12, help="12 and a hidden size of 768 is BERT-base")
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--batch-tokens", type=int, default=16_384)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--smoke", action="store_true", help="a few made-up texts and a small model: seconds")
+    arguments = parser.parse_args()
+    logging.set_verbosity_error()  # the encoder alone leaves the head's weights unread, on purpose
+    logging.disable_progress_bar()
+    texts = read_texts(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder), texts, arguments.layers, arguments.hidden)
+        settings = EduScorerSettings(model=folder, device=arguments.device, batch_tokens=arguments.batch_tokens)
+        report(Passes(Path(folder), settings), texts, arguments)
+
+
+def read_texts(arguments: argparse.Namespace) -> list[str]:
+    if arguments.smoke:
+        arguments.layers, arguments.hidden, arguments.repeats = 2, 64, 3
+        dice = random.Random(0)
+        return [" ".join(dice.choice(SMOKE_WORDS) for _ in range(dice.randrange(5, 600))) for _ in range(40)]
+    if arguments.source is None:
+        raise SystemExit("give a Parquet file of documents, or --smoke")
+    table = pq.read_table(arguments.source, columns=["text"])["text"].drop_null().to_pylist()
+    step = max(1, len(table) // arguments.documents)
+    return table[::step][: arguments.documents]
+
+
+def report(passes: Passes, texts: list[str], arguments: argparse.Namespace) -> None:
+    """Check that the ways agree, time them in turn, and print a table."""
+    scores, vectors = passes.one_pass(texts)
+    tolerance = 1e-4 if arguments.device == "cpu" else 5e-2  # bfloat16 on a GPU
+    np.testing.assert_allclose(scores, passes.score(texts), atol=tolerance)
+    np.testing.assert_allclose(vectors, passes.embedding(texts), atol=tolerance)
+    ways: dict[str, Callable[[], object]] = {
+        "embedding": lambda: passes.embedding(texts),
+        "one pass": lambda: passes.one_pass(texts),
+        "two passes": lambda: (passes.embedding(texts), passes.score(texts)),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(arguments.repeats):
+        names = list(ways) if turn % 2 == 0 else list(reversed(ways))
+        for name in names:
+            started = time.perf_counter()
+            ways[name]()
+            seconds[name].append(time.perf_counter() - started)
+    alone = statistics.median(seconds["embedding"])
+    print(
+        f"{len(texts)} documents, {arguments.layers} layers of {arguments.hidden}, {arguments.device}, "
+        f"medians of {arguments.repeats}, threads {torch.get_num_threads()}\n\n"
+        "| | s | documents/s | to embedding |\n|---|---|---|---|"
+    )
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        print(f"| {name} | {median:.2f} | {len(texts) / median:.1f} | {median / alone:.3f} |")
+
+
+if __name__ == "__main__":
+    main()

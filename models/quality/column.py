@@ -1,0 +1,60 @@
+"""A score that the source already has, as a scorer: FineWeb-Edu's `score`, a language score, any number."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.quality.settings import ColumnScorerSettings
+
+
+class ColumnValueError(ValueError):
+    """A value of the column is no score; `position` is its place in the batch."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class ColumnScorer:
+    """Scores a document with a number that stands in one of its columns.
+
+    Parameters
+    ----------
+    settings
+        The column, and the score where it holds none.
+    """
+
+    def __init__(self, settings: ColumnScorerSettings) -> None:
+        self.settings = settings
+        self.column = settings.column
+
+    def score(self, values: Sequence[object]) -> NDArray[np.float32]:
+        """Return the column's values as scores, (n,).
+
+        Raises
+        ------
+        ColumnValueError
+            If a value is no number, or is null or not finite while `missing` is not set.
+        """
+        for position, value in enumerate(values):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | Decimal)):
+                raise ColumnValueError(
+                    f"the column {self.column!r} must hold numbers, its value is {value!r:.80}: "
+                    f"set the column of the scorer {self.settings.name!r} to a numeric one",
+                    position,
+                )
+        numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)  # type: ignore[arg-type]
+        with np.errstate(over="ignore"):
+            scores = numbers.astype(np.float32)
+        absent = ~np.isfinite(scores)
+        if absent.any():
+            if self.settings.missing is None:
+                raise ColumnValueError(
+                    f"the column {self.column!r} is null or not finite in {int(absent.sum()):,} of {len(values):,} "
+                    f"rows read together: set `missing` of the scorer {self.settings.name!r} to the score they get",
+                    int(np.flatnonzero(absent)[0]),
+                )
+            scores[absent] = self.settings.missing
+        return scores

@@ -1,0 +1,153 @@
+"""A transformers classifier with one regression output as a quality scorer, such as FineWeb-Edu's.
+
+FineWeb-Edu's (https://arxiv.org/abs/2406.17557) is snowflake-arctic-embed-m with a head on top, its encoder frozen
+while the head was trained (`train_edu_bert.py` of https://github.com/huggingface/cosmopedia). The last hidden state of
+its first token is therefore also that encoder's embedding, and one forward pass gives both.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
+
+from models.device import choose_device
+from models.embedding.unit import Encoded, unit_vectors
+from models.quality.settings import EduScorerSettings
+from models.tokens import first_tokens
+
+
+class ScoredVectors(NamedTuple):
+    """What one forward pass gives for a batch of documents."""
+
+    scores: NDArray[np.float32]  # (n,)
+    encoded: Encoded  # vectors (n, d): the first token's last hidden state, of unit norm
+
+
+class EduScorer:
+    """Scores a text with the one output of a sequence-classification model, as it is: FineWeb-Edu's runs from 0 to 5.
+
+    Parameters
+    ----------
+    settings
+        How much of a text is read, and how the model computes.
+    model_path
+        Folder of the model and its tokenizer. Weights are read from safetensors only, and no code of the model is run.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds no such model.
+    """
+
+    column = "text"
+
+    def __init__(self, settings: EduScorerSettings, model_path: str) -> None:
+        self.settings = settings
+        self.device = choose_device(settings.device)
+        self._lock = threading.Lock()  # one forward pass at a time
+        self._model = _load_model(model_path, _precision(settings, self.device)).to(self.device).eval()
+        self._first: Tensor | None = None
+        self._model.base_model.register_forward_hook(self._keep_first)
+        tokenizer = _load_tokenizer(model_path)
+        self._tokenizer = tokenizer.backend_tokenizer
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._padding = tokenizer.pad_token_id or 0
+        allowed = min(tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 512))
+        if settings.max_tokens is not None and settings.max_tokens > allowed:
+            raise ValueError(f"scorer {settings.name!r}: its model reads {allowed} tokens, set max_tokens to no more")
+        self.max_tokens = settings.max_tokens or allowed
+
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        return int(self._model.config.hidden_size)
+
+    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the model's output for each text, (n,)."""
+        return self.score_and_embed(texts).scores
+
+    def score_and_embed(self, texts: Sequence[str]) -> ScoredVectors:
+        """Return the model's output and the embedding of each text, from one forward pass."""
+        scores = np.zeros(len(texts), dtype=np.float32)
+        vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
+        with self._lock, torch.inference_mode():
+            tokens = first_tokens(self._tokenizer, texts, self.max_tokens)
+            for rows in token_batches([len(ids) for ids in tokens], self.settings.batch_tokens):
+                logits, first = self._forward([tokens[row] for row in rows])
+                scores[rows] = logits
+                vectors[rows] = first
+        return ScoredVectors(scores, unit_vectors(vectors))
+
+    def _forward(self, tokens: list[list[int]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the output (b,) and the first token's last hidden state (b, d) for token ids."""
+        lengths = torch.tensor([len(ids) for ids in tokens])
+        padded = torch.full((len(tokens), int(lengths.max())), self._padding)
+        for row, ids in enumerate(tokens):
+            padded[row, : len(ids)] = torch.tensor(ids)
+        mask = torch.arange(padded.shape[1])[None, :] < lengths[:, None]  # (b, longest)
+        output = self._model(input_ids=padded.to(self.device), attention_mask=mask.long().to(self.device))
+        first, self._first = self._first, None
+        assert first is not None  # noqa: S101 - the hook has run
+        return output.logits[:, 0].float().cpu().numpy(), first.float().cpu().numpy()
+
+    def _keep_first(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
+        self._first = output.last_hidden_state[:, 0]
+
+
+def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Yield the rows of each forward pass, longest first: as many as `budget` tokens hold once padded, at least one."""
+    rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    start = 0
+    while start < len(rows):
+        stop = start + max(1, budget // max(1, lengths[rows[start]]))
+        yield rows[start:stop]
+        start = stop
+
+
+def _precision(settings: EduScorerSettings, device: str) -> torch.dtype:
+    if settings.precision == "auto":
+        return torch.bfloat16 if device.startswith("cuda") else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[settings.precision]
+
+
+def _load_model(folder: str, precision: torch.dtype) -> Any:  # noqa: ANN401
+    if not any(Path(folder).glob("*.safetensors")):
+        raise ValueError(
+            f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as such"
+        )
+    try:
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            dtype=precision,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"cannot load {folder!r} as a sequence-classification model: {error}") from error
+    if missing := sorted(loading["missing_keys"]):
+        raise ValueError(f"the model {folder!r} has no weights for {missing[0]!r}: it is not a trained classifier")
+    if model.config.num_labels != 1:
+        raise ValueError(
+            f"the model {folder!r} has {model.config.num_labels} outputs, kind edu takes a regression with one"
+        )
+    return model
+
+
+def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"cannot load the tokenizer of {folder!r}: {error}") from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ValueError(f"the model {folder!r} has no tokenizer.json: save its fast tokenizer beside it")  # noqa: TRY004
+    return tokenizer

@@ -1,0 +1,106 @@
+"""Score and embed in one pass: the forward pass of a scorer of kind `edu` gives a document's score and its vector.
+
+Writes the same two files as the stages `score` and `embed`, under the same keys as they: a lost one is rebuilt alone,
+and a corpus that was scored before is not scored again.
+"""
+
+from contextlib import ExitStack
+
+import pyarrow.parquet as pq
+
+from models.quality.edu import EduScorer
+from models.quality.settings import EduScorerSettings, QualitySettings
+from models.settings import EmbeddingSettings
+from tasks import embed, score
+from tasks.embed import EmbeddingModel, EmbedJob
+from tasks.lake import StageFile, StageKey, Workspace, digest
+from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
+from tasks.score import ScoreJob
+from tasks.stage import StageJob, build_once, stage_task
+
+VERSION = 1
+BATCH_ROWS = 2_000
+
+
+class OnePassJob(StageJob):
+    """Score and embed one shard's documents."""
+
+    score: ScoreJob
+    embed: EmbedJob
+
+    def files(self) -> tuple[StageFile, StageFile] | None:
+        """Return the shard's scores and embeddings, or None if one of them is not current."""
+        scores, vectors = self.score.current(), self.embed.current()
+        return None if scores is None or vectors is None else (scores, vectors)
+
+    def current(self) -> StageFile | None:
+        """Return one reference to both files if they are current, else None."""
+        if (files := self.files()) is None:
+            return None
+        scores, vectors = files
+        return vectors.model_copy(
+            update={
+                "stage": self.key.stage,
+                "bytes": scores.bytes + vectors.bytes,
+                "fingerprint": self.key.fingerprint,
+            }
+        )
+
+
+def plan(
+    workspace: Workspace,
+    documents: StageFile,
+    models: list[QualityModel],
+    statistics: StageFile,
+    quality: QualitySettings,
+    embedding: EmbeddingSettings,
+) -> OnePassJob:
+    """Return the job that scores and embeds a shard; one of the models is of kind `edu`."""
+    [edu] = [model for model in models if isinstance(model.settings, EduScorerSettings)]
+    encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+    score_job = score.plan(workspace, documents, models, statistics, quality)
+    embed_job = embed.plan(workspace, documents, encoder, embedding)
+    key = StageKey(
+        stage="score_embed",
+        version=VERSION,
+        settings=digest([score_job.key.settings, embed_job.key.settings]),
+        inputs=digest([score_job.key.fingerprint, embed_job.key.fingerprint]),
+    )
+    return OnePassJob(workspace=str(workspace.root), name=documents.name, key=key, score=score_job, embed=embed_job)
+
+
+def score_and_embed(job: OnePassJob) -> StageFile:
+    """Write the scores and the vectors of a shard, whichever is not there, row by row beside its documents.
+
+    Raises
+    ------
+    BadShardError
+        As the stages `score` and `embed` do.
+    """
+    return build_once(job, lambda: _build(job))
+
+
+def _build(job: OnePassJob) -> None:
+    if job.embed.current() is not None:
+        score.score(job.score)
+        return
+    scorers = load_models(job.lake, job.score.models)
+    [name] = [model.settings.name for model in job.score.models if isinstance(model.settings, EduScorerSettings)]
+    edu = scorers.pop(name)
+    assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
+    with ExitStack() as files:
+        documents = files.enter_context(pq.ParquetFile(job.lake.resolve(job.score.documents)))
+        write_vectors = files.enter_context(embed.written_vectors(job.embed, edu.dimensions))
+        write_scores = None
+        columns = ["row", edu.column]
+        if job.score.current() is None:
+            write_scores = files.enter_context(score.written_scores(job.score, documents.schema_arrow))
+            columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
+        for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
+            found = edu.score_and_embed(batch[edu.column].to_pylist())
+            write_vectors(batch["row"], found.encoded)
+            if write_scores is not None:
+                write_scores(batch["row"], {name: found.scores, **batch_scores(scorers, batch, job.name)})
+
+
+one_pass_task = stage_task(score_and_embed)

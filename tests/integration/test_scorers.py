@@ -1,0 +1,106 @@
+"""The pipeline on the sample with every kind of scorer combined, and vectors from the same forward pass as a score."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from flows.curate import RunSummary, run_curate
+from flows.recipe import RecipeError, load_recipe
+from tasks.stage import BadShardError
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = {"ingest", "dedup", "fit", "score_embed", "select", "materialize", "report"}
+
+
+@pytest.fixture(scope="module")
+def folder(save_regression_bert: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = pq.read_table(ROOT / "data_samples" / "corpus", columns=["text"])["text"].drop_null().to_pylist()[:500]
+    return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", texts)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 300 rows of two files of the sample."""
+    corpus = tmp_path_factory.mktemp("corpus")
+    for path in sorted((ROOT / "data_samples" / "corpus").glob("*.parquet"))[:2]:
+        pq.write_table(pq.read_table(path).slice(0, 300), corpus / path.name)
+    return corpus
+
+
+@pytest.fixture
+def run(server: None, folder: Path, corpus: Path) -> Callable[..., RunSummary]:
+    def run(workspace: Path, *overrides: str) -> RunSummary:
+        labels = ROOT / "data_samples" / "labels.parquet"
+        scorers = (
+            f"{{kind: fasttext, labels: {{path: {labels}}}}}",
+            f"{{kind: edu, model: {folder}, device: cpu, weight: 2}}",
+            "{kind: column, name: language_quality, column: language_score, weight: 0.5, missing: 0}",
+        )
+        given = (
+            f"source.path={corpus}",
+            f"quality.scorers=[{', '.join(scorers)}]",
+            "embedding.model=from_quality",
+            *overrides,
+        )
+        recipe = ROOT / "deployments" / "recipes" / "sample.yaml"
+        return run_curate(load_recipe(recipe, given, str(workspace)))
+
+    return run
+
+
+def built(summary: RunSummary) -> dict[str, int]:
+    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
+
+
+def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
+    workspace = tmp_path / "workspace"
+    summary = run(workspace)
+    assert {stage.stage for stage in summary.stages} == STAGES
+    assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
+    shards = sorted(path.stem for path in (workspace / "documents").glob("*.parquet"))
+    for shard in shards:
+        documents, scores, vectors = (
+            pq.read_table(workspace / stage / f"{shard}.parquet") for stage in ("documents", "scores", "embeddings")
+        )
+        assert scores.column_names == ["row", "fasttext", "edu", "language_quality", "quality"]
+        assert scores["row"].equals(documents["row"])
+        assert vectors["row"].equals(documents["row"])
+        assert vectors["embedding"].type.list_size == 32
+        np.testing.assert_allclose(scores["language_quality"].to_numpy(), documents["language_score"].to_numpy(), 1e-6)
+    dataset = pq.read_table(workspace / "dataset" / "data")
+    assert {"fasttext", "edu", "language_quality", "quality"} <= set(dataset.column_names)
+
+    assert built(run(workspace)) == {}
+    assert built(run(workspace, "selection.lamb=0.9")) == {"select": 1, "materialize": 1, "report": 1}
+    run(workspace)
+    for stage in ("scores", "embeddings"):
+        lost = workspace / stage / f"{shards[0]}.parquet"
+        before = lost.read_bytes()
+        lost.unlink()
+        assert built(run(workspace)) == {"score_embed": 1}
+        assert lost.read_bytes() == before
+    assert built(run(workspace, "quality.combine=minimum"))["score_embed"] == len(shards)
+
+
+def test_a_column_that_no_file_has_ends_the_run_and_is_named(run, tmp_path):
+    with pytest.raises(BadShardError, match="no column 'grade' to take a score from"):
+        run(tmp_path / "workspace", "quality.scorers.2.column=grade")
+    with pytest.raises(RecipeError, match=r"quality\.scorers\.2\.column: 'grade' is not read"):
+        run(tmp_path / "workspace", "quality.scorers.2.column=grade", "source.extra_columns=[]")
+
+
+def test_when_no_file_can_be_scored_the_run_says_why(run, tmp_path, corpus):
+    """The statistics were fitted on a sample that held scores; the files have since lost theirs."""
+    own = tmp_path / "corpus"
+    own.mkdir()
+    table = pq.read_table(next(iter(sorted(corpus.glob("*.parquet")))))
+    graded = table.append_column("grade", [list(range(table.num_rows))])
+    pq.write_table(graded, own / "a.parquet")
+    scorer = ("quality.scorers.2.column=grade", "quality.scorers.2.missing=null", f"source.path={own}")
+    run(tmp_path / "workspace", *scorer)
+    pq.write_table(table, own / "a.parquet")
+    with pytest.raises(BadShardError, match="no shard could be scored and embedded: a: no column 'grade'"):
+        run(tmp_path / "workspace", *scorer)

@@ -1,0 +1,233 @@
+"""A transformers classifier as a scorer: the model's own output and vector, for every text there is."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from models.quality.edu import EduScorer, token_batches
+from models.quality.scorer import load_scorer
+from models.quality.settings import EduScorerSettings
+
+WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
+DICE = random.Random(0)
+TEXTS = [" ".join(DICE.choice(WORDS) for _ in range(DICE.randrange(1, 90))) for _ in range(40)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny matrices: more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def folder(save_regression_bert, tmp_path_factory):
+    return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", TEXTS)
+
+
+def load(folder, **settings):
+    return EduScorer(EduScorerSettings(model=str(folder), device="cpu", **settings), str(folder))
+
+
+@pytest.fixture(scope="module")
+def scorer(folder):
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    """What transformers itself says: one text at a time, no padding."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+
+    def of(texts):
+        with torch.inference_mode():
+            inputs = [tokenizer(text, return_tensors="pt", truncation=True) for text in texts]
+            for one in inputs:
+                one.pop("token_type_ids", None)
+            return np.array([model(**one).logits.squeeze().item() for one in inputs], dtype=np.float32)
+
+    return of
+
+
+def test_the_score_is_the_model_s_output(scorer, reference):
+    scores = scorer.score(TEXTS)
+    assert scores.dtype == np.float32
+    assert scores.shape == (40,)
+    np.testing.assert_allclose(scores, reference(TEXTS), atol=2e-5)
+    assert len(np.unique(scores.round(4))) > 30
+
+
+@pytest.mark.parametrize("shift", [-10.0, 10.0])
+def test_a_score_may_leave_the_scale(folder, scorer, shift):
+    moved = load(folder)
+    moved._model.classifier.bias.data += shift
+    np.testing.assert_allclose(moved.score(TEXTS), scorer.score(TEXTS) + shift, atol=1e-4)
+
+
+def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+    from transformers import AutoTokenizer, BertForSequenceClassification
+
+    parts = tmp_path / "encoder"
+    BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(parts)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(parts)
+    model = SentenceTransformer(modules=[Transformer(str(parts)), Pooling(32, "cls"), Normalize()], device="cpu")
+    expected = model.encode(TEXTS, convert_to_numpy=True)
+    encoded = scorer.score_and_embed(TEXTS).encoded
+    assert encoded.vectors.shape == (40, scorer.dimensions) == expected.shape
+    np.testing.assert_allclose(encoded.vectors, expected, atol=2e-5)
+    np.testing.assert_allclose(np.linalg.norm(encoded.vectors, axis=1), 1.0, atol=1e-6)
+    assert not encoded.bad.any()
+
+
+def test_one_pass_gives_what_two_give(scorer):
+    both = scorer.score_and_embed(TEXTS)
+    assert both.scores.tobytes() == scorer.score(TEXTS).tobytes()
+    assert both.encoded.vectors.tobytes() == scorer.score_and_embed(TEXTS).encoded.vectors.tobytes()
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 70, 500, 10**6])
+def test_batches_do_not_matter_and_the_order_is_that_of_the_texts(folder, scorer, batch_tokens):
+    other = load(folder, batch_tokens=batch_tokens).score_and_embed(TEXTS)
+    np.testing.assert_allclose(other.scores, scorer.score(TEXTS), atol=2e-5)
+    np.testing.assert_allclose(other.encoded.vectors, scorer.score_and_embed(TEXTS).encoded.vectors, atol=2e-5)
+    shuffled = list(reversed(TEXTS))
+    np.testing.assert_allclose(scorer.score(shuffled), scorer.score(TEXTS)[::-1], atol=2e-5)
+
+
+def test_batches_hold_the_budget_once_padded():
+    lengths = [3, 512, 7, 7, 100, 2, 512, 1]
+    batches = list(token_batches(lengths, 1024))
+    assert sorted(row for rows in batches for row in rows) == list(range(8))
+    for rows in batches:
+        assert len(rows) * max(lengths[row] for row in rows) <= 1024
+    assert batches[0] == [1, 6]
+    assert [len(rows) for rows in token_batches([9, 9, 9], 5)] == [1, 1, 1]
+    assert list(token_batches([], 5)) == []
+
+
+def test_no_texts_no_scores(scorer):
+    found = scorer.score_and_embed([])
+    assert found.scores.shape == (0,)
+    assert found.encoded.vectors.shape == (0, 32)
+
+
+HOSTILE = {
+    "empty": "",
+    "spaces": " \n\t\u2028 ",
+    "nul": "piano\x00goal\x00",
+    "control": "\x01\x02\x7f",
+    "surrogate": "piano \ud800 goal",
+    "no known script": "\U00013000\U00013001 \U00010a00 \ue000\ue001",
+    "special tokens": "[CLS] [SEP] [PAD] piano",
+    "one word": "a" * 5_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_any_text_has_a_score_and_a_vector_and_leaves_the_others_alone(scorer, text):
+    found = scorer.score_and_embed([TEXTS[0], text, TEXTS[1]])
+    assert np.isfinite(found.scores).all()
+    assert not found.encoded.bad.any()
+    np.testing.assert_allclose(found.scores[[0, 2]], scorer.score(TEXTS[:2]), atol=2e-5)
+
+
+def test_a_lone_surrogate_is_read_as_a_question_mark(scorer):
+    assert scorer.score(["goal \udfff"]) == scorer.score(["goal ?"])
+
+
+@pytest.mark.parametrize("unit", ["piano goal ", "x", " "], ids=["words", "one word", "spaces"])
+def test_fifty_megabytes_score_as_what_the_model_reads_of_them(scorer, unit):
+    whole = unit * (50 * 2**20 // len(unit))
+    [score] = scorer.score([whole])
+    assert score == pytest.approx(scorer.score([whole[:20_000]])[0], abs=1e-6)
+
+
+def test_max_tokens_is_how_much_is_read(folder, scorer):
+    short = load(folder, max_tokens=5)
+    assert scorer.max_tokens == 64
+    text = "piano goal match and violin harmony"
+    assert short.score([text]) == pytest.approx(scorer.score(["piano goal match"]), abs=2e-5)
+    with pytest.raises(ValueError, match="its model reads 64 tokens, set max_tokens to no more"):
+        load(folder, max_tokens=65)
+
+
+def test_half_precision_is_near(folder, scorer):
+    half = load(folder, precision="bfloat16").score_and_embed(TEXTS)
+    assert half.scores.dtype == np.float32
+    assert np.corrcoef(half.scores, scorer.score(TEXTS))[0, 1] > 0.99
+    cosine = (half.encoded.vectors * scorer.score_and_embed(TEXTS).encoded.vectors).sum(axis=1)
+    assert cosine.min() > 0.99
+
+
+def test_equal_input_gives_equal_bytes(folder, scorer):
+    assert load(folder).score(TEXTS).tobytes() == scorer.score(TEXTS).tobytes()
+
+
+def test_the_registry_loads_the_scorer(folder, scorer):
+    loaded = load_scorer(EduScorerSettings(model=str(folder), device="cpu"), str(folder))
+    assert loaded.column == "text"
+    assert loaded.score(TEXTS[:1]) == scorer.score(TEXTS[:1])
+
+
+def copy(folder, target):
+    return shutil.copytree(folder, target / "copy")
+
+
+def test_pickled_weights_are_refused(folder, tmp_path):
+    pickled = copy(folder, tmp_path)
+    (pickled / "model.safetensors").rename(tmp_path / "away")
+    torch.save({}, pickled / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="no safetensors"):
+        load(pickled)
+
+
+def test_a_model_of_several_outputs_is_refused(save_regression_bert, tmp_path):
+    with pytest.raises(ValueError, match="has 3 outputs, kind edu takes a regression with one"):
+        load(save_regression_bert(tmp_path / "three", TEXTS, labels=3))
+
+
+def test_an_encoder_without_a_trained_head_is_refused(folder, tmp_path):
+    from transformers import BertForSequenceClassification
+
+    headless = copy(folder, tmp_path)
+    config = json.loads((headless / "config.json").read_text())
+    BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(headless)
+    (headless / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"no weights for 'classifier\.bias': it is not a trained classifier"):
+        load(headless)
+
+
+def test_code_that_comes_with_a_model_is_never_run(folder, tmp_path):
+    hostile, ran = copy(folder, tmp_path), tmp_path / "ran"
+    (hostile / "payload.py").write_text(f"open({str(ran)!r}, 'w')\nclass Model: ...\n")
+    config = json.loads((hostile / "config.json").read_text())
+    config |= {"model_type": "hostile", "auto_map": {"AutoModelForSequenceClassification": "payload.Model"}}
+    (hostile / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="cannot load"):
+        load(hostile)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated weights", "no tokenizer", "broken config"])
+def test_a_damaged_folder_is_an_error_that_names_it(folder, tmp_path, damage):
+    damaged = copy(folder, tmp_path)
+    if damage == "truncated weights":
+        weights = damaged / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+    elif damage == "no tokenizer":
+        (damaged / "tokenizer.json").unlink()
+    else:
+        (damaged / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=str(damaged)):
+        load(damaged)
