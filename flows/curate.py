@@ -15,6 +15,7 @@ from tasks import dedup, embed, fit, ingest, materialize, report, score, select
 from tasks.accounting import Counts, account, mean_terms
 from tasks.lake import StageFile, Workspace
 from tasks.quality_models import QualityModel, check_scorers, fitted_model, given_model
+from tasks.scoring import end_scoring_processes, useful_processes
 from tasks.source import SourceShard, discover
 from tasks.stage import BadShardError, StageJob
 
@@ -153,7 +154,10 @@ def curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunS
         forget_fitted(workspace, refit or [])
         documents = _ingest(run, shards, settings)
         duplicates = _dedup(run, documents, settings)
-        scored = _score_and_embed(run, documents, settings)
+        try:
+            scored = _score_and_embed(run, documents, settings)
+        finally:
+            end_scoring_processes()
         masks = _select(run, scored, duplicates, settings)
         return _publish(run, shards, scored, masks, settings)
 
@@ -221,9 +225,10 @@ def _score_and_embed(
         encoder = embed.fitted_model(run.one("fit", fit.fit_encoder_task, job))
     else:
         encoder = embed.given_model(settings.embedding)
+    processes = useful_processes(sum(file.rows for file in documents), settings.engine.score_processes)
     jobs = [
         (
-            score.plan(run.workspace, file, models, statistics, settings.quality),
+            score.plan(run.workspace, file, models, statistics, settings.quality, processes),
             embed.plan(run.workspace, file, encoder, settings.embedding),
         )
         for file in documents

@@ -11,6 +11,7 @@ from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
 from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.quality_models import QualityModel, load_models
+from tasks.scoring import FORKED_KINDS, ScoreStream, score_file
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
 
 VERSION = 1
@@ -25,6 +26,7 @@ class ScoreJob(ShardJob):
     models: list[QualityModel]
     statistics: dict[str, tuple[float, float]]
     settings: QualitySettings
+    processes: int = 1  # no part of the key: the scores are the same
 
 
 def plan(
@@ -33,8 +35,13 @@ def plan(
     models: list[QualityModel],
     statistics: StageFile,
     settings: QualitySettings,
+    processes: int = 1,
 ) -> ScoreJob:
-    """Return the job that scores a shard; `statistics` refers to what `fit_statistics_of_scores` kept."""
+    """Return the job that scores a shard; `statistics` refers to what `fit_statistics_of_scores` kept.
+
+    With two `processes` or more, fastText scores in as many processes of its own; they stay until
+    `tasks.scoring.end_scoring_processes`.
+    """
     key = StageKey(
         stage="score",
         version=VERSION,
@@ -49,6 +56,7 @@ def plan(
         models=models,
         statistics=statistics.details["statistics"],
         settings=settings,
+        processes=processes,
     )
 
 
@@ -64,21 +72,31 @@ def score(job: ScoreJob) -> StageFile:
 
 
 def _build(job: ScoreJob) -> None:
-    scorers = load_models(job.lake, job.models)
+    forked = [model for model in job.models if job.processes > 1 and model.settings.kind in FORKED_KINDS]
+    scorers = load_models(job.lake, [model for model in job.models if model not in forked])
+    names = [model.settings.name for model in job.models]
     weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
-    schema = scores_schema(list(scorers))
+    schema = scores_schema(names)
+    path = job.lake.resolve(job.documents)
     with (
-        pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
+        pq.ParquetFile(path) as documents,
         written_parquet(job.output, schema, job.key) as writer,
     ):
-        if taken := set(scorers).intersection(name.lower() for name in documents.schema_arrow.names):
+        if taken := set(names).intersection(name.lower() for name in documents.schema_arrow.names):
             raise BadShardError(
                 f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
                 "rename it in quality.scorers, or leave the column out of source.extra_columns"
             )
-        for batch in documents.iter_batches(BATCH_ROWS, columns=["row", "text"]):
-            texts = batch["text"].to_pylist()
-            scores = {name: scorer.score(texts) for name, scorer in scorers.items()}
+        elsewhere = None
+        if forked:
+            blocks = score_file(job.lake, forked, path, job.processes)
+            elsewhere = ScoreStream([model.settings.name for model in forked], blocks)
+        columns = ["row", "text"] if scorers else ["row"]
+        for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
+            scored = {} if elsewhere is None else elsewhere.take(batch.num_rows)
+            texts = batch["text"].to_pylist() if scorers else []
+            scored |= {name: scorer.score(texts) for name, scorer in scorers.items()}
+            scores = {name: scored[name] for name in names}
             quality = combine_scores(scores, weights, job.statistics, job.settings.combine)
             if not np.isfinite(quality).all():
                 row = int(np.flatnonzero(~np.isfinite(quality))[0])

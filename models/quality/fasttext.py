@@ -11,9 +11,11 @@ from typing import Any
 
 import fasttext
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from models.quality.fasttext_training import train_in_new_process
+from models.quality.lines import fasttext_lines
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings
 
 LABEL_PREFIX = "__label__"
@@ -52,13 +54,15 @@ class FastTextScorer:
                 f"the fastText model has no label {settings.positive_label!r}, set positive_label to one of {labels}"
             )
 
-    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the probability of the positive label for each text, (n,)."""
-        lines = [one_line(text, self.settings.max_chars, self.settings.lowercase) + "\n" for text in texts]
+    def score(self, texts: Sequence[str] | pa.Array) -> NDArray[np.float32]:
+        """Return the probability of the positive label for each text, (n,); an Arrow column is read as it is."""
+        column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
+        lines = fasttext_lines(column, self.settings.max_chars, self.settings.lowercase)
         every_label, any_probability = -1, 0.0
         labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
+        positive = self.settings.positive_label
         scores = [
-            dict(zip(names, values, strict=True)).get(self.settings.positive_label, 0.0)
+            values[names.index(positive)] if positive in names else 0.0
             for names, values in zip(labels, probabilities, strict=True)
         ]
         return np.clip(np.asarray(scores, dtype=np.float32), 0.0, 1.0)  # fastText's softmax reaches 1.00001
