@@ -5,13 +5,14 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from models.quality.combine import combine_scores
 from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
 from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.quality_models import QualityModel, load_models
-from tasks.scoring import FORKED_KINDS, ScoreStream, score_file
+from tasks.scoring import FORKED_KINDS, score_file
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
 
 VERSION = 1
@@ -75,6 +76,7 @@ def _build(job: ScoreJob) -> None:
     forked = [model for model in job.models if job.processes > 1 and model.settings.kind in FORKED_KINDS]
     scorers = load_models(job.lake, [model for model in job.models if model not in forked])
     names = [model.settings.name for model in job.models]
+    reads_arrow = {model.settings.name for model in job.models if model.settings.kind in FORKED_KINDS}
     weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
     schema = scores_schema(names)
     path = job.lake.resolve(job.documents)
@@ -87,21 +89,26 @@ def _build(job: ScoreJob) -> None:
                 f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
                 "rename it in quality.scorers, or leave the column out of source.extra_columns"
             )
-        elsewhere = None
-        if forked:
-            blocks = score_file(job.lake, forked, path, job.processes)
-            elsewhere = ScoreStream([model.settings.name for model in forked], blocks)
-        columns = ["row", "text"] if scorers else ["row"]
-        for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
-            scored = {} if elsewhere is None else elsewhere.take(batch.num_rows)
-            texts = batch["text"].to_pylist() if scorers else []
-            scored |= {name: scorer.score(texts) for name, scorer in scorers.items()}
+        known = dict(zip((model.settings.name for model in forked), _score_elsewhere(job, forked), strict=True))
+        start = 0
+        for batch in documents.iter_batches(BATCH_ROWS, columns=["row", "text"] if scorers else ["row"]):
+            scored = {name: column[start : start + batch.num_rows] for name, column in known.items()}
+            for name, scorer in scorers.items():
+                scored[name] = scorer.score(batch["text"] if name in reads_arrow else batch["text"].to_pylist())
+            start += batch.num_rows
             scores = {name: scored[name] for name in names}
             quality = combine_scores(scores, weights, job.statistics, job.settings.combine)
             if not np.isfinite(quality).all():
                 row = int(np.flatnonzero(~np.isfinite(quality))[0])
                 raise BadShardError(f"{job.name}: quality of row {batch['row'][row]} is not finite")
             writer.write(pa.record_batch([batch["row"], *scores.values(), quality], schema=schema))
+
+
+def _score_elsewhere(job: ScoreJob, forked: list[QualityModel]) -> NDArray[np.float32]:
+    """Return the scores of the models that score in processes of their own, (models, rows)."""
+    if not forked:
+        return np.empty((0, job.documents.rows), dtype=np.float32)
+    return score_file(job.lake, forked, job.lake.resolve(job.documents), job.processes)
 
 
 score_task = stage_task(score)

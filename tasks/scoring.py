@@ -7,15 +7,15 @@ that is tried again, with new workers.
 
 import atexit
 import json
-import math
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from itertools import pairwise
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,12 +27,16 @@ from numpy.typing import NDArray
 
 from tasks.lake import Workspace
 from tasks.quality_models import QualityModel
+from tasks.scoring_worker import STEP_ROWS
 
 FORKED_KINDS = frozenset({"fasttext"})
 """Scorers that read an Arrow column, compute on one thread and hold nothing that a fork breaks, such as a GPU."""
 
 ROWS_WORTH_PROCESSES = 20_000
 """Below this, starting the workers takes about as long as what they would save."""
+
+WORTH_SHARING_ROWS = 2_000
+"""Rows left in a row group that another worker may take half of."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -52,6 +56,12 @@ class ScoringError(RuntimeError):
     """A scorer failed."""
 
 
+def useful_processes(rows: int, wanted: int | None) -> int:
+    """Return how many processes to score `rows` documents with; None wants every core that may be used."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores
+
+
 class Part(NamedTuple):
     """Rows [start, stop) of one row group."""
 
@@ -60,23 +70,54 @@ class Part(NamedTuple):
     stop: int
 
 
-def useful_processes(rows: int, wanted: int | None) -> int:
-    """Return how many processes to score `rows` documents with; None wants every core that may be used."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores
+class Shares:
+    """Who scores which rows of a file.
+
+    A worker goes through a row group of its own, a step at a time. One that finds no more of them takes half of what is
+    left of another's, for it can only reach a row by decoding all before it.
+
+    Parameters
+    ----------
+    row_groups
+        Rows of every row group.
+    """
+
+    def __init__(self, row_groups: Sequence[int]) -> None:
+        self._untouched = deque(Part(index, 0, rows) for index, rows in enumerate(row_groups) if rows)
+        self._left: dict[int, Part] = {}
+        self._lock = threading.Lock()
+
+    def next(self, worker: int) -> Part | None:
+        """Return the rows that a worker scores next, or None once there are none for it."""
+        with self._lock:
+            left = self._left.get(worker)
+            if left is None or left.start == left.stop:
+                left = self._untouched.popleft() if self._untouched else self._half_of_another()
+                if left is None:
+                    return None
+            step = Part(left.row_group, left.start, min(left.start + STEP_ROWS, left.stop))
+            self._left[worker] = left._replace(start=step.stop)
+            return step
+
+    def _half_of_another(self) -> Part | None:
+        worker, largest = max(self._left.items(), key=lambda item: item[1].stop - item[1].start, default=(0, None))
+        if largest is None or largest.stop - largest.start < WORTH_SHARING_ROWS:
+            return None
+        steps = (largest.stop - largest.start) // (2 * STEP_ROWS)
+        middle = largest.start + steps * STEP_ROWS
+        self._left[worker] = largest._replace(stop=middle)
+        return largest._replace(start=middle)
 
 
-def parts_of(path: Path, processes: int) -> list[Part]:
-    """Return the row groups of a file, cut where they are too few to keep all processes busy."""
-    with pq.ParquetFile(path) as file:
-        groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
-    largest = max(1, math.ceil(sum(groups) / (2 * processes)))
-    return [
-        Part(index, int(start), int(stop))
-        for index, rows in enumerate(groups)
-        for edges in [np.linspace(0, rows, math.ceil(rows / largest) + 1).astype(int)]
-        for start, stop in pairwise(edges)
-    ]
+class _Job(NamedTuple):
+    """One file on its way through the workers."""
+
+    run: int
+    path: Path
+    shares: Shares
+    first_rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    ended: threading.Event
 
 
 class ScoringProcesses:
@@ -113,6 +154,7 @@ class ScoringProcesses:
         for _, theirs in pairs:
             theirs.close()
         self._idle: SimpleQueue[Connection] = SimpleQueue()
+        self._runs = count()
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="scoring")
         try:
             for connection in self._connections:
@@ -127,8 +169,8 @@ class ScoringProcesses:
         """The number of workers."""
         return len(self._connections)
 
-    def score(self, path: Path) -> Iterator[NDArray[np.float32]]:
-        """Yield the scores of the `text` column of a Parquet file in order, (scorers, rows) at a time.
+    def score(self, path: Path) -> NDArray[np.float32]:
+        """Return the scores of the `text` column of a Parquet file, (scorers, rows).
 
         Raises
         ------
@@ -137,39 +179,53 @@ class ScoringProcesses:
         OSError
             If the file cannot be read, or the processes ended (`ScoringProcessError`).
         """
-        pending: list[Future[NDArray[np.float32]]] = []
+        with pq.ParquetFile(path) as file:
+            rows = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
+        scores = np.empty((self.scorers, sum(rows)), dtype=np.float32)
+        job = _Job(next(self._runs), path, Shares(rows), np.cumsum([0, *rows]), scores, threading.Event())
+        pending: list[Future[None]] = []
         try:
-            pending = [self._threads.submit(self._ask, path, part) for part in parts_of(path, self.processes)]
+            pending = [self._threads.submit(self._ask, job, worker) for worker in range(self.processes)]
             for future in pending:
-                yield future.result()
+                future.result()
         except ScoringError:
             raise
         except (CancelledError, RuntimeError) as error:  # how a closed executor answers
             raise ScoringProcessError("the scoring processes were closed") from error
         finally:
-            for future in pending:
-                future.cancel()
+            job.ended.set()
+            wait(pending)
+        return scores
 
-    def _ask(self, path: Path, part: Part) -> NDArray[np.float32]:
+    def _ask(self, job: "_Job", worker: int) -> None:
         connection = self._idle.get()
         try:
-            try:
-                connection.send_bytes(json.dumps({"path": str(path), **part._asdict()}).encode())
-            except OSError as error:
-                raise self._ended() from error
-            self._answer(connection)
-            try:
-                return np.frombuffer(connection.recv_bytes(), np.float32).reshape(self.scorers, -1)
-            except (EOFError, OSError) as error:
-                raise self._ended() from error
+            while not job.ended.is_set() and (part := job.shares.next(worker)) is not None:
+                self._request(connection, json.dumps({"run": job.run, "path": str(job.path), **part._asdict()}))
+                answer = self._received(connection)
+                place = slice(job.first_rows[part.row_group] + part.start, job.first_rows[part.row_group] + part.stop)
+                job.scores[:, place] = np.frombuffer(answer, np.float32).reshape(self.scorers, -1)
+        except BaseException:
+            job.ended.set()
+            raise
         finally:
             self._idle.put(connection)
 
-    def _answer(self, connection: Connection) -> None:
+    def _request(self, connection: Connection, request: str) -> None:
         try:
-            answer = json.loads(connection.recv_bytes())
+            connection.send_bytes(request.encode())
+        except OSError as error:
+            raise self._ended() from error
+        self._answer(connection)
+
+    def _received(self, connection: Connection) -> bytes:
+        try:
+            return connection.recv_bytes()
         except (EOFError, OSError) as error:
             raise self._ended() from error
+
+    def _answer(self, connection: Connection) -> None:
+        answer = json.loads(self._received(connection))
         if answer.get("errno") is not None:
             raise OSError(answer["errno"], answer["error"])
         if answer:
@@ -192,42 +248,12 @@ class ScoringProcesses:
             connection.close()
 
 
-class ScoreStream:
-    """The columns that workers fill, read a few rows at a time.
-
-    Parameters
-    ----------
-    names
-        Name of every scorer, in the order of `blocks`.
-    blocks
-        Consecutive scores, (scorers, rows) each.
-    """
-
-    def __init__(self, names: list[str], blocks: Iterator[NDArray[np.float32]]) -> None:
-        self._names = names
-        self._blocks = blocks
-        self._block = np.empty((len(names), 0), dtype=np.float32)
-
-    def take(self, rows: int) -> dict[str, NDArray[np.float32]]:
-        """Return the next rows of every column, (rows,)."""
-        pieces = [self._block[:, :0]]
-        while rows > 0:
-            if self._block.shape[1] == 0:
-                self._block = next(self._blocks)
-            pieces.append(self._block[:, :rows])
-            self._block = self._block[:, rows:]
-            rows -= pieces[-1].shape[1]
-        return dict(zip(self._names, np.concatenate(pieces, axis=1), strict=True))
-
-
 _running: dict[str, ScoringProcesses] = {}
 _lock = threading.Lock()
 
 
-def score_file(
-    workspace: Workspace, models: list[QualityModel], path: Path, processes: int
-) -> Iterator[NDArray[np.float32]]:
-    """Yield the scores of a Parquet file's `text` column, (models, rows) at a time, from workers kept for the next.
+def score_file(workspace: Workspace, models: list[QualityModel], path: Path, processes: int) -> NDArray[np.float32]:
+    """Return the scores of a Parquet file's `text` column, (models, rows), by workers kept for the next file.
 
     Raises
     ------
@@ -243,12 +269,12 @@ def score_file(
             _running[name] = ScoringProcesses(placed, processes)
         running = _running[name]
     try:
-        yield from running.score(path)
+        return running.score(path)
     except ScoringProcessError:
         with _lock:
             if _running.get(name) is running:
                 del _running[name]
-                running.close()
+        running.close()
         raise
 
 

@@ -10,50 +10,65 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from models.quality.scorer import Scorer, load_scorer
 from tasks.quality_models import QualityModel
 
-BATCH_ROWS = 1_000
+STEP_ROWS = 500
+"""Rows in a batch: requests begin at a multiple of it."""
 
 
-def score_rows(scorers: list[Scorer], path: str, row_group: int, start: int, stop: int) -> NDArray[np.float32]:
-    """Return the scores of the rows [start, stop) of a row group, (scorers, stop - start)."""
-    scores = np.empty((len(scorers), stop - start), dtype=np.float32)
-    row = 0
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=[row_group], columns=["text"], use_threads=False):
-            texts = batch["text"].slice(max(start - row, 0), max(stop - max(row, start), 0))
-            if len(texts):
-                done = max(row, start) - start
-                for index, scorer in enumerate(scorers):
-                    scores[index, done : done + len(texts)] = scorer.score(texts)
-            row += batch.num_rows
+class RowReader:
+    """Reads the `text` column of a row group step by step, and goes on where the last request ended."""
+
+    def __init__(self) -> None:
+        self._place: tuple[int, int, int] | None = None  # run, row group, next row
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+
+    def read(self, run: int, path: str, row_group: int, start: int, stop: int) -> Iterator[pa.Array]:
+        """Yield the rows [start, stop) of a row group; `run` numbers the file that lay at `path` at that time."""
+        row = start
+        if self._place != (run, row_group, start):
+            self._batches = _batches(path, row_group)
+            row = 0
+        self._place = None
+        for batch in self._batches:
+            first, row = row, row + batch.num_rows
+            if row > start:
+                yield batch["text"].slice(max(start - first, 0), stop - max(start, first))
             if row >= stop:
                 break
-    return scores
+        self._place = (run, row_group, row)
+
+
+def _batches(path: str, row_group: int) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(STEP_ROWS, row_groups=[row_group], columns=["text"], use_threads=False)
 
 
 def _work(connection: Connection, scorers: list[Scorer]) -> None:
-    """Answer requests until the other end is closed: JSON, and after `{}` the scores as bytes."""
+    """Answer requests until the other end is closed: JSON, and after `{}` the scores, (scorers, rows), as bytes."""
+    reader = RowReader()
     while True:
         try:
             request = json.loads(connection.recv_bytes())
         except EOFError:
             return
         try:
-            scores = score_rows(scorers, **request)
+            texts = list(reader.read(**request))
+            scores = np.concatenate([[scorer.score(batch) for scorer in scorers] for batch in texts], axis=1)
         except Exception as error:  # noqa: BLE001 - told to the process that asked
             connection.send_bytes(_describe(error))
         else:
             connection.send_bytes(b"{}")
-            connection.send_bytes(scores.tobytes())
+            connection.send_bytes(scores.astype(np.float32).tobytes())
 
 
 def _describe(error: BaseException) -> bytes:

@@ -15,14 +15,14 @@ from tasks import score
 from tasks.quality_models import QualityModel, load_models
 from tasks.scoring import (
     ROWS_WORTH_PROCESSES,
+    STEP_ROWS,
     Part,
-    ScoreStream,
     ScoringError,
-    ScoringProcesses,
     ScoringProcessError,
+    ScoringProcesses,
+    Shares,
     _running,
     end_scoring_processes,
-    parts_of,
     score_file,
     useful_processes,
 )
@@ -56,30 +56,47 @@ def written(path: Path, texts: list[str], row_group_size: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("row_group_size", [7, 1000, 5000])
+@pytest.mark.parametrize("row_group_size", [70, 1000, 5000])
 def test_scores_and_order_are_those_of_one_process(built, placed, processes, tmp_path, row_group_size):
     rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(["orbit", "flour", "whale", "\n", "</s>"], 9)) + f" {row}" for row in range(3000)]
+    texts = [" ".join(rng.choice(["orbit", "flour", "whale", "\n", "</s>"], 9)) + f" {row}" for row in range(5000)]
     path = written(tmp_path / "in.parquet", texts, row_group_size)
     expected = load_models(built.workspace, [placed])["space"].score(texts)
-    found = np.concatenate(list(processes.score(path)), axis=1)
+    found = processes.score(path)
     assert found.dtype == np.float32
     assert np.array_equal(found, expected[None])
 
 
 def test_a_file_without_rows(processes, tmp_path):
-    assert list(processes.score(written(tmp_path / "in.parquet", [], 10))) == []
+    assert processes.score(written(tmp_path / "in.parquet", [], 10)).shape == (1, 0)
 
 
-def test_parts_cover_every_row_once_in_order(tmp_path):
-    for rows, size in ((0, 5), (1, 5), (10, 100), (103, 10), (103, 60)):
-        path = written(tmp_path / "in.parquet", ["x"] * rows, size)
-        for count in (1, 2, 3):
-            parts = parts_of(path, count)
-            assert sum(part.stop - part.start for part in parts) == rows
-            assert parts == sorted(parts)
-            assert all(part.stop - part.start <= max(1, -(-rows // (2 * count))) for part in parts)
-    assert parts_of(written(tmp_path / "in.parquet", ["x"] * 8, 2), 2) == [Part(i, 0, 2) for i in range(4)]
+@pytest.mark.parametrize("row_groups", [[], [1], [10_003], [700, 0, 9_000, 2], [4_000] * 4])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_shares_cover_every_row_once(row_groups, workers):
+    shares, seen, active, turn = Shares(row_groups), [], list(range(workers)), 0
+    while active:
+        turn += 1
+        worker = active[turn % 7 % len(active)]  # some are faster
+        part = shares.next(worker)
+        if part is None:
+            active.remove(worker)
+        else:
+            assert part.start % STEP_ROWS == 0
+            seen.append(part)
+    rows = [(part.row_group, row) for part in seen for row in range(part.start, part.stop)]
+    assert sorted(rows) == [(group, row) for group, count in enumerate(row_groups) for row in range(count)]
+
+
+def test_a_worker_without_a_row_group_takes_half_of_another_s():
+    shares = Shares([10_000])
+    assert shares.next(0) == Part(0, 0, 500)
+    assert shares.next(1) == Part(0, 5_000, 5_500)
+    assert shares.next(0) == Part(0, 500, 1_000)
+    assert Shares([1_900]).next(0) is not None
+    few = Shares([1_900])
+    few.next(0)
+    assert few.next(1) is None
 
 
 def test_stage_writes_the_same_bytes_with_any_number_of_processes(copied: Any) -> None:
@@ -98,17 +115,9 @@ def copied_key(copied: Any, documents: Any) -> Any:
     return score.plan(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality).key
 
 
-def test_a_stream_is_read_across_blocks():
-    blocks = iter([np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(10, 14, dtype=np.float32).reshape(2, 2)])
-    stream = ScoreStream(["a", "b"], blocks)
-    assert stream.take(2)["a"].tolist() == [0, 1]
-    assert stream.take(0)["b"].tolist() == []
-    assert {name: column.tolist() for name, column in stream.take(3).items()} == {"a": [2, 10, 11], "b": [5, 12, 13]}
-
-
 def test_a_file_that_is_not_there_is_the_same_error_as_without_processes(processes, tmp_path):
     with pytest.raises(FileNotFoundError):
-        list(processes.score(tmp_path / "none.parquet"))
+        processes.score(tmp_path / "none.parquet")
 
 
 def test_a_broken_page_is_an_error_and_the_workers_go_on(processes, tmp_path):
@@ -119,9 +128,9 @@ def test_a_broken_page_is_an_error_and_the_workers_go_on(processes, tmp_path):
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(content)
     with pytest.raises((ScoringError, OSError)) as raised:
-        list(processes.score(broken))
+        processes.score(broken)
     assert not is_transient(raised.value)
-    assert sum(block.shape[1] for block in processes.score(path)) == 2000
+    assert processes.score(path).shape == (1, 2000)
 
 
 def test_a_model_that_cannot_be_loaded_is_named(placed):
@@ -138,18 +147,17 @@ def children(process: int) -> list[int]:
 
 def test_a_killed_worker_is_tried_again_with_new_ones(built, tmp_path):
     path = written(tmp_path / "in.parquet", ["orbit"] * 5000, 500)
-    whole = [block for block in score_file(built.workspace, built.models, path, 2)]
+    whole = score_file(built.workspace, built.models, path, 2)
     [running] = _running.values()
     workers = children(running.server.pid)
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
     with pytest.raises(ScoringProcessError, match=r"short of memory, lower engine\.score_processes") as raised:
-        list(score_file(built.workspace, built.models, path, 2))
+        score_file(built.workspace, built.models, path, 2)
     assert is_transient(raised.value)
     assert running.server.returncode is not None
     assert not Path(f"/proc/{workers[1]}").exists()
-    again = list(score_file(built.workspace, built.models, path, 2))
-    assert np.array_equal(np.concatenate(whole, axis=1), np.concatenate(again, axis=1))
+    assert np.array_equal(whole, score_file(built.workspace, built.models, path, 2))
 
 
 def test_the_end_leaves_no_process(placed):
