@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from models.quality.combine import fit_statistics
 from models.quality.settings import FastTextScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
+from tasks.labels import read_labels
 from tasks.lake import (
     StageFile,
     StageKey,
@@ -131,14 +132,12 @@ def _build_classifier(job: FitClassifierJob) -> None:
     labels = job.scorer.labels
     if labels is None:
         raise ValueError(f"scorer {job.scorer.name!r} has no labels")
-    table = pq.read_table(labels.path, columns=[labels.text_column, labels.score_column]).drop_null()
-    positive = [score >= labels.threshold for score in table[labels.score_column].to_pylist()]
-    texts = table[labels.text_column].to_pylist()
-    model = train_fasttext(texts, positive, job.scorer.training, lowercase=job.scorer.lowercase)
+    read = read_labels(labels)
+    model = train_fasttext(read.texts, read.positive.tolist(), job.scorer.training, lowercase=job.scorer.lowercase)
     path = job.manifest_path.with_suffix(".bin")
     with written_file(path) as partial:
         model.save_model(str(partial))
-    write_manifest(job.manifest_path, job.key, [path], {"rows": len(texts), "positive": sum(positive)})
+    write_manifest(job.manifest_path, job.key, [path], {"rows": len(read.texts), "positive": int(read.positive.sum())})
 
 
 class FitStatisticsJob(FitJob):

@@ -92,23 +92,46 @@ def train_fasttext(
     if len(set(positive)) < 2:
         raise ValueError("every label falls on the same side of the threshold: set labels.threshold between the scores")
     with tempfile.TemporaryDirectory() as folder:
-        examples = Path(folder) / "examples.txt"
-        with examples.open("w", encoding="utf-8") as stream:
-            for text, is_positive in zip(texts, positive, strict=True):
-                line = one_line(text, None, lowercase).replace(LABEL_PREFIX, " ")
-                stream.write(f"{POSITIVE if is_positive else NEGATIVE} {line}\n")
-        model = Path(folder) / "model.bin"
-        train_in_new_process(
-            str(examples),
-            str(model),
-            {
-                "epoch": settings.epochs,
-                "lr": settings.learning_rate,
-                "dim": settings.dimensions,
-                "wordNgrams": settings.word_ngrams,
-                "bucket": settings.buckets,
-                "minCount": 2,
+        lines = [
+            f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, None, lowercase).replace(LABEL_PREFIX, ' ')}\n"
+            for text, is_positive in zip(texts, positive, strict=True)
+        ]
+        examples, model = Path(folder) / "examples.txt", Path(folder) / "model.bin"
+        if settings.autotune_seconds is None:
+            options = _training_options(settings)
+        else:
+            validation = Path(folder) / "validation.txt"
+            validating, lines = _validation_part(lines, settings.seed)
+            _write_lines(validation, validating)
+            options = {
+                "autotuneValidationFile": str(validation),
+                "autotuneDuration": settings.autotune_seconds,
                 "seed": settings.seed,
-            },
-        )
+            }
+        _write_lines(examples, lines)
+        train_in_new_process(str(examples), str(model), options)
         return fasttext.load_model(str(model))
+
+
+def _training_options(settings: FastTextTrainingSettings) -> dict[str, float | int | str]:
+    return {
+        "epoch": settings.epochs,
+        "lr": settings.learning_rate,
+        "dim": settings.dimensions,
+        "wordNgrams": settings.word_ngrams,
+        "bucket": settings.buckets,
+        "minCount": 2,
+        "seed": settings.seed,
+    }
+
+
+def _validation_part(lines: list[str], seed: int) -> tuple[list[str], list[str]]:
+    """Return a fifth of the examples and the rest, each in a random order."""
+    order = np.random.default_rng(seed).permutation(len(lines))
+    fifth = max(1, len(lines) // 5)
+    return [lines[index] for index in order[:fifth]], [lines[index] for index in order[fifth:]]
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(lines)
