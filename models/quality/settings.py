@@ -39,7 +39,7 @@ class FastTextTrainingSettings(Settings):
     seed: int = Field(0, ge=0, description="Seed of the training.")
     autotune_seconds: int | None = Field(
         None,
-        ge=10,
+        ge=1,
         description="Seconds in which fastText searches for the settings above itself, on a fifth of the labels; "
         "the model then depends on the machine's speed.",
     )
