@@ -215,17 +215,17 @@ def _score_and_embed(
 ) -> list[tuple[StageFile, StageFile, StageFile]]:
     """Return the documents, scores and embeddings of every shard that has all three."""
     models = _quality_models(run, settings)
+    processes = useful_processes(sum(file.rows for file in documents), settings.engine.score_processes)
     statistics = run.one(
         "fit",
         fit.fit_statistics_task,
-        fit.plan_statistics(run.workspace, documents, models, settings.quality),
+        fit.plan_statistics(run.workspace, documents, models, settings.quality, processes),
     )
     if settings.embedding.model == "static":
         job = fit.plan_encoder(run.workspace, documents, settings.embedding)
         encoder = embed.fitted_model(run.one("fit", fit.fit_encoder_task, job))
     else:
         encoder = embed.given_model(settings.embedding)
-    processes = useful_processes(sum(file.rows for file in documents), settings.engine.score_processes)
     jobs = [
         (
             score.plan(run.workspace, file, models, statistics, settings.quality, processes),

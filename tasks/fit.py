@@ -32,6 +32,7 @@ from tasks.lake import (
     written_folder,
 )
 from tasks.quality_models import QualityModel, load_models
+from tasks.scoring import forked_models, score_texts
 from tasks.stage import StageJob, build_once, stage_task
 
 VERSION = 1
@@ -145,10 +146,15 @@ class FitStatisticsJob(FitJob):
 
     models: list[QualityModel]
     settings: QualitySettings
+    processes: int = 1  # as in the score stage: no part of the key
 
 
 def plan_statistics(
-    workspace: Workspace, documents: list[StageFile], models: list[QualityModel], settings: QualitySettings
+    workspace: Workspace,
+    documents: list[StageFile],
+    models: list[QualityModel],
+    settings: QualitySettings,
+    processes: int = 1,
 ) -> FitStatisticsJob:
     """Return the job that measures the scores' statistics over a sample of the corpus."""
     key = StageKey(
@@ -164,6 +170,7 @@ def plan_statistics(
         documents=documents,
         models=models,
         settings=settings,
+        processes=processes,
     )
 
 
@@ -175,7 +182,13 @@ def fit_statistics_of_scores(job: FitStatisticsJob) -> StageFile:
 def _build_statistics(job: FitStatisticsJob) -> None:
     documents = job.fitting_documents()
     texts = list(sampled_texts(job.lake, documents, job.settings.statistics_documents)())
-    scores = {name: scorer.score(texts) for name, scorer in load_models(job.lake, job.models).items()}
+    forked = forked_models(job.models, job.processes)
+    scores = dict(
+        zip([model.settings.name for model in forked], score_texts(job.lake, forked, texts, job.processes), strict=True)
+    )
+    here = load_models(job.lake, [model for model in job.models if model not in forked])
+    scores |= {name: scorer.score(texts) for name, scorer in here.items()}
+    scores = {model.settings.name: scores[model.settings.name] for model in job.models}
     details = {"rows": len(texts), "statistics": fit_statistics(scores)}
     write_manifest(job.manifest_path, job.key, [], details, fitted_on=documents)
 

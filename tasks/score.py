@@ -12,7 +12,7 @@ from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
 from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.quality_models import QualityModel, load_models
-from tasks.scoring import FORKED_KINDS, score_file
+from tasks.scoring import FORKED_KINDS, forked_models, score_file
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
 
 VERSION = 1
@@ -73,7 +73,7 @@ def score(job: ScoreJob) -> StageFile:
 
 
 def _build(job: ScoreJob) -> None:
-    forked = [model for model in job.models if job.processes > 1 and model.settings.kind in FORKED_KINDS]
+    forked = forked_models(job.models, job.processes)
     scorers = load_models(job.lake, [model for model in job.models if model not in forked])
     names = [model.settings.name for model in job.models]
     reads_arrow = {model.settings.name for model in job.models if model.settings.kind in FORKED_KINDS}

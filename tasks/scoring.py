@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -60,6 +62,11 @@ def useful_processes(rows: int, wanted: int | None) -> int:
     """Return how many processes to score `rows` documents with; None wants every core that may be used."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores
+
+
+def forked_models(models: Sequence[QualityModel], processes: int) -> list[QualityModel]:
+    """Return the models that score in processes of their own: none if there is only one process."""
+    return [model for model in models if processes > 1 and model.settings.kind in FORKED_KINDS]
 
 
 class Part(NamedTuple):
@@ -276,6 +283,18 @@ def score_file(workspace: Workspace, models: list[QualityModel], path: Path, pro
                 del _running[name]
         running.close()
         raise
+
+
+def score_texts(
+    workspace: Workspace, models: list[QualityModel], texts: list[str], processes: int
+) -> NDArray[np.float32]:
+    """Return the scores of texts, (models, n), by way of a file that the workers of `score_file` read."""
+    if not models:
+        return np.empty((0, len(texts)), dtype=np.float32)
+    with tempfile.TemporaryDirectory(dir=workspace.root, prefix=".texts", suffix=".partial") as folder:
+        path = Path(folder) / "texts.parquet"
+        pq.write_table(pa.table({"text": pa.array(texts, pa.large_string())}), path, row_group_size=STEP_ROWS)
+        return score_file(workspace, models, path, processes)
 
 
 def end_scoring_processes() -> None:

@@ -56,7 +56,7 @@ def test_a_trained_model_teaches_the_next_and_scores_in_a_recipe(tmp_path, run_s
     again = command("--input", str(LABELS), "--output", str(pupil), *taught, *small)
     assert "model already there, from the same labels and settings" in again.stdout
     workspace = tmp_path / "workspace"
-    summary = run_sample(workspace, "quality.scorers=[{name: pupil, kind: fasttext, model: %s}]" % pupil)
+    summary = run_sample(workspace, f"quality.scorers=[{{name: pupil, kind: fasttext, model: {pupil}}}]")
     assert summary.status == "done"
     scores = pq.read_table(next((workspace / "scores").rglob("*.parquet")))
     assert np.isfinite(scores["pupil"].to_numpy()).all()

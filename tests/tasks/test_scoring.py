@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import score
+from tasks import fit, score
 from tasks.quality_models import QualityModel, load_models
 from tasks.scoring import (
     ROWS_WORTH_PROCESSES,
@@ -139,6 +139,16 @@ def test_a_model_that_cannot_be_loaded_is_named(placed):
         ScoringProcesses([wrong], 2)
     with pytest.raises(ScoringError, match=r"none\.bin cannot be opened"):
         ScoringProcesses([placed.model_copy(update={"path": "none.bin"})], 2)
+
+
+def test_statistics_do_not_depend_on_the_processes(copied: Any) -> None:
+    def fitted(processes: int) -> dict[str, Any]:
+        job = fit.plan_statistics(copied.workspace, copied.documents, copied.models, copied.recipe.quality, processes)
+        job.forget()
+        return fit.fit_statistics_of_scores(job).details
+
+    assert fitted(2) == fitted(1)
+    assert not list(copied.workspace.root.glob(".texts*"))
 
 
 def children(process: int) -> list[int]:
