@@ -9,8 +9,9 @@ writes, or another model with the label `__label__1`. Medians of `--repeats`; wh
 
 `rate`: the raw rate is `multilinePredict` on lines that lie ready in memory, in one process alone; "raw, all cores" is
 that in as many processes at once, which is what the machine gives. The stage reads the documents and writes the scores.
-`peer` runs datatrove's Parquet reader, fastText filter and Parquet writer in the interpreter that is named. It writes
-the documents with their labels, the stage a row number and a score.
+`peer` runs datatrove's Parquet reader, fastText filter and Parquet writer in the interpreter that is named. It
+writes the documents, the stage a row number and a score. Its labels are not saved: their order in a document is that of
+their probabilities, and its writer takes but one order.
 `memory` is the peak of the proportional set size, summed over the stage's process and all below it.
 """
 
@@ -68,7 +69,8 @@ if __name__ == "__main__":
     LocalPipelineExecutor(
         pipeline=[
             ParquetReader(documents),
-            FastTextClassifierFilter(model, keep_labels=[("1", 0.0)], newline_replacement=" "),
+            FastTextClassifierFilter(model, keep_labels=[("1", 0.0)], newline_replacement=" ",
+                                     save_labels_in_metadata=False),
             ParquetWriter(output),
         ],
         tasks=int(files), workers=int(cores), logging_dir=output + "-logs",

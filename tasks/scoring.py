@@ -40,12 +40,16 @@ ROWS_WORTH_PROCESSES = 20_000
 WORTH_SHARING_ROWS = 2_000
 """Rows left in a row group that another worker may take half of."""
 
-ONE_THREAD = {
+ENVIRONMENT = {
+    # numpy and Arrow start no thread: a fork must copy all of a process.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # jemalloc inside Arrow
+    # A batch's memory is kept for the next, where glibc would give it back and be handed empty pages again.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(2**28),
+    "MALLOC_TRIM_THRESHOLD_": str(2**28),
 }
-"""Environment in which numpy and Arrow start no thread, for a fork must copy all of a process."""
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -154,7 +158,7 @@ class ScoringProcesses:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=sockets,
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
             start_new_session=True,  # an interrupt from the terminal is ours to handle
         )
         self._connections = [Connection(ours.detach()) for ours, _ in pairs]

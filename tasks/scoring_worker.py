@@ -49,7 +49,7 @@ class RowReader:
 
 
 def _batches(path: str, row_group: int) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:  # one column of a local file: nothing to join
         yield from file.iter_batches(STEP_ROWS, row_groups=[row_group], columns=["text"], use_threads=False)
 
 
