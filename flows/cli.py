@@ -242,9 +242,9 @@ def train_quality(
 
     for name, value in ENVIRONMENT_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if (teacher is None) != (teacher_model is None):
-        _fail("--teacher KIND and --teacher-model MODEL go together", as_json, WRONG_USAGE)
-    scorer = {"name": "teacher", "kind": teacher, "model": teacher_model}
+    if teacher is None and teacher_model is not None:
+        _fail("--teacher-model needs --teacher KIND, the kind of scorer that the model is for", as_json, WRONG_USAGE)
+    scorer = {"name": "teacher", "kind": teacher} | ({} if teacher_model is None else {"model": teacher_model})
     try:
         settings = TrainQualitySettings.model_validate(
             {
