@@ -16,6 +16,7 @@ from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, scor
 from tasks.accounting import Counts, account, mean_terms
 from tasks.lake import StageFile, Workspace
 from tasks.quality_models import QualityModel, check_scorers, fitted_model, given_model
+from tasks.scoring import end_scoring_processes, useful_processes
 from tasks.source import SourceShard, discover
 from tasks.stage import BadShardError, StageJob
 
@@ -154,7 +155,10 @@ def curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunS
         forget_fitted(workspace, refit or [])
         documents = _ingest(run, shards, settings)
         duplicates = _dedup(run, documents, settings)
-        scored = _score_and_embed(run, documents, settings)
+        try:
+            scored = _score_and_embed(run, documents, settings)
+        finally:
+            end_scoring_processes()
         masks = _select(run, scored, duplicates, settings)
         return _publish(run, shards, scored, masks, settings)
 
@@ -212,15 +216,16 @@ def _score_and_embed(
 ) -> list[tuple[StageFile, StageFile, StageFile]]:
     """Return the documents, scores and embeddings of every shard that has all three."""
     models = _quality_models(run, settings)
+    processes = useful_processes(sum(file.rows for file in documents), settings.engine.score_processes)
     statistics = run.one(
         "fit",
         fit.fit_statistics_task,
-        fit.plan_statistics(run.workspace, documents, models, settings.quality),
+        fit.plan_statistics(run.workspace, documents, models, settings.quality, processes),
     )
     if settings.embedding.model == FROM_QUALITY:
         scored = _in_one_pass(run, documents, models, statistics, settings)
     else:
-        scored = _in_two_passes(run, documents, models, statistics, settings)
+        scored = _in_two_passes(run, documents, models, statistics, settings, processes)
     if not scored:
         raise BadShardError("no shard could be scored and embedded: " + "; ".join(run.quarantined.values()))
     return scored
@@ -251,6 +256,7 @@ def _in_two_passes(
     models: list[QualityModel],
     statistics: StageFile,
     settings: PipelineSettings,
+    processes: int,
 ) -> list[tuple[StageFile, StageFile, StageFile]]:
     if settings.embedding.model == "static":
         job = fit.plan_encoder(run.workspace, documents, settings.embedding)
@@ -259,7 +265,7 @@ def _in_two_passes(
         encoder = embed.given_model(settings.embedding)
     jobs = [
         (
-            score.plan(run.workspace, file, models, statistics, settings.quality),
+            score.plan(run.workspace, file, models, statistics, settings.quality, processes),
             embed.plan(run.workspace, file, encoder, settings.embedding),
         )
         for file in documents

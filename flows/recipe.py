@@ -56,6 +56,20 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None
         raise RecipeError("\n".join(explain(problem) for problem in error.errors())) from error
 
 
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return `section.key=value` overrides as nested sections, the values read as YAML.
+
+    Raises
+    ------
+    RecipeError
+        If one is not of that form.
+    """
+    content: dict[str, Any] = {}
+    for override in overrides:
+        _apply(content, override)
+    return content
+
+
 def _apply(content: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
@@ -89,12 +103,12 @@ def _index(target: list[Any], part: str, key: str) -> int:
     return int(part)
 
 
-def explain(problem: Mapping[str, Any]) -> str:
-    """Return one line on a validation error: the key, what was given, what is allowed."""
+def explain(problem: Mapping[str, Any], settings: type[BaseModel] = PipelineSettings) -> str:
+    """Return one line on a validation error of `settings`: the key, what was given, what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
     if problem["type"] == "extra_forbidden":
-        allowed = _allowed_keys(location[:-1])
+        allowed = _allowed_keys(location[:-1], settings)
         close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         return f"{key}: unknown setting; {hint}allowed: {', '.join(allowed)}"
@@ -116,8 +130,7 @@ def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
     return f"{key}.kind: input should be one of {kinds}, received {given['kind']!r}"
 
 
-def _allowed_keys(location: Sequence[int | str]) -> list[str]:
-    model: type[BaseModel] = PipelineSettings
+def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
     branches: list[type[BaseModel]] = []
     for part in location:
         if chosen := KIND.match(str(part)):

@@ -125,6 +125,9 @@ class EngineSettings(Settings):
 
     kind: Literal["local"] = Field("local", description="Threads of this process.")
     workers: int = Field(2, ge=1, le=64, description="Tasks that run at the same time.")
+    score_processes: int | None = Field(
+        None, ge=1, description="Processes that score with fastText; null: one per core. 1 scores in the task itself."
+    )
 
 
 class PipelineSettings(Settings):

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from models.quality.combine import fit_statistics
 from models.quality.settings import FastTextScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
+from tasks.labels import read_labels
 from tasks.lake import (
     StageFile,
     StageKey,
@@ -32,6 +33,7 @@ from tasks.lake import (
     written_folder,
 )
 from tasks.quality_models import QualityModel, columns_read, load_models, score_columns
+from tasks.scoring import forked_models, score_texts
 from tasks.stage import StageJob, build_once, stage_task
 
 VERSION = 1
@@ -143,14 +145,12 @@ def _build_classifier(job: FitClassifierJob) -> None:
     labels = job.scorer.labels
     if labels is None:
         raise ValueError(f"scorer {job.scorer.name!r} has no labels")
-    table = pq.read_table(labels.path, columns=[labels.text_column, labels.score_column]).drop_null()
-    positive = [score >= labels.threshold for score in table[labels.score_column].to_pylist()]
-    texts = table[labels.text_column].to_pylist()
-    model = train_fasttext(texts, positive, job.scorer.training, lowercase=job.scorer.lowercase)
+    read = read_labels(labels)
+    model = train_fasttext(read.texts, read.positive.tolist(), job.scorer.training, lowercase=job.scorer.lowercase)
     path = job.manifest_path.with_suffix(".bin")
     with written_file(path) as partial:
         model.save_model(str(partial))
-    write_manifest(job.manifest_path, job.key, [path], {"rows": len(texts), "positive": sum(positive)})
+    write_manifest(job.manifest_path, job.key, [path], {"rows": len(read.texts), "positive": int(read.positive.sum())})
 
 
 class FitStatisticsJob(FitJob):
@@ -158,10 +158,15 @@ class FitStatisticsJob(FitJob):
 
     models: list[QualityModel]
     settings: QualitySettings
+    processes: int = 1  # as in the score stage: no part of the key
 
 
 def plan_statistics(
-    workspace: Workspace, documents: list[StageFile], models: list[QualityModel], settings: QualitySettings
+    workspace: Workspace,
+    documents: list[StageFile],
+    models: list[QualityModel],
+    settings: QualitySettings,
+    processes: int = 1,
 ) -> FitStatisticsJob:
     """Return the job that measures the scores' statistics over a sample of the corpus."""
     key = StageKey(
@@ -177,6 +182,7 @@ def plan_statistics(
         documents=documents,
         models=models,
         settings=settings,
+        processes=processes,
     )
 
 
@@ -187,18 +193,25 @@ def fit_statistics_of_scores(job: FitStatisticsJob) -> StageFile:
 
 def _build_statistics(job: FitStatisticsJob) -> None:
     documents = job.fitting_documents()
-    scorers = load_models(job.lake, job.models)
+    forked = forked_models(job.models, job.processes)
+    scorers = load_models(job.lake, [model for model in job.models if model not in forked])
     sample: dict[str, list[Any]] = defaultdict(list)
     places: list[tuple[str, int]] = []  # shard and row
     limit = job.settings.statistics_documents
     for shard, batch in sampled_documents(
-        job.lake, documents, limit, lambda schema, shard: columns_read(scorers.values(), schema, shard)
+        job.lake,
+        documents,
+        limit,
+        lambda schema, shard: columns_read(scorers.values(), schema, shard, with_text=bool(forked)),
     ):
         for column, values in batch.to_pydict().items():
             sample[column] += values
         places += [(shard, row) for row in batch["row"].to_pylist()]
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    details = {"rows": len(places), "statistics": fit_statistics(scores)}
+    elsewhere = score_texts(job.lake, forked, sample["text"], job.processes)
+    scores |= zip((model.settings.name for model in forked), elsewhere, strict=True)
+    in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
+    details = {"rows": len(places), "statistics": fit_statistics(in_order)}
     write_manifest(job.manifest_path, job.key, [], details, fitted_on=documents)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
@@ -18,10 +17,10 @@ from models.quality.settings import (
     ColumnScorerSettings,
     EduScorerSettings,
     FastTextScorerSettings,
-    LabelSettings,
     ScorerSettings,
 )
 from tasks.hub import model_folder
+from tasks.labels import LabelsError, check_labels
 from tasks.lake import StageFile, Workspace, digest, file_digest
 from tasks.stage import BadShardError
 
@@ -64,7 +63,10 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
             if not scorer.model.startswith(HUB) and not Path(scorer.model).is_file():
                 raise QualityModelError(f"{where}.model: {scorer.model!r} does not exist")
         elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
-            _check_labels(scorer.labels, where)
+            try:
+                check_labels(scorer.labels)
+            except LabelsError as error:
+                raise QualityModelError(f"{where}.labels: {error}") from error
 
 
 def _check_folder(model: str, where: str) -> None:
@@ -73,16 +75,6 @@ def _check_folder(model: str, where: str) -> None:
         for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
             if not any(folder.glob(pattern)):
                 raise QualityModelError(f"{where}.model: the folder {model!r} has no {pattern}")
-
-
-def _check_labels(labels: LabelSettings, where: str) -> None:
-    try:
-        names = pq.read_schema(labels.path).names
-    except (OSError, pa.ArrowInvalid) as error:
-        raise QualityModelError(f"{where}.labels.path: {labels.path!r} cannot be read as Parquet: {error}") from error
-    for setting, column in (("text_column", labels.text_column), ("score_column", labels.score_column)):
-        if column not in names:
-            raise QualityModelError(f"{where}.labels.{setting}: no column {column!r}, set it to one of {names}")
 
 
 def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> QualityModel:
@@ -140,15 +132,15 @@ def _load(path: str, model: QualityModel) -> Scorer:
     return load_scorer(model.settings, path)
 
 
-def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str) -> list[str]:
-    """Return the columns of a shard's documents that scoring it reads: `row`, and every scorer's.
+def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *, with_text: bool = False) -> list[str]:
+    """Return the columns of a shard's documents that scoring it reads: `row`, every scorer's, and `text` if asked.
 
     Raises
     ------
     BadShardError
         If the shard lacks one.
     """
-    wanted = {scorer.column for scorer in scorers}
+    wanted = {scorer.column for scorer in scorers} | ({"text"} if with_text else set())
     if missing := sorted(wanted.difference(documents.names)):
         raise BadShardError(
             f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
@@ -178,4 +170,12 @@ def score_columns(
 
 def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: str) -> dict[str, NDArray[np.float32]]:
     """Return every scorer's scores (n,) of a batch of a shard's documents; see `score_columns`."""
-    return score_columns(scorers, batch.to_pydict(), lambda position: f"{shard}, row {batch['row'][position]}")
+    reads_arrow = {name: scorer for name, scorer in scorers.items() if scorer.reads_arrow}
+    others = {name: scorer for name, scorer in scorers.items() if name not in reads_arrow}
+    lists = {name: batch[name].to_pylist() for name in {scorer.column for scorer in others.values()}}
+    arrays = {scorer.column: batch[scorer.column] for scorer in reads_arrow.values()}
+
+    def place(position: int) -> str:
+        return f"{shard}, row {batch['row'][position]}"
+
+    return score_columns(reads_arrow, arrays, place) | score_columns(others, lists, place)

@@ -14,6 +14,7 @@ from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
 from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
+from tasks.scoring import forked_models, score_file
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
 
 VERSION = 1
@@ -28,6 +29,7 @@ class ScoreJob(ShardJob):
     models: list[QualityModel]
     statistics: dict[str, tuple[float, float]]
     settings: QualitySettings
+    processes: int = 1  # no part of the key: the scores are the same
 
 
 def plan(
@@ -36,8 +38,13 @@ def plan(
     models: list[QualityModel],
     statistics: StageFile,
     settings: QualitySettings,
+    processes: int = 1,
 ) -> ScoreJob:
-    """Return the job that scores a shard; `statistics` refers to what `fit_statistics_of_scores` kept."""
+    """Return the job that scores a shard; `statistics` refers to what `fit_statistics_of_scores` kept.
+
+    With two `processes` or more, fastText scores in as many processes of its own; they stay until
+    `tasks.scoring.end_scoring_processes`.
+    """
     key = StageKey(
         stage="score",
         version=VERSION,
@@ -52,6 +59,7 @@ def plan(
         models=models,
         statistics=statistics.details["statistics"],
         settings=settings,
+        processes=processes,
     )
 
 
@@ -67,14 +75,20 @@ def score(job: ScoreJob) -> StageFile:
 
 
 def _build(job: ScoreJob) -> None:
-    scorers = load_models(job.lake, job.models)
+    forked = forked_models(job.models, job.processes)
+    scorers = load_models(job.lake, [model for model in job.models if model not in forked])
     with (
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
         written_scores(job, documents.schema_arrow) as write,
     ):
         columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
+        elsewhere = dict(zip((model.settings.name for model in forked), _score_elsewhere(job, forked), strict=True))
+        start = 0
         for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
-            write(batch["row"], batch_scores(scorers, batch, job.name))
+            stop = start + batch.num_rows
+            scores = {name: column[start:stop] for name, column in elsewhere.items()}
+            write(batch["row"], scores | batch_scores(scorers, batch, job.name))
+            start = stop
 
 
 @contextmanager
@@ -105,6 +119,13 @@ def written_scores(
             writer.write(pa.record_batch([rows, *(scores[name] for name in weights), quality], schema=schema))
 
         yield write
+
+
+def _score_elsewhere(job: ScoreJob, forked: list[QualityModel]) -> NDArray[np.float32]:
+    """Return the scores of the models that score in processes of their own, (models, rows)."""
+    if not forked:
+        return np.empty((0, job.documents.rows), dtype=np.float32)
+    return score_file(job.lake, forked, job.lake.resolve(job.documents), job.processes)
 
 
 score_task = stage_task(score)

@@ -26,6 +26,8 @@ class ColumnScorer:
         The column, and the score where it holds none.
     """
 
+    reads_arrow = False
+
     def __init__(self, settings: ColumnScorerSettings) -> None:
         self.settings = settings
         self.column = settings.column

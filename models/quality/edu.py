@@ -47,6 +47,7 @@ class EduScorer:
     """
 
     column = "text"
+    reads_arrow = False
 
     def __init__(self, settings: EduScorerSettings, model_path: str) -> None:
         self.settings = settings

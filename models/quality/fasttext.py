@@ -11,10 +11,12 @@ from typing import Any
 
 import fasttext
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from models.quality.fasttext_format import check_fasttext_file
 from models.quality.fasttext_training import train_in_new_process
+from models.quality.lines import fasttext_lines
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings
 
 LABEL_PREFIX = "__label__"
@@ -46,6 +48,7 @@ class FastTextScorer:
     """
 
     column = "text"
+    reads_arrow = True
 
     def __init__(self, settings: FastTextScorerSettings, model_path: str) -> None:
         self.settings = settings
@@ -58,14 +61,22 @@ class FastTextScorer:
                 f"set positive_label to one of {labels}"
             )
 
-    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the probability of the positive label for each text, (n,); 0 where the model returns no label."""
-        reads = (self.settings.max_chars, self.settings.lowercase, self.settings.max_words)
-        lines = [f"{one_line(text, *reads)}\n".encode("utf-8", "replace") for text in texts]  # lone surrogates as "?"
+    def score(self, texts: Sequence[str] | pa.Array) -> NDArray[np.float32]:
+        """Return the probability of the positive label for each text, (n,); 0 where the model returns no label.
+
+        An Arrow column is read as it is; in a sequence, lone surrogates are read as "?".
+        """
+        if not isinstance(texts, pa.Array):
+            texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
+            texts = texts.cast(pa.large_string())
+        lines = fasttext_lines(texts, self.settings.max_chars, self.settings.lowercase)
+        if (words := self.settings.max_words) is not None:
+            lines = [b" ".join(line.split(None, words)[:words]) + b"\n" for line in lines]
         every_label, any_probability = -1, 0.0
         labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
+        positive = self.settings.positive_label
         scores = [
-            dict(zip(names, values, strict=True)).get(self.settings.positive_label, 0.0)
+            values[names.index(positive)] if positive in names else 0.0
             for names, values in zip(labels, probabilities, strict=True)
         ]
         return np.clip(np.asarray(scores, dtype=np.float32), 0.0, 1.0)  # fastText's softmax reaches 1.00001
@@ -95,23 +106,46 @@ def train_fasttext(
     if len(set(positive)) < 2:
         raise ValueError("every label falls on the same side of the threshold: set labels.threshold between the scores")
     with tempfile.TemporaryDirectory() as folder:
-        examples = Path(folder) / "examples.txt"
-        with examples.open("w", encoding="utf-8") as stream:
-            for text, is_positive in zip(texts, positive, strict=True):
-                line = one_line(text, None, lowercase).replace(LABEL_PREFIX, " ")
-                stream.write(f"{POSITIVE if is_positive else NEGATIVE} {line}\n")
-        model = Path(folder) / "model.bin"
-        train_in_new_process(
-            str(examples),
-            str(model),
-            {
-                "epoch": settings.epochs,
-                "lr": settings.learning_rate,
-                "dim": settings.dimensions,
-                "wordNgrams": settings.word_ngrams,
-                "bucket": settings.buckets,
-                "minCount": 2,
+        lines = [
+            f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, None, lowercase).replace(LABEL_PREFIX, ' ')}\n"
+            for text, is_positive in zip(texts, positive, strict=True)
+        ]
+        examples, model = Path(folder) / "examples.txt", Path(folder) / "model.bin"
+        if settings.autotune_seconds is None:
+            options = _training_options(settings)
+        else:
+            validation = Path(folder) / "validation.txt"
+            validating, lines = _validation_part(lines, settings.seed)
+            _write_lines(validation, validating)
+            options = {
+                "autotuneValidationFile": str(validation),
+                "autotuneDuration": settings.autotune_seconds,
                 "seed": settings.seed,
-            },
-        )
+            }
+        _write_lines(examples, lines)
+        train_in_new_process(str(examples), str(model), options)
         return fasttext.load_model(str(model))
+
+
+def _training_options(settings: FastTextTrainingSettings) -> dict[str, float | int | str]:
+    return {
+        "epoch": settings.epochs,
+        "lr": settings.learning_rate,
+        "dim": settings.dimensions,
+        "wordNgrams": settings.word_ngrams,
+        "bucket": settings.buckets,
+        "minCount": 2,
+        "seed": settings.seed,
+    }
+
+
+def _validation_part(lines: list[str], seed: int) -> tuple[list[str], list[str]]:
+    """Return a fifth of the examples and the rest, each in a random order."""
+    order = np.random.default_rng(seed).permutation(len(lines))
+    fifth = max(1, len(lines) // 5)
+    return [lines[index] for index in order[:fifth]], [lines[index] for index in order[fifth:]]
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(lines)

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 FRESH_MEMORY = {"MALLOC_PERTURB_": "255"}  # glibc fills every block with the complement of this byte, 0
 
@@ -17,7 +18,7 @@ class FastTextTrainingError(RuntimeError):
     """The training process failed."""
 
 
-def train_in_new_process(examples: str, model: str, options: dict[str, float | int]) -> None:
+def train_in_new_process(examples: str, model: str, options: Mapping[str, float | int | str]) -> None:
     """Train a supervised model on a file of examples, one per line, and save it.
 
     Parameters
@@ -34,7 +35,7 @@ def train_in_new_process(examples: str, model: str, options: dict[str, float | i
     FastTextTrainingError
         With what the process printed, if it fails.
     """
-    command = [sys.executable, "-m", __name__, examples, model, json.dumps(options)]
+    command = [sys.executable, "-m", __name__, examples, model, json.dumps(dict(options))]
     finished = subprocess.run(  # noqa: S603 - this interpreter, this module
         command, env={**os.environ, **FRESH_MEMORY}, capture_output=True, text=True, check=False
     )

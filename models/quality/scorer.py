@@ -18,6 +18,9 @@ class Scorer(Protocol):
     column: str
     """The column of the documents that it reads."""
 
+    reads_arrow: bool
+    """Whether `score` also takes the column as an Arrow array."""
+
     def score(self, values: Sequence[Any], /) -> NDArray[np.float32]:
         """Return one score per value of the column, (n,); higher is better."""
 

@@ -16,10 +16,16 @@ RESERVED_NAMES = frozenset(
 class LabelSettings(Settings):
     """Labelled documents that a quality classifier is trained on."""
 
-    path: str = Field(min_length=1, description="Parquet file with a text and a 0-5 score column.")
+    path: str = Field(min_length=1, description="Parquet file with texts, and a score or a label for each.")
     text_column: str = Field("text", min_length=1, description="Column that holds the text.")
     score_column: str = Field("score", min_length=1, description="Column that holds the score.")
     threshold: float = Field(3.0, allow_inf_nan=False, description="Scores from here on make a positive example.")
+    label_column: str | None = Field(
+        None, min_length=1, description="Column of labels (text, integer or boolean) to read in place of scores."
+    )
+    positive: str | None = Field(
+        None, min_length=1, description="Label of a positive example; null where labels are booleans, or 0 and 1."
+    )
 
 
 class FastTextTrainingSettings(Settings):
@@ -31,6 +37,12 @@ class FastTextTrainingSettings(Settings):
     word_ngrams: int = Field(2, ge=1, description="Longest word n-gram.")
     buckets: int = Field(200_000, ge=1, description="Hash buckets for n-grams.")
     seed: int = Field(0, ge=0, description="Seed of the training.")
+    autotune_seconds: int | None = Field(
+        None,
+        ge=1,
+        description="Seconds in which fastText searches for the settings above itself, on a fifth of the labels; "
+        "the model then depends on the machine's speed.",
+    )
 
 
 class ScorerBase(Settings):
@@ -119,6 +131,12 @@ def _kind(scorer: Any) -> str | None:  # noqa: ANN401
         return f"kind[{scorer.get('kind', 'fasttext')}]"
     return f"kind[{getattr(scorer, 'kind', '')}]" if isinstance(scorer, ScorerBase) else None
 
+
+ModelScorerSettings = Annotated[
+    Annotated[FastTextScorerSettings, Tag("kind[fasttext]")] | Annotated[EduScorerSettings, Tag("kind[edu]")],
+    Discriminator(_kind),
+]
+"""The settings of a scorer that reads the text."""
 
 ScorerSettings = Annotated[
     Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]

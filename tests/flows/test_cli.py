@@ -132,3 +132,36 @@ def test_version_and_help_start_at_once_without_the_heavy_packages(tmp_path):
     code = "import sys, flows.cli; print(sorted({'torch', 'prefect', 'duckdb', 'pyarrow'} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input", "none.parquet"], "the labels 'none.parquet' do not exist"),
+        (["--score-column", "grade"], "set score_column to one of ['text', 'score'"),
+        (["--held-out", "1.5"], "held_out: input should be less than 1, received 1.5"),
+        (["--set", "epoch=3"], "training.epoch: unknown setting; did you mean 'epochs'?"),
+        (["--set", "epochs"], "--set takes section.key=value, received 'epochs'"),
+        (["--autotune", "0"], "training.autotune_seconds: input should be greater than or equal to 1"),
+        (["--output", "model"], "the model's name must end in .bin"),
+        (["--teacher", "fasttext"], "teacher.scorer: a fasttext scorer needs either `model` or `labels`"),
+        (["--teacher-model", "x.bin"], "--teacher-model needs --teacher KIND"),
+        (["--teacher", "nosuch", "--teacher-model", "x.bin"], "teacher.scorer"),
+        (["--teacher", "fasttext", "--teacher-model", "none.bin"], "the model 'none.bin' does not exist"),
+    ],
+)
+def test_wrong_training_options_end_with_2(invoke, arguments, message, tmp_path):
+    start = ["train-quality", "--input", ROOT / "data_samples" / "labels.parquet", "--output", tmp_path / "m.bin"]
+    result = invoke(*start, *arguments, "--json")
+    assert result.exit_code == WRONG_USAGE
+    assert message in result.stderr
+    assert message in json.loads(result.stdout.splitlines()[-1])["error"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_of_one_class_fail_before_training_and_say_which_threshold(invoke, tmp_path):
+    labels = ROOT / "data_samples" / "labels.parquet"
+    result = invoke("train-quality", "--input", labels, "--output", tmp_path / "m.bin", "--threshold", "9")
+    assert result.exit_code == 1
+    assert "same side of the threshold: set threshold, now 9, between the scores" in result.stderr
+    assert not (tmp_path / "m.bin").exists()

@@ -1,0 +1,273 @@
+"""Train a quality classifier outside any workspace, and measure it on labels that it has not seen.
+
+`model.bin` gets two files beside it, `model.metrics.json` and `model.reliability.png`, and a manifest that says what it
+was made from: the same labels and settings are not trained again. Texts that are equal but for case and white space
+count once, so none is on both sides of the split.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from models.documents import content_hash
+from models.quality.evaluation import Evaluation, evaluate
+from models.quality.scorer import load_scorer
+from models.quality.settings import FastTextScorerSettings
+from models.quality.training_settings import TeacherSettings, TrainQualitySettings
+from tasks.labels import Labelled, LabelsError, check_labels, read_labels
+from tasks.lake import (
+    StageFile,
+    StageKey,
+    Workspace,
+    current_parquet,
+    digest,
+    file_digest,
+    is_whole,
+    manifest_reference,
+    read_manifest,
+    write_manifest,
+    written_file,
+    written_parquet,
+)
+from tasks.quality_models import QualityModel, given_model
+from tasks.stage import StageJob, build_once, stage_task
+
+VERSION = 1
+FEWEST_PER_CLASS = 10
+TEACHER_BATCH = 256
+TEACHER_SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("score", pa.float32())])
+LINE, EVEN = "#0072b2", "#9aa5b1"  # told apart by colour-blind readers too (Okabe and Ito)
+
+Progress = Callable[[str, int, int], None]
+"""Is told what is being done, and how many of how many documents are done; (0, 0) where that cannot be known."""
+
+
+class TrainedMetrics(BaseModel):
+    """What `model.metrics.json` holds."""
+
+    model: str
+    labels: int
+    dropped: dict[str, int]
+    train: int
+    train_positive: int
+    held_out: Evaluation
+
+
+class TrainQualityJob(StageJob):
+    """Train a classifier; `workspace` is the folder of the model, `name` its file."""
+
+    settings: TrainQualitySettings
+    teacher: QualityModel | None
+
+    @property
+    def model_path(self) -> Path:
+        """The model to write."""
+        return self.lake.root / self.name
+
+    def beside(self, suffix: str) -> Path:
+        """Return the file beside the model with another suffix."""
+        return self.model_path.with_suffix(suffix)
+
+    def current(self) -> StageFile | None:
+        """Return a reference to the model if it and its files are whole and of these settings, else None."""
+        path = self.beside(".manifest.json")
+        manifest = read_manifest(path)
+        if manifest is None or manifest.key != self.key or not is_whole(path, manifest):
+            return None
+        return manifest_reference(self.lake, path, self.name, manifest)
+
+
+def plan(output: Path, settings: TrainQualitySettings) -> TrainQualityJob:
+    """Return the job that trains a model, once it is clear that what the settings name is there.
+
+    Raises
+    ------
+    LabelsError
+        If the labels cannot be used, or the output cannot be a model's name.
+    QualityModelError
+        If there is no such teacher.
+    """
+    if output.suffix != ".bin":
+        raise LabelsError(f"the model's name must end in .bin, received {output.name!r}")
+    if output.is_dir():
+        raise LabelsError(f"{str(output)!r} is a folder: name a file in it, such as {str(output / 'model.bin')!r}")
+    check_labels(settings.labels, only_texts=settings.teacher is not None)
+    teacher = None if settings.teacher is None else given_model(settings.teacher.scorer)
+    key = StageKey(
+        stage="train_quality",
+        version=VERSION,
+        settings=digest(
+            [
+                settings.labels.model_dump(exclude={"path"}),
+                settings.model_dump(exclude={"labels", "teacher"}),
+                None if settings.teacher is None else settings.teacher.sample,
+            ]
+        ),
+        inputs=digest([file_digest(Path(settings.labels.path)), None if teacher is None else teacher.identity]),
+    )
+    return TrainQualityJob(
+        workspace=str(output.absolute().parent), name=output.name, key=key, settings=settings, teacher=teacher
+    )
+
+
+def train_quality(job: TrainQualityJob, progress: Progress | None = None) -> StageFile:
+    """Train, measure and write the model; `details` of the result are `TrainedMetrics`.
+
+    Raises
+    ------
+    LabelsError
+        If the labels are too few, or all of one class.
+    """
+    return build_once(job, lambda: _build(job, progress or (lambda _what, _done, _of: None)))
+
+
+def _build(job: TrainQualityJob, progress: Progress) -> None:
+    from models.quality.fasttext import FastTextScorer, train_fasttext
+
+    settings = job.settings
+    progress("reading the labels", 0, 0)
+    if settings.teacher is None or job.teacher is None:
+        labelled = read_labels(settings.labels)
+    else:
+        labelled = _taught(job, settings.teacher, job.teacher, progress)
+    rows = len(labelled.texts)
+    unique(labelled)
+    train, held_out = split(labelled.positive, settings.held_out, settings.split_seed)
+    texts = np.array(labelled.texts, dtype=object)
+    progress(f"training on {len(train):,} texts", 0, 0)
+    model = train_fasttext(
+        texts[train].tolist(), labelled.positive[train].tolist(), settings.training, lowercase=settings.lowercase
+    )
+    with written_file(job.model_path) as partial:
+        model.save_model(str(partial))
+    progress(f"measuring on {len(held_out):,} texts", 0, 0)
+    scorer = FastTextScorer(FastTextScorerSettings(model=job.name, lowercase=settings.lowercase), str(job.model_path))
+    evaluation = evaluate(scorer.score(texts[held_out].tolist()), labelled.positive[held_out])
+    metrics = TrainedMetrics(
+        model=job.name,
+        labels=rows,
+        dropped=labelled.dropped,
+        train=len(train),
+        train_positive=int(labelled.positive[train].sum()),
+        held_out=evaluation,
+    )
+    with written_file(job.beside(".metrics.json")) as partial:
+        partial.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    with written_file(job.beside(".reliability.png")) as partial:
+        _plot(evaluation, partial)
+    files = [job.model_path, job.beside(".metrics.json"), job.beside(".reliability.png")]
+    write_manifest(job.beside(".manifest.json"), job.key, files, {**metrics.model_dump(), "rows": rows})
+
+
+def unique(labelled: Labelled) -> None:
+    """Keep the first of equal texts, and none of those with contradicting labels; count the others as dropped."""
+    first: dict[bytes, int] = {}
+    repeated, contradicted = 0, set()
+    for row, text in enumerate(labelled.texts):
+        key = content_hash(text)
+        if key not in first:
+            first[key] = row
+        else:
+            repeated += 1
+            if labelled.positive[row] != labelled.positive[first[key]]:
+                contradicted.add(key)
+    kept = [row for key, row in first.items() if key not in contradicted]
+    labelled.texts = [labelled.texts[row] for row in kept]
+    labelled.positive = labelled.positive[kept]
+    counts = {"same text": repeated, "contradicting labels": len(contradicted)}
+    labelled.dropped |= {reason: rows for reason, rows in counts.items() if rows}
+
+
+def split(positive: NDArray[np.bool_], held_out: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows to train on and those held out, with the same share of positives in both.
+
+    Raises
+    ------
+    LabelsError
+        If a class has too few texts.
+    """
+    from sklearn.model_selection import train_test_split
+
+    counts = {"positive": int(positive.sum()), "negative": int((~positive).sum())}
+    fewest = min(counts.values())
+    if fewest < FEWEST_PER_CLASS or not 1 <= round(held_out * fewest) < fewest:
+        raise LabelsError(
+            f"too few labels to train on and to measure: {counts['positive']} positive and {counts['negative']} "
+            f"negative texts that differ, at least {FEWEST_PER_CLASS} of each are needed, on both sides of the split "
+            f"(held_out {held_out:g}); give more labels or move the threshold"
+        )
+    train, rest = train_test_split(np.arange(len(positive)), test_size=held_out, stratify=positive, random_state=seed)
+    return np.sort(train), np.sort(rest)
+
+
+def _taught(job: TrainQualityJob, settings: TeacherSettings, teacher: QualityModel, progress: Progress) -> Labelled:
+    """Return a sample of the texts with the teacher's scores, which stay beside the model for the next training."""
+    labels = job.settings.labels
+    path = job.beside(".teacher.parquet")
+    key = StageKey(
+        stage="teacher_scores",
+        version=VERSION,
+        settings=digest([labels.text_column, settings.sample, job.settings.split_seed]),
+        inputs=job.key.inputs,
+    )
+    if current_parquet(Workspace(path.parent), path, path.name, key) is None:
+        progress(f"loading the teacher {teacher.settings.name!r}", 0, 0)
+        scorer = load_scorer(teacher.settings, teacher.path)
+        texts = _sample(labels.path, labels.text_column, settings.sample, job.settings.split_seed)
+        with written_parquet(path, TEACHER_SCHEMA, key) as writer:
+            for start in range(0, len(texts), TEACHER_BATCH):
+                batch = texts[start : start + TEACHER_BATCH].to_pylist()
+                scores = np.asarray(scorer.score(batch), dtype=np.float32)
+                writer.write(pa.record_batch([pa.array(batch, pa.large_string()), scores], schema=TEACHER_SCHEMA))
+                progress("scoring with the teacher", start + len(batch), len(texts))
+    return read_labels(
+        labels.model_copy(
+            update={"path": str(path), "text_column": "text", "score_column": "score", "label_column": None}
+        )
+    )
+
+
+def _sample(path: str, column: str, limit: int, seed: int) -> pa.Array:
+    """Return at most `limit` texts that are not blank, drawn at random, in the file's order."""
+    try:
+        texts = pq.read_table(path, columns=[column])[column].combine_chunks().cast(pa.large_string())
+    except (OSError, pa.ArrowInvalid) as error:
+        raise LabelsError(f"the texts {path!r} are damaged: {error}") from error
+    texts = texts.filter(pc.fill_null(pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), False))
+    if not len(texts):
+        raise LabelsError(f"{path!r} holds no text in {column!r}")
+    rows = np.random.default_rng(seed).permutation(len(texts))[:limit]
+    return texts.take(pa.array(np.sort(rows)))
+
+
+def _plot(evaluation: Evaluation, path: Path) -> None:
+    """Draw the reliability diagram: share of positives against mean score, and where the documents lie."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 5.5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
+    bins = evaluation.reliability
+    top.plot([0, 1], [0, 1], color=EVEN, linestyle="--", label="perfectly calibrated")
+    top.plot([one.mean_score for one in bins], [one.positive_share for one in bins], "o-", color=LINE, label="held out")
+    top.set(ylabel="share of positives", ylim=(-0.02, 1.02), xlim=(0, 1))
+    top.set_title(f"ROC-AUC {evaluation.roc_auc:.4f}, {evaluation.documents:,} held-out texts")
+    top.legend(loc="upper left", frameon=False)
+    widths = [one.high - one.low for one in bins]
+    bottom.bar([one.low for one in bins], [one.documents for one in bins], widths, align="edge", color=LINE)
+    bottom.set(xlabel="score (probability of the positive label)", ylabel="texts")
+    figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+
+
+def describe(details: dict[str, Any]) -> TrainedMetrics:
+    """Return the metrics that a job's reference carries."""
+    return TrainedMetrics.model_validate({name: details[name] for name in TrainedMetrics.model_fields})
+
+
+train_quality_task = stage_task(train_quality)

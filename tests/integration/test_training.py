@@ -1,0 +1,80 @@
+"""Training as a user and as Prefect does it: the flow, the command, and what real labels must reach."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from flows.train import train
+from models.quality.settings import FastTextTrainingSettings, LabelSettings
+from models.quality.training_settings import TrainQualitySettings
+
+ROOT = Path(__file__).resolve().parents[2]
+LABELS = ROOT / "data_samples" / "labels.parquet"
+SMALL = FastTextTrainingSettings(dimensions=8, buckets=1_000, epochs=5)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    call = [sys.executable, "-m", "flows.cli", "train-quality", *arguments]
+    return subprocess.run(call, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_flow_trains_once(server, tmp_path):
+    settings = TrainQualitySettings(labels=LabelSettings(path=str(LABELS)), training=SMALL)
+    output = tmp_path / "models" / "model.bin"
+    first = train(str(output), settings)
+    written = output.stat().st_mtime_ns
+    assert train(str(output), settings) == first
+    assert output.stat().st_mtime_ns == written
+    assert first.held_out.documents > 0
+    output.unlink()
+    assert train(str(output), settings) == first
+    assert output.is_file()
+
+
+def test_the_flow_says_what_is_wrong_with_the_labels(server, tmp_path):
+    settings = TrainQualitySettings(labels=LabelSettings(path=str(LABELS), score_column="grade"))
+    with pytest.raises(ValueError, match="set score_column to one of"):
+        train(str(tmp_path / "model.bin"), settings)
+
+
+def test_a_trained_model_teaches_the_next_and_scores_in_a_recipe(tmp_path, run_sample):
+    teacher, pupil = tmp_path / "teacher.bin", tmp_path / "pupil.bin"
+    small = ("--set", "dimensions=8", "--set", "buckets=1000")
+    done = command("--input", str(LABELS), "--output", str(teacher), *small, "--json")
+    assert done.returncode == 0, done.stderr
+    taught = ("--teacher", "fasttext", "--teacher-model", str(teacher), "--teacher-sample", "400", "--threshold", "0.5")
+    done = command("--input", str(LABELS), "--output", str(pupil), *taught, *small)
+    assert done.returncode == 0, done.stderr
+    assert "scoring with the teacher: 400 of 400 texts" in done.stderr
+    assert "ROC-AUC" in done.stdout
+    again = command("--input", str(LABELS), "--output", str(pupil), *taught, *small)
+    assert "model already there, from the same labels and settings" in again.stdout
+    workspace = tmp_path / "workspace"
+    summary = run_sample(workspace, f"quality.scorers=[{{name: pupil, kind: fasttext, model: {pupil}}}]")
+    assert summary.status == "done"
+    scores = pq.read_table(next((workspace / "scores").rglob("*.parquet")))
+    assert np.isfinite(scores["pupil"].to_numpy()).all()
+
+
+def test_several_processes_write_the_same_scores(run_sample, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.scoring.ROWS_WORTH_PROCESSES", 1)
+    workspace = tmp_path / "workspace"
+    run_sample(workspace, "engine.score_processes=2")
+    for path in sorted((finished / "scores").rglob("*.parquet")):
+        assert path.read_bytes() == (workspace / "scores" / path.name).read_bytes()
+
+
+def test_real_pages_reach_a_roc_auc_of_0_95(real_data, tmp_path):
+    labels = ("--input", str(real_data / "fineweb_legal_annotated.parquet"), "--score-column", "legal_score")
+    done = command(*labels, "--threshold", "3", "--output", str(tmp_path / "model.bin"), "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["labels"], answer["held_out"]["documents"]) == (2_800, 560)
+    assert answer["held_out"]["roc_auc"] >= 0.95
+    assert answer == json.loads((tmp_path / "model.metrics.json").read_text()) | {"model": str(tmp_path / "model.bin")}
