@@ -32,7 +32,7 @@ def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_facto
         (FastTextScorerSettings(model="no/m.bin"), "quality.scorers.1.model: 'no/m.bin' does not exist"),
         (
             FastTextScorerSettings(labels=LabelSettings(path="no.parquet")),
-            "quality.scorers.1.labels.path: 'no.parquet'",
+            "quality.scorers.1.labels: the labels 'no.parquet'",
         ),
         (EduScorerSettings(model="tests"), "quality.scorers.1.model: the folder 'tests' has no config.json"),
     ],
