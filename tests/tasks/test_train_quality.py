@@ -7,9 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from models.documents import content_hash
-from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
+from models.quality.scorer import load_scorer
+from models.quality.settings import EduScorerSettings, FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
 from models.quality.training_settings import TeacherSettings, TrainQualitySettings
 from tasks.labels import Labelled, LabelsError
 from tasks.quality_models import QualityModelError
@@ -167,6 +169,30 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
     longer = taught.model_copy(update={"training": TRAINING.model_copy(update={"epochs": 16})})
     assert not train_quality(plan(output, longer), lambda *step: steps.append(step)).reused
     assert not [what for what, _, _ in steps if "teacher" in what]
+
+
+def test_an_edu_model_teaches(settings, labels, output, tmp_path, save_regression_bert):
+    texts, _ = texts_and_scores()
+    scorer = EduScorerSettings(name="teacher", model=str(save_regression_bert(tmp_path / "edu", texts)), device="cpu")
+    scores = load_scorer(scorer, scorer.model).score(texts)
+    middle = float(np.median(scores))
+    taught = settings.model_copy(
+        update={
+            "labels": labels.model_copy(update={"threshold": middle}),
+            "teacher": TeacherSettings(scorer=scorer),
+        }
+    )
+    metrics = describe(train_quality(plan(output, taught)).details)
+    table = pq.read_table(output.with_suffix(".teacher.parquet"))
+    assert table["text"].to_pylist() == texts
+    np.testing.assert_allclose(table["score"].to_numpy(), scores, atol=1e-4)
+    assert metrics.labels == 120
+    assert metrics.train_positive == 48
+
+
+def test_a_column_cannot_teach():
+    with pytest.raises(ValidationError, match=r"kind\[column\]"):
+        TeacherSettings.model_validate({"scorer": {"name": "teacher", "kind": "column", "column": "score"}})
 
 
 def test_a_teacher_on_one_side_of_the_threshold_says_so(settings, labels, output, tmp_path):
