@@ -34,6 +34,7 @@ import fasttext
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.tables import show
 from models.quality.lines import fasttext_lines
 from models.quality.settings import FastTextScorerSettings, QualitySettings
 from tasks import score
@@ -144,14 +145,6 @@ def raw_rate(processes: list[subprocess.Popen[str]]) -> float:
         process.stdin.write("go\n")
         process.stdin.flush()
     return sum(float(process.stdout.readline()) for process in processes)
-
-
-def show(title: str, header: list[str], table: list[list[str]]) -> None:
-    widths = [max(len(line[i]) for line in [header, *table]) for i in range(len(header))]
-    print(f"\n{title}")
-    for line in [header, ["-" * width for width in widths], *table]:
-        print("| " + " | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + " |")
-    sys.stdout.flush()
 
 
 def rate(arguments: argparse.Namespace) -> None:

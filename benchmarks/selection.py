@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from benchmarks.synthetic import clustered
+from benchmarks.tables import show
 from models.selection import SelectionSettings
 from models.selection.certificate import tightened_bound
 from models.selection.checks import checked_features, checked_quality
@@ -141,14 +142,6 @@ def measure(block: Block, solver: str, *, prove: bool = True) -> Measured:
     proof_seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return Measured(seconds, reached, gap, proof_seconds, peak, solution.mask)
-
-
-def show(title: str, header: list[str], table: list[list[str]]) -> None:
-    widths = [max(len(line[i]) for line in [header, *table]) for i in range(len(header))]
-    print(f"\n{title}")
-    for line in [header, ["-" * width for width in widths], *table]:
-        print("| " + " | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + " |")
-    sys.stdout.flush()
 
 
 def percent(share: float | None) -> str:

@@ -11,7 +11,8 @@ import time
 
 import torch
 
-from benchmarks.selection import measure, percent, prepare, show, synchronise
+from benchmarks.selection import measure, percent, prepare, synchronise
+from benchmarks.tables import show
 from models.selection import SelectionSettings
 
 METRICS = ("pairwise", "disf", "facility")
