@@ -38,6 +38,7 @@ def save_regression_bert() -> Callable[..., Path]:
         hidden: int = 32,
         positions: int = 64,
         labels: int = 1,
+        spread: float = 0.5,  # of the weights: scores and vectors then differ from text to text
     ) -> Path:
         import torch
         from tokenizers import Tokenizer
@@ -45,15 +46,16 @@ def save_regression_bert() -> Callable[..., Path]:
         from tokenizers.normalizers import BertNormalizer
         from tokenizers.pre_tokenizers import BertPreTokenizer
         from tokenizers.processors import TemplateProcessing
-        from tokenizers.trainers import WordPieceTrainer
         from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-        tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+        # Not trained: a trainer orders pieces of equal count as it likes, and the model would differ from run to run.
+        words = {word for text in texts for word in text.lower().split()}
+        letters = sorted(set("".join(words)))
+        pieces = [*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words.difference(letters))]
+        tokenizer = Tokenizer(WordPiece({piece: place for place, piece in enumerate(pieces)}, unk_token="[UNK]"))
         tokenizer.normalizer = BertNormalizer()
         tokenizer.pre_tokenizer = BertPreTokenizer()
-        trainer = WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False)
-        tokenizer.train_from_iterator(texts, trainer)
         tokenizer.post_processor = TemplateProcessing(
             single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
@@ -66,7 +68,7 @@ def save_regression_bert() -> Callable[..., Path]:
             intermediate_size=2 * hidden,
             max_position_embeddings=positions,
             num_labels=labels,
-            initializer_range=0.5,  # scores and vectors that differ from text to text
+            initializer_range=spread,
         )
         BertForSequenceClassification(config).save_pretrained(folder)
         names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))

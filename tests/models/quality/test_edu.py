@@ -62,7 +62,7 @@ def test_the_score_is_the_model_s_output(scorer, reference):
     scores = scorer.score(TEXTS)
     assert scores.dtype == np.float32
     assert scores.shape == (40,)
-    np.testing.assert_allclose(scores, reference(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(scores, reference(TEXTS), atol=2e-5)
     assert len(np.unique(scores.round(4))) > 30
 
 
@@ -85,7 +85,7 @@ def test_the_vector_is_that_of_the_encoder_with_cls_pooling(folder, scorer, tmp_
     expected = model.encode(TEXTS, convert_to_numpy=True)
     encoded = scorer.score_and_embed(TEXTS).encoded
     assert encoded.vectors.shape == (40, scorer.dimensions) == expected.shape
-    np.testing.assert_allclose(encoded.vectors, expected, atol=1e-4)
+    np.testing.assert_allclose(encoded.vectors, expected, atol=2e-5)
     np.testing.assert_allclose(np.linalg.norm(encoded.vectors, axis=1), 1.0, atol=1e-6)
     assert not encoded.bad.any()
 
@@ -99,10 +99,10 @@ def test_one_pass_gives_what_two_give(scorer):
 @pytest.mark.parametrize("batch_tokens", [1, 70, 500, 10**6])
 def test_batches_do_not_matter_and_the_order_is_that_of_the_texts(folder, scorer, batch_tokens):
     other = load(folder, batch_tokens=batch_tokens).score_and_embed(TEXTS)
-    np.testing.assert_allclose(other.scores, scorer.score(TEXTS), atol=1e-4)
-    np.testing.assert_allclose(other.encoded.vectors, scorer.score_and_embed(TEXTS).encoded.vectors, atol=1e-4)
+    np.testing.assert_allclose(other.scores, scorer.score(TEXTS), atol=2e-5)
+    np.testing.assert_allclose(other.encoded.vectors, scorer.score_and_embed(TEXTS).encoded.vectors, atol=2e-5)
     shuffled = list(reversed(TEXTS))
-    np.testing.assert_allclose(scorer.score(shuffled), scorer.score(TEXTS)[::-1], atol=1e-4)
+    np.testing.assert_allclose(scorer.score(shuffled), scorer.score(TEXTS)[::-1], atol=2e-5)
 
 
 def test_batches_hold_the_budget_once_padded():
@@ -139,7 +139,7 @@ def test_any_text_has_a_score_and_a_vector_and_leaves_the_others_alone(scorer, t
     found = scorer.score_and_embed([TEXTS[0], text, TEXTS[1]])
     assert np.isfinite(found.scores).all()
     assert not found.encoded.bad.any()
-    np.testing.assert_allclose(found.scores[[0, 2]], scorer.score(TEXTS[:2]), atol=1e-4)
+    np.testing.assert_allclose(found.scores[[0, 2]], scorer.score(TEXTS[:2]), atol=2e-5)
 
 
 def test_a_lone_surrogate_is_read_as_a_question_mark(scorer):
@@ -162,12 +162,15 @@ def test_max_tokens_is_how_much_is_read(folder, scorer):
         load(folder, max_tokens=65)
 
 
-def test_half_precision_is_near(folder, scorer):
+def test_half_precision_is_near(save_regression_bert, tmp_path):
+    # Weights as wide as the other tests' saturate the attention, where rounding says little of a trained model's.
+    folder = save_regression_bert(tmp_path / "model", TEXTS, spread=0.2)
+    scorer = load(folder)
     half = load(folder, precision="bfloat16").score_and_embed(TEXTS)
     assert half.scores.dtype == np.float32
-    assert np.corrcoef(half.scores, scorer.score(TEXTS))[0, 1] > 0.99
+    assert np.corrcoef(half.scores, scorer.score(TEXTS))[0, 1] > 0.999
     cosine = (half.encoded.vectors * scorer.score_and_embed(TEXTS).encoded.vectors).sum(axis=1)
-    assert cosine.min() > 0.98
+    assert cosine.min() > 0.999
 
 
 def test_equal_input_gives_equal_bytes(folder, scorer):
