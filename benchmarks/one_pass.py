@@ -28,8 +28,9 @@ from tokenizers.trainers import WordPieceTrainer
 from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from models.batching import PaddedTokens, TokenBudget, for_each_batch
 from models.embedding.unit import unit_vectors
-from models.quality.edu import EduScorer, token_batches
+from models.quality.edu import EduScorer
 from models.quality.settings import EduScorerSettings
 from models.tokens import first_tokens
 
@@ -87,17 +88,14 @@ class Passes:
 
     def _run(self, texts: list[str], forward: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> np.ndarray:
         tokens = first_tokens(self.tokenizer, texts, self.scorer.max_tokens)
+        padded = PaddedTokens(tokens, self.padding, self.scorer.device)
         found: dict[int, np.ndarray] = {}
+
+        def run(rows: np.ndarray) -> None:
+            found.update(zip(rows.tolist(), forward(padded.batch(rows)).float().cpu().numpy(), strict=True))
+
         with torch.inference_mode():
-            for rows in token_batches([len(ids) for ids in tokens], self.scorer.settings.batch_tokens):
-                longest = max(len(tokens[row]) for row in rows)
-                ids = np.full((len(rows), longest), self.padding)
-                for place, row in enumerate(rows):
-                    ids[place, : len(tokens[row])] = tokens[row]
-                inputs = torch.from_numpy(ids).to(self.scorer.device)
-                mask = torch.from_numpy(ids != self.padding).long().to(self.scorer.device)
-                output = forward({"input_ids": inputs, "attention_mask": mask}).float().cpu().numpy()
-                found |= dict(zip(rows, output, strict=True))
+            for_each_batch(tokens.lengths, TokenBudget(self.scorer.settings.batch_tokens), run)
         return np.stack([found[row] for row in range(len(texts))])
 
 

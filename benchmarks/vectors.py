@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from models.embedding.encoder import Encoder
+from models.embedding.load import load_encoder
 from models.embedding.static import fit_static_encoder
 from models.quality.fasttext import FastTextScorer, train_fasttext
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
@@ -32,7 +32,7 @@ def main() -> None:
     folder = arguments.output.with_suffix("")
     encoder = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
     encoder.as_sentence_transformer().save_pretrained(str(folder / "encoder"), create_model_card=False)
-    encoded = Encoder(str(folder / "encoder"), EmbeddingSettings()).encode(texts)
+    encoded = load_encoder(str(folder / "encoder"), EmbeddingSettings(precision="float32")).encode(texts)
     labels = pq.read_table(LABELS)
     positive = [score >= 3 for score in labels["score"].to_pylist()]
     model = train_fasttext(labels["text"].to_pylist(), positive, FastTextTrainingSettings(), lowercase=False)

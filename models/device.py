@@ -1,10 +1,32 @@
-"""Which device numeric work runs on."""
+"""Which device numeric work runs on, and in which type a model computes there."""
+
+from typing import Literal
 
 import torch
+
+ComputePrecision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def choose_device(device: str) -> str:
     """Return the device that `auto` stands for on this machine; any other name is returned as it is."""
+    return choose_devices(device)[0]
+
+
+def choose_devices(device: str) -> list[str]:
+    """Return the devices that `auto` stands for: every GPU, or the CPU; any other name stands for itself."""
     if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+        return [device]
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+
+
+def compute_dtype(precision: ComputePrecision, device: str) -> torch.dtype:
+    """Return the type that a model computes in: `auto` is bfloat16 where the device has instructions for it."""
+    if precision != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[precision]
+    fast = torch.cuda.is_bf16_supported(False) if device.startswith("cuda") else _cpu_has_bfloat16()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def _cpu_has_bfloat16() -> bool:
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))

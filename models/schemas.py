@@ -57,7 +57,10 @@ def scores_schema(scorers: Sequence[str]) -> pa.Schema:
     return pa.schema([ROW, *columns])
 
 
-def embeddings_schema(dimensions: int, precision: Literal["float16", "float32"]) -> pa.Schema:
-    """Return the schema of an embedded shard: row and a fixed-size list of `dimensions` values."""
-    value = {"float16": pa.float16(), "float32": pa.float32()}[precision]
-    return pa.schema([ROW, pa.field("embedding", pa.list_(value, dimensions))])
+def embeddings_schema(dimensions: int, precision: Literal["float16", "float32", "int8"]) -> pa.Schema:
+    """Return the schema of an embedded shard: row, `dimensions` values as a fixed-size list, for int8 a scale."""
+    value = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8()}[precision]
+    fields = [ROW, pa.field("embedding", pa.list_(value, dimensions))]
+    if precision == "int8":
+        fields.append(pa.field("scale", pa.float32()))  # a vector is its integers times this
+    return pa.schema(fields)

@@ -74,15 +74,41 @@ class EmbeddingSettings(Settings):
         description="`static` (built in, fitted on this corpus), `from_quality` (the encoder of the scorer of kind "
         "edu, in the same forward pass as its score), a sentence-transformers folder, or a hub name.",
     )
-    prompt: str = Field("", description='Text put before every document, such as E5\'s "passage: ".')
-    max_tokens: int | None = Field(
-        None, ge=1, description="Tokens read per document; null reads what the model allows."
+    prompt: str | None = Field(
+        None,
+        description='Text put before every document, such as E5\'s "passage: "; null takes the one that the model '
+        "itself has for documents, if any.",
     )
-    precision: Literal["float16", "float32"] = Field("float16", description="Type in which vectors are stored.")
+    max_tokens: int | None = Field(
+        None, ge=1, description="Tokens read per document, special ones included; null reads what the model allows."
+    )
+    long_documents: Literal["truncate", "mean_chunks"] = Field(
+        "truncate",
+        description="Of a document with more tokens, `truncate` embeds the first `max_tokens`; `mean_chunks` embeds "
+        "all of it in windows of that length and takes their mean, weighted by their tokens.",
+    )
+    precision: Literal["float16", "float32", "int8"] = Field(
+        "float16", description="Type in which vectors are stored; int8 has one scale per document."
+    )
+    compute_precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Type in which a transformer computes; `auto` is bfloat16 on a GPU or CPU that has instructions "
+        "for it, else float32.",
+    )
     on_bad_vector: Literal["raise", "drop"] = Field(
         "drop", description="A zero or non-finite vector ends the run, or drops its document (counted)."
     )
-    batch_size: int = Field(64, ge=1, description="Documents per forward pass.")
+    batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens per forward pass, padding included; null: 65,536 on a GPU, 4,096 on a CPU. Halved where "
+        "the GPU runs out of memory.",
+    )
+    chunk_documents: int = Field(
+        8_192,
+        ge=1,
+        description="Documents tokenised and sorted by length together; a killed run goes on after the last chunk.",
+    )
     device: str = Field("auto", description="`auto` (a GPU where there is one), `cpu`, `cuda` or `cuda:N`.")
     static_vocabulary: int = Field(32_000, ge=300, description="Built-in encoder: tokens in its vocabulary.")
     static_dimensions: int = Field(768, ge=2, description="Built-in encoder: dimensions of its vectors.")
@@ -171,7 +197,7 @@ class PipelineSettings(Settings):
                 raise ValueError(
                     f"embedding.model: {FROM_QUALITY} takes one scorer of kind edu in quality.scorers, found {found}"
                 )
-            for key, left in (("prompt", ""), ("max_tokens", None)):
+            for key, left in (("prompt", None), ("max_tokens", None), ("long_documents", "truncate")):
                 if getattr(self.embedding, key) != left:
                     raise ValueError(
                         f"embedding.{key}: with {FROM_QUALITY} the text is read as the scorer of kind edu reads it: "

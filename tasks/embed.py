@@ -1,29 +1,39 @@
-"""Embed: one unit vector per document, by the built-in encoder or any sentence-transformers model."""
+"""Embed: one unit vector per document, by the built-in encoder or any sentence-transformers model.
 
+A shard is embedded chunk by chunk: while the model works on one, the next is read and tokenised and the last is
+written. Each chunk is kept as a part until the shard is whole, so a run that is killed goes on where it was.
+"""
+
+import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from time import perf_counter
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
+from models.embedding.columns import vector_batch
 from models.embedding.encoder import Encoder
 from models.embedding.unit import Encoded
 from models.schemas import embeddings_schema
 from models.settings import EmbeddingSettings
+from tasks.encoders import encoder_pool
 from tasks.hub import model_folder
-from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
+from tasks.lake import ParquetStageWriter, StageFile, StageKey, Workspace, digest, written_parquet
+from tasks.overlap import Ahead, behind
+from tasks.parts import Parts
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
 
-VERSION = 1
-BATCH_ROWS = 2_000
-_encoding = threading.Lock()  # one model, one forward pass at a time; tokenizers are not thread-safe either
+VERSION = 2
+KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
+logger = logging.getLogger(__name__)
 
 
 class EmbeddingModel(BaseModel):
@@ -66,7 +76,7 @@ def plan(workspace: Workspace, documents: StageFile, model: EmbeddingModel, sett
     key = StageKey(
         stage="embed",
         version=VERSION,
-        settings=digest(settings.model_dump(include={"prompt", "max_tokens", "precision", "on_bad_vector"})),
+        settings=digest(settings.model_dump(include=KEY_SETTINGS)),
         inputs=digest([documents.fingerprint, model.fingerprint]),
     )
     return EmbedJob(
@@ -91,28 +101,96 @@ def embed(job: EmbedJob) -> StageFile:
 
 
 def _build(job: EmbedJob) -> None:
-    encoder = _load(os.path.join(job.workspace, job.model.path), job.model.fingerprint, job.settings)  # noqa: PTH118
+    path = os.path.join(job.workspace, job.model.path)  # noqa: PTH118 - a model outside the workspace is absolute
+    pool = encoder_pool(path, job.model.fingerprint, job.settings)
+    parts = Parts(job.output, job.key)
     with (
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
-        written_vectors(job, encoder.dimensions) as write,
+        written_vectors(job, pool.tokeniser.dimensions) as vectors,
+        behind() as later,
     ):
-        for batch in documents.iter_batches(BATCH_ROWS, columns=["row", "text"]):
-            with _encoding:
-                encoded = encoder.encode(batch["text"].to_pylist())
-            write(batch["row"], encoded)
+        started = perf_counter()
+        chunks = Ahead(_chunks(documents, parts, vectors.schema, pool.tokeniser, job.settings.chunk_documents))
+        for chunk in chunks:
+            if chunk.kept is not None:
+                later(partial(vectors.write, chunk.kept))
+                continue
+            with pool.encoder() as encoder:
+                wait = encoder.encode_tokens(chunk.tokens)
+            later(partial(_finish, chunk, wait, vectors, parts))
+    seconds = perf_counter() - started
+    logger.info(
+        "%s: %d documents embedded in %.1f s, %.1f%% of it waiting for tokens",
+        job.name,
+        job.documents.rows,
+        seconds,
+        100 * chunks.waited / seconds,
+    )
+    parts.discard()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Consecutive documents of a shard, ready for the model or embedded by an earlier run."""
+
+    first_row: int
+    rows: pa.Array
+    tokens: Any  # of the encoder's own kind; None where kept
+    kept: pa.RecordBatch | None
+
+
+def _chunks(
+    documents: pq.ParquetFile, parts: Parts, schema: pa.Schema, encoder: Encoder[Any], size: int
+) -> Iterator[_Chunk]:
+    for batch in documents.iter_batches(size, columns=["row", "text"]):
+        rows = batch["row"]
+        first_row = rows[0].as_py()
+        kept = parts.read(first_row, len(rows), schema)
+        tokens = encoder.tokenise(batch["text"].to_pylist()) if kept is None else None
+        yield _Chunk(first_row, rows, tokens, kept)
+
+
+def _finish(chunk: _Chunk, wait: Callable[[], Encoded], vectors: "VectorWriter", parts: Parts) -> None:
+    batch = vectors.batch(chunk.rows, wait())
+    parts.write(chunk.first_row, batch)
+    vectors.write(batch)
+
+
+class VectorWriter:
+    """Writes a shard's vectors in the order of its rows; made by `written_vectors`."""
+
+    def __init__(self, job: EmbedJob, schema: pa.Schema, writer: ParquetStageWriter) -> None:
+        self.schema = schema
+        self.bad = 0
+        self._job = job
+        self._writer = writer
+
+    def batch(self, rows: pa.Array, encoded: Encoded) -> pa.RecordBatch:
+        """Return the next rows with their vectors.
+
+        Raises
+        ------
+        BadShardError
+            If a vector is zero or not finite and `on_bad_vector` is `raise`.
+        """
+        if encoded.bad.any() and self._job.settings.on_bad_vector == "raise":
+            row = int(np.flatnonzero(encoded.bad)[0])
+            raise BadShardError(
+                f"{self._job.name}: the vector of row {rows[row]} is zero or not finite; "
+                "set embedding.on_bad_vector to drop to leave such documents out"
+            )
+        return vector_batch(rows, encoded, self.schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows that `batch` returned."""
+        self.bad += batch["embedding"].null_count
+        self._writer.write(batch)
 
 
 @contextmanager
-def written_vectors(job: EmbedJob, dimensions: int) -> Iterator[Callable[[pa.Array, Encoded], None]]:
-    """Write a shard's vectors: give a function that takes the next rows with theirs, in order.
-
-    Raises
-    ------
-    BadShardError
-        If a vector is zero or not finite and `on_bad_vector` is `raise`.
-    """
+def written_vectors(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
+    """Write a shard's vectors with the writer that is given."""
     schema = embeddings_schema(dimensions, job.settings.precision)
-    bad = 0
     with written_parquet(
         job.output,
         schema,
@@ -120,37 +198,9 @@ def written_vectors(job: EmbedJob, dimensions: int) -> Iterator[Callable[[pa.Arr
         use_dictionary=False,
         column_encoding={"embedding.list.element": "BYTE_STREAM_SPLIT"},
     ) as writer:
-
-        def write(rows: pa.Array, encoded: Encoded) -> None:
-            nonlocal bad
-            if encoded.bad.any() and job.settings.on_bad_vector == "raise":
-                row = int(np.flatnonzero(encoded.bad)[0])
-                raise BadShardError(
-                    f"{job.name}: the vector of row {rows[row]} is zero or not finite; "
-                    "set embedding.on_bad_vector to drop to leave such documents out"
-                )
-            bad += int(encoded.bad.sum())
-            writer.write(_as_batch(rows, encoded, schema))
-
-        yield write
-        writer.details = {"bad_vectors": bad, "dimensions": dimensions}
-
-
-def _as_batch(rows: pa.Array, encoded: Encoded, schema: pa.Schema) -> pa.RecordBatch:
-    kind = schema.field("embedding").type
-    values = pa.array(encoded.vectors.astype(kind.value_type.to_pandas_dtype()).reshape(-1))
-    vectors = pa.FixedSizeListArray.from_arrays(values, type=kind, mask=pa.array(encoded.bad))
-    return pa.record_batch([rows, vectors], schema=schema)
-
-
-@lru_cache(maxsize=1)
-def _load_once(path: str, _fingerprint: str, settings: EmbeddingSettings) -> Encoder:
-    return Encoder(path, settings)
-
-
-def _load(path: str, fingerprint: str, settings: EmbeddingSettings) -> Encoder:
-    with _encoding:
-        return _load_once(path, fingerprint, settings)
+        vectors = VectorWriter(job, schema, writer)
+        yield vectors
+        writer.details = {"bad_vectors": vectors.bad, "dimensions": dimensions}
 
 
 embed_task = stage_task(embed)

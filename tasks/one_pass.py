@@ -90,7 +90,7 @@ def _build(job: OnePassJob) -> None:
     assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
     with ExitStack() as files:
         documents = files.enter_context(pq.ParquetFile(job.lake.resolve(job.score.documents)))
-        write_vectors = files.enter_context(embed.written_vectors(job.embed, edu.dimensions))
+        vectors = files.enter_context(embed.written_vectors(job.embed, edu.dimensions))
         write_scores = None
         columns = ["row", edu.column]
         if job.score.current() is None:
@@ -98,7 +98,7 @@ def _build(job: OnePassJob) -> None:
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
         for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
             found = edu.score_and_embed(batch[edu.column].to_pylist())
-            write_vectors(batch["row"], found.encoded)
+            vectors.write(vectors.batch(batch["row"], found.encoded))
             if write_scores is not None:
                 write_scores(batch["row"], {name: found.scores, **batch_scores(scorers, batch, job.name)})
 

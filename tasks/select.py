@@ -168,17 +168,15 @@ class _Candidates(NamedTuple):
 
 def _read_shard(lake: Workspace, shard: SelectionShard) -> _Candidates:
     from models.documents import token_counts
+    from models.embedding.columns import vectors_of
 
-    embeddings = pq.read_table(lake.resolve(shard.embeddings), columns=["embedding"])["embedding"].combine_chunks()
-    dimensions = embeddings.type.list_size
-    vectors = embeddings.values.to_numpy(zero_copy_only=False)[embeddings.offset * dimensions :]
+    vectors, has_vector = vectors_of(pq.read_table(lake.resolve(shard.embeddings)))
     candidate = np.ones(shard.rows, dtype=bool)
     candidate[pq.read_table(lake.resolve(shard.duplicates))["row"].to_numpy()] = False
-    has_vector = embeddings.is_valid().to_numpy(zero_copy_only=False)
     excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
     counts = pq.read_table(lake.resolve(shard.documents), columns=["token_count", "n_chars"])
     return _Candidates(
-        vectors=vectors[: shard.rows * dimensions].reshape(shard.rows, dimensions),
+        vectors=vectors,
         quality=pq.read_table(lake.resolve(shard.scores), columns=["quality"])["quality"].to_numpy(),
         candidate=candidate & has_vector,
         tokens=token_counts(counts["token_count"], counts["n_chars"]),

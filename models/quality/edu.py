@@ -6,7 +6,7 @@ its first token is therefore also that encoder's embedding, and one forward pass
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
+from models.batching import PaddedTokens, TokenBudget, for_each_batch
 from models.device import choose_device
 from models.embedding.unit import Encoded, unit_vectors
 from models.quality.settings import EduScorerSettings
@@ -52,6 +53,7 @@ class EduScorer:
     def __init__(self, settings: EduScorerSettings, model_path: str) -> None:
         self.settings = settings
         self.device = choose_device(settings.device)
+        self._budget = TokenBudget(settings.batch_tokens)
         self._lock = threading.Lock()  # one forward pass at a time
         self._model = _load_model(model_path, _precision(settings, self.device)).to(self.device).eval()
         self._first: Tensor | None = None
@@ -81,36 +83,20 @@ class EduScorer:
         vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         with self._lock, torch.inference_mode():
             tokens = first_tokens(self._tokenizer, texts, self.max_tokens)
-            for rows in token_batches([len(ids) for ids in tokens], self.settings.batch_tokens):
-                logits, first = self._forward([tokens[row] for row in rows])
-                scores[rows] = logits
-                vectors[rows] = first
-        return ScoredVectors(scores, unit_vectors(vectors))
+            padded = PaddedTokens(tokens, self._padding, self.device)
 
-    def _forward(self, tokens: list[list[int]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the output (b,) and the first token's last hidden state (b, d) for token ids."""
-        lengths = torch.tensor([len(ids) for ids in tokens])
-        padded = torch.full((len(tokens), int(lengths.max())), self._padding)
-        for row, ids in enumerate(tokens):
-            padded[row, : len(ids)] = torch.tensor(ids)
-        mask = torch.arange(padded.shape[1])[None, :] < lengths[:, None]  # (b, longest)
-        output = self._model(input_ids=padded.to(self.device), attention_mask=mask.long().to(self.device))
-        first, self._first = self._first, None
-        assert first is not None  # noqa: S101 - the hook has run
-        return output.logits[:, 0].float().cpu().numpy(), first.float().cpu().numpy()
+            def forward(rows: NDArray[np.int64]) -> None:
+                output = self._model(**padded.batch(rows))
+                first, self._first = self._first, None
+                assert first is not None  # noqa: S101 - the hook has run
+                scores[rows] = output.logits[:, 0].float().cpu().numpy()
+                vectors[rows] = first.float().cpu().numpy()
+
+            for_each_batch(tokens.lengths, self._budget, forward)
+        return ScoredVectors(scores, unit_vectors(vectors))
 
     def _keep_first(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
         self._first = output.last_hidden_state[:, 0]
-
-
-def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Yield the rows of each forward pass, longest first: as many as `budget` tokens hold once padded, at least one."""
-    rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    start = 0
-    while start < len(rows):
-        stop = start + max(1, budget // max(1, lengths[rows[start]]))
-        yield rows[start:stop]
-        start = stop
 
 
 def _precision(settings: EduScorerSettings, device: str) -> torch.dtype:

@@ -68,9 +68,9 @@ def test_vectors_are_of_unit_length_row_by_row_beside_the_documents(built: Any) 
 
 
 def test_each_row_holds_the_vector_of_its_own_text(built: Any) -> None:
-    from models.embedding.encoder import Encoder
+    from models.embedding.load import load_encoder
 
-    encoder = Encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
+    encoder = load_encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
     for documents, embeddings in zip(built.documents, built.embeddings, strict=True):
         texts = built.read(documents)["text"].to_pylist()
         alone = np.concatenate([encoder.encode([text]).vectors for text in texts])
@@ -144,7 +144,7 @@ def test_the_fingerprint_follows_the_model_s_content(tmp_path: Path, colours: Pa
     def key(model: embed.EmbeddingModel, **changes: Any) -> str:
         return embed.plan(built.workspace, built.documents[0], model, settings(**changes)).key.fingerprint
 
-    assert key(first) == key(same) == key(first, batch_size=3)
+    assert key(first) == key(same) == key(first, batch_tokens=3, chunk_documents=5)
     assert len({key(first), key(other), key(first, prompt="x"), key(first, precision="float32")}) == 4
 
 

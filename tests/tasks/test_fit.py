@@ -145,7 +145,7 @@ def test_only_its_own_settings_refit_an_encoder(built: Any) -> None:
         settings = EmbeddingSettings(**{"static_vocabulary": 300, "static_dimensions": 16} | changes)
         return fit.plan_encoder(built.workspace, built.documents, settings).key.settings
 
-    assert key() == key(prompt="x", batch_size=3, device="cpu", precision="float32") == built.encoder_job.key.settings
+    assert key() == key(prompt="x", batch_tokens=3, device="cpu", precision="float32") == built.encoder_job.key.settings
     assert len({key(), key(static_vocabulary=301), key(static_dimensions=8), key(static_fit_documents=9)}) == 4
 
 

@@ -114,7 +114,7 @@ def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> 
     def key(job: one_pass.OnePassJob) -> str:
         return job.key.fingerprint
 
-    assert key(plan()) == key(plan(batch_size=3, device="cpu"))
+    assert key(plan()) == key(plan(batch_tokens=3, device="cpu"))
     assert len({key(plan()), key(plan(precision="float32")), key(plan(on_bad_vector="raise"))}) == 3
     job = plan()
     shorter = [

@@ -9,7 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.embedding.encoder import Encoder, EncoderError, choose_device
+from models.device import choose_device
+from models.embedding.encoder import EncoderError
+from models.embedding.load import load_encoder
 from models.embedding.static import fit_static_encoder
 from models.settings import EmbeddingSettings
 
@@ -70,7 +72,8 @@ def save_bert(folder):
 
 
 def load(folder, **settings):
-    return Encoder(str(folder), EmbeddingSettings(device="cpu", **settings))
+    exact = {"precision": "float32", "compute_precision": "float32"}
+    return load_encoder(str(folder), EmbeddingSettings(**{"device": "cpu"} | exact | settings))
 
 
 def poisoned(folder, target, value):
@@ -109,9 +112,10 @@ def test_equal_texts_give_equal_vectors_in_the_order_of_the_texts(folder):
     np.testing.assert_allclose(first.vectors, one_by_one, atol=1e-5)
 
 
-def test_batch_size_does_not_matter(folder):
+@pytest.mark.parametrize("batch_tokens", [1, 30, 100])
+def test_batches_do_not_matter(folder, batch_tokens):
     texts = [*TEXTS[:4], "piano", " ".join(TEXTS[:3])]
-    whole, small = load(folder).encode(texts), load(folder, batch_size=2).encode(texts)
+    whole, small = load(folder).encode(texts), load(folder, batch_tokens=batch_tokens).encode(texts)
     np.testing.assert_allclose(whole.vectors, small.vectors, atol=1e-5)
 
 

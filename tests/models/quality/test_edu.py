@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.quality.edu import EduScorer, token_batches
+from models.quality.edu import EduScorer
 from models.quality.scorer import load_scorer
 from models.quality.settings import EduScorerSettings
 
@@ -103,17 +103,6 @@ def test_batches_do_not_matter_and_the_order_is_that_of_the_texts(folder, scorer
     np.testing.assert_allclose(other.encoded.vectors, scorer.score_and_embed(TEXTS).encoded.vectors, atol=2e-5)
     shuffled = list(reversed(TEXTS))
     np.testing.assert_allclose(scorer.score(shuffled), scorer.score(TEXTS)[::-1], atol=2e-5)
-
-
-def test_batches_hold_the_budget_once_padded():
-    lengths = [3, 512, 7, 7, 100, 2, 512, 1]
-    batches = list(token_batches(lengths, 1024))
-    assert sorted(row for rows in batches for row in rows) == list(range(8))
-    for rows in batches:
-        assert len(rows) * max(lengths[row] for row in rows) <= 1024
-    assert batches[0] == [1, 6]
-    assert [len(rows) for rows in token_batches([9, 9, 9], 5)] == [1, 1, 1]
-    assert list(token_batches([], 5)) == []
 
 
 def test_no_texts_no_scores(scorer):

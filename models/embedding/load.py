@@ -1,0 +1,66 @@
+"""Loads any sentence-transformers model as an encoder: its own pooling, prompts, truncation and normalisation."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from sentence_transformers import SentenceTransformer
+
+from models.device import choose_device
+from models.embedding.encoder import Encoder, EncoderError
+from models.embedding.token_vectors import TokenVectorEncoder
+from models.embedding.transformer import TransformerEncoder
+from models.embedding.whole import WholeModelEncoder
+from models.settings import EmbeddingSettings
+
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the names that SentenceTransformer.encode_document looks for
+
+
+def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = None) -> Encoder[Any]:
+    """Load a model.
+
+    Parameters
+    ----------
+    model
+        Folder or hub name. Weights are read from safetensors only, and no code of the model is run.
+    settings
+        Prompt, tokens per document, precisions and device.
+    device
+        Where it computes, if not where the settings say.
+
+    Raises
+    ------
+    EncoderError
+        If the model cannot be loaded, or cannot do what the settings ask.
+    """
+    device = device or choose_device(settings.device)
+    for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to it in silence
+        if not any(pickle.parent.glob("*.safetensors")):
+            raise EncoderError(
+                f"the embedding model {model!r} has only pickled weights ({pickle.name}), which are never loaded: "
+                "save it as safetensors"
+            )
+    try:
+        loaded = SentenceTransformer(
+            model, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True}
+        ).eval()
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise EncoderError(
+            f"cannot load the embedding model {model!r}: {error}; without a network, download it first with "
+            f"`hf download {model}` or set embedding.model to a local folder"
+        ) from error
+    prompt = _document_prompt(loaded) if settings.prompt is None else settings.prompt
+    if TokenVectorEncoder.runs(loaded):
+        return TokenVectorEncoder(loaded.to("cpu"), settings, prompt)
+    if TransformerEncoder.runs(loaded):
+        return TransformerEncoder(loaded, settings, prompt, device)
+    return WholeModelEncoder(loaded, settings, prompt)
+
+
+def _document_prompt(model: SentenceTransformer) -> str:
+    """Return what the model itself puts before a document."""
+    prompts = model.prompts
+    named = next((prompts[name] for name in DOCUMENT_PROMPTS if prompts.get(name)), None)
+    if named is not None or model.default_prompt_name is None:
+        return named or ""
+    return prompts.get(model.default_prompt_name) or ""

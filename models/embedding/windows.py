@@ -1,0 +1,89 @@
+"""What of each document a transformer reads: its first tokens, or all of them in windows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from models.tokens import TokenIds, all_tokens, first_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Token ids with special tokens, one window after the other, and whose they are."""
+
+    tokens: TokenIds  # of m windows
+    documents: NDArray[np.int64]  # (m,): the document of each window, in order
+    weights: NDArray[np.float32]  # (m,): its share in the document's vector, tokens over the document's tokens
+
+
+def first_window(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Windows:
+    """Return one window per text: its first `max_tokens` tokens."""
+    tokens = first_tokens(tokenizer, texts, max_tokens)
+    return Windows(tokens, np.arange(len(texts)), np.ones(len(texts), dtype=np.float32))
+
+
+class WindowCutter:
+    """Cuts documents of any length into windows of at most `max_tokens` tokens, special ones included.
+
+    Every window starts with the prompt, and the first is what `first_window` gives.
+
+    Parameters
+    ----------
+    tokenizer
+        A tokenizer that neither cuts nor pads.
+    max_tokens
+        Most tokens of a window.
+    prompt
+        Text put before every document.
+
+    Raises
+    ------
+    ValueError
+        If the prompt leaves no room for a document.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_tokens: int, prompt: str) -> None:
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        self._before, self._after = special_tokens(tokenizer)
+        self._prompt_ids = all_tokens(tokenizer, [prompt]).ids
+        self._first = max_tokens - len(self._before) - len(self._after)
+        self._others = self._first - len(self._prompt_ids)
+        if self._others < 1:
+            raise ValueError(
+                f"the prompt and the special tokens take {max_tokens - self._others} of {max_tokens} tokens, "
+                "which leaves none for a document"
+            )
+
+    def cut(self, texts: Sequence[str]) -> Windows:
+        """Return the windows of the texts."""
+        whole = all_tokens(self._tokenizer, [self._prompt + text for text in texts])
+        windows: list[NDArray[np.int32]] = []
+        documents: list[int] = []
+        weights: list[float] = []
+        for document, (start, length) in enumerate(zip(whole.starts.tolist(), whole.lengths.tolist(), strict=True)):
+            ids = whole.ids[start : start + length]
+            total = max(1, length - len(self._prompt_ids))
+            first = ids[: self._first]
+            windows.append(np.concatenate([self._before, first, self._after]))
+            weights.append(max(1, len(first) - len(self._prompt_ids)) / total)
+            documents.append(document)
+            for place in range(self._first, length, self._others):
+                part = ids[place : place + self._others]
+                windows.append(np.concatenate([self._before, self._prompt_ids, part, self._after]))
+                weights.append(len(part) / total)
+                documents.append(document)
+        lengths = np.array([len(window) for window in windows], dtype=np.int64)
+        ids = np.concatenate(windows) if windows else np.zeros(0, dtype=np.int32)
+        return Windows(TokenIds(ids, lengths), np.array(documents, dtype=np.int64), np.array(weights, dtype=np.float32))
+
+
+def special_tokens(tokenizer: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the special tokens that a tokenizer puts before a text, and those that it puts after it."""
+    text = tokenizer.encode("a", add_special_tokens=False)
+    alone, whole = text.ids, tokenizer.encode("a").ids
+    before = next(start for start in range(len(whole) + 1) if whole[start : start + len(alone)] == alone)
+    return np.array(whole[:before], dtype=np.int32), np.array(whole[before + len(alone) :], dtype=np.int32)

@@ -1,0 +1,55 @@
+"""Three things at a time: the next item is made and the last one is finished while one is worked on.
+
+Threads, since what overlaps leaves Python's lock: the tokenizer, the GPU, compression and the disk.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Ahead(Generic[Item]):
+    """Iterates over items of which the next is made in a thread while the caller uses the last one."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self._items = iter(items)
+        self.waited = 0.0
+        """Seconds for which the caller waited for items after the first."""
+
+    def __iter__(self) -> Iterator[Item]:
+        with ThreadPoolExecutor(1) as thread:
+            pending = thread.submit(next, self._items, None)
+            first = True
+            while True:
+                started = perf_counter()
+                item = pending.result()
+                if not first:
+                    self.waited += perf_counter() - started
+                first = False
+                if item is None:
+                    return
+                pending = thread.submit(next, self._items, None)
+                yield item
+
+
+@contextmanager
+def behind() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Give a function that runs its argument in a thread, in the order of the calls, at most one behind.
+
+    An error is raised by the next call, or at the end of the block.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        last: list[Future[object]] = []
+
+        def run(work: Callable[[], object]) -> None:
+            if last:
+                last.pop().result()
+            last.append(thread.submit(work))
+
+        yield run
+        if last:
+            last.pop().result()
