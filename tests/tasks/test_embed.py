@@ -166,3 +166,94 @@ def test_a_pickled_model_is_refused(tmp_path: Path, ingested: Callable[..., Stag
     job = embed.plan(Workspace(tmp_path), ingested(["red"]), embed.given_model(given), given)
     with pytest.raises(EncoderError, match="embedding model"):
         embed.embed(job)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing but the file system remembers what was done."""
+
+
+TWELVE = [f"{text} {number}" for number in range(3) for text in ("red", "blue", "red blue", "void")]
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_a_shard_that_was_killed_goes_on_where_it_was(
+    tmp_path: Path,
+    ingested: Callable[[list[str]], StageFile],
+    colours: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+) -> None:
+    from models.embedding.token_vectors import TokenVectorEncoder
+
+    documents = ingested(TWELVE)
+    given = settings(colours, chunk_documents=3, precision=precision)
+    job = embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given)
+    whole = tmp_path / embed.embed(job).path
+    undisturbed = whole.read_bytes()
+    whole.unlink()
+    encode, encoded = TokenVectorEncoder.encode_tokens, []
+
+    def killed_at_the_third(self: TokenVectorEncoder, tokens: Any) -> Any:
+        encoded.append(len(tokens.lengths))
+        if len(encoded) == 3:
+            raise Killed
+        return encode(self, tokens)
+
+    monkeypatch.setattr(TokenVectorEncoder, "encode_tokens", killed_at_the_third)
+    with pytest.raises(Killed):
+        embed.embed(job)
+    assert not whole.exists()
+    file = embed.embed(job)
+    assert encoded == [3, 3, 3, 3, 3]  # two of the first run, the third twice, the fourth
+    assert whole.read_bytes() == undisturbed
+    assert file.details["bad_vectors"] == 3
+    assert not list((tmp_path / "embeddings").rglob("*.arrow"))
+
+
+def test_parts_of_other_settings_are_not_taken(
+    tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = ingested(TWELVE)
+
+    def job(**changes: Any) -> embed.EmbedJob:
+        given = settings(colours, chunk_documents=3, **changes)
+        return embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given)
+
+    def broken(path: Path) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tasks.lake._sync_folder", lambda folder: broken(folder) if folder.name == "embeddings" else 0)
+        with pytest.raises(Killed):
+            embed.embed(job())
+    (tmp_path / "embeddings" / "a.parquet").unlink()
+    expected = vectors(pq.read_table(tmp_path / embed.embed(job(prompt="red ")).path))
+    assert expected[1] == pytest.approx(np.array([1.5, 1.0]) / np.hypot(1.5, 1.0), abs=1e-3)  # red, then blue
+
+
+def test_a_part_is_written_for_every_chunk_and_none_is_left(
+    tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.parts import Parts
+
+    written = []
+    write = Parts.write
+    monkeypatch.setattr(Parts, "write", lambda self, row, batch: (written.append(row), write(self, row, batch)))
+    documents = ingested(TWELVE)
+    given = settings(colours, chunk_documents=5)
+    embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))
+    assert written == [0, 5, 10]
+    assert not (tmp_path / "embeddings" / ".parts" / "a").exists()
+
+
+def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
+    from models.embedding.columns import vectors_of
+
+    documents = ingested(["red red", "void", "red blue"])
+    given = settings(colours, precision="int8")
+    file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))
+    table = pq.read_table(tmp_path / file.path)
+    assert table.schema.equals(embeddings_schema(2, "int8"))
+    found, present = vectors_of(table)
+    assert present.tolist() == [True, False, True]
+    assert found[[0, 2]] == pytest.approx(np.array([[1, 0], np.array([1.5, 1]) / np.hypot(1.5, 1)]), abs=5e-3)
