@@ -103,57 +103,45 @@ def embed(job: EmbedJob) -> StageFile:
 def _build(job: EmbedJob) -> None:
     path = os.path.join(job.workspace, job.model.path)  # noqa: PTH118 - a model outside the workspace is absolute
     pool = encoder_pool(path, job.model.fingerprint, job.settings)
-    parts = Parts(job.output, job.key)
+    started = perf_counter()
     with (
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
-        written_vectors(job, pool.tokeniser.dimensions) as vectors,
+        written_vectors(job, pool.tokeniser.dimensions) as writer,
         behind() as later,
     ):
-        started = perf_counter()
-        chunks = Ahead(_chunks(documents, parts, vectors.schema, pool.tokeniser, job.settings.chunk_documents))
+        vectors = Parts(writer, job.output, job.key)
+        chunks = Ahead(_chunks(documents, vectors, pool.tokeniser, job.settings.chunk_documents))
         for chunk in chunks:
             if chunk.kept is not None:
-                later(partial(vectors.write, chunk.kept))
+                later(partial(vectors.write_kept, chunk.kept))
                 continue
             with pool.encoder() as encoder:
                 wait = encoder.encode_tokens(chunk.tokens)
-            later(partial(_finish, chunk, wait, vectors, parts))
+            later(partial(_write, vectors, chunk.rows, wait))
+    vectors.discard()
     seconds = perf_counter() - started
-    logger.info(
-        "%s: %d documents embedded in %.1f s, %.1f%% of it waiting for tokens",
-        job.name,
-        job.documents.rows,
-        seconds,
-        100 * chunks.waited / seconds,
-    )
-    parts.discard()
+    waited = 100 * chunks.waited / seconds
+    logger.info("%s: %d documents in %.1f s, waiting for tokens %.1f%%", job.name, job.documents.rows, seconds, waited)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     """Consecutive documents of a shard, ready for the model or embedded by an earlier run."""
 
-    first_row: int
     rows: pa.Array
     tokens: Any  # of the encoder's own kind; None where kept
     kept: pa.RecordBatch | None
 
 
-def _chunks(
-    documents: pq.ParquetFile, parts: Parts, schema: pa.Schema, encoder: Encoder[Any], size: int
-) -> Iterator[_Chunk]:
+def _chunks(documents: pq.ParquetFile, vectors: Parts[Encoded], encoder: Encoder[Any], size: int) -> Iterator[_Chunk]:
     for batch in documents.iter_batches(size, columns=["row", "text"]):
-        rows = batch["row"]
-        first_row = rows[0].as_py()
-        kept = parts.read(first_row, len(rows), schema)
+        kept = vectors.kept(batch["row"])
         tokens = encoder.tokenise(batch["text"].to_pylist()) if kept is None else None
-        yield _Chunk(first_row, rows, tokens, kept)
+        yield _Chunk(batch["row"], tokens, kept)
 
 
-def _finish(chunk: _Chunk, wait: Callable[[], Encoded], vectors: "VectorWriter", parts: Parts) -> None:
-    batch = vectors.batch(chunk.rows, wait())
-    parts.write(chunk.first_row, batch)
-    vectors.write(batch)
+def _write(vectors: Parts[Encoded], rows: pa.Array, wait: Callable[[], Encoded]) -> None:
+    vectors.write(rows, wait())
 
 
 class VectorWriter:
@@ -165,7 +153,7 @@ class VectorWriter:
         self._job = job
         self._writer = writer
 
-    def batch(self, rows: pa.Array, encoded: Encoded) -> pa.RecordBatch:
+    def batch(self, rows: pa.Array, values: Encoded) -> pa.RecordBatch:
         """Return the next rows with their vectors.
 
         Raises
@@ -173,13 +161,13 @@ class VectorWriter:
         BadShardError
             If a vector is zero or not finite and `on_bad_vector` is `raise`.
         """
-        if encoded.bad.any() and self._job.settings.on_bad_vector == "raise":
-            row = int(np.flatnonzero(encoded.bad)[0])
+        if values.bad.any() and self._job.settings.on_bad_vector == "raise":
+            row = int(np.flatnonzero(values.bad)[0])
             raise BadShardError(
                 f"{self._job.name}: the vector of row {rows[row]} is zero or not finite; "
                 "set embedding.on_bad_vector to drop to leave such documents out"
             )
-        return vector_batch(rows, encoded, self.schema)
+        return vector_batch(rows, values, self.schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows that `batch` returned."""

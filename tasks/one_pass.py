@@ -4,18 +4,26 @@ Writes the same two files as the stages `score` and `embed`, under the same keys
 and a corpus that was scored before is not scored again.
 """
 
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models.embedding.unit import Encoded
 from models.quality.edu import EduScorer
 from models.quality.settings import EduScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
+from models.tokens import TokenIds
 from tasks import embed, score
 from tasks.embed import EmbeddingModel, EmbedJob
 from tasks.lake import StageFile, StageKey, Workspace, digest
+from tasks.overlap import Ahead, behind
+from tasks.parts import Parts
 from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
-from tasks.score import ScoreJob
+from tasks.score import ScoreJob, Scores
 from tasks.stage import StageJob, build_once, stage_task
 
 VERSION = 1
@@ -88,19 +96,59 @@ def _build(job: OnePassJob) -> None:
     [name] = [model.settings.name for model in job.score.models if isinstance(model.settings, EduScorerSettings)]
     edu = scorers.pop(name)
     assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
-    with ExitStack() as files:
-        documents = files.enter_context(pq.ParquetFile(job.lake.resolve(job.score.documents)))
-        vectors = files.enter_context(embed.written_vectors(job.embed, edu.dimensions))
-        write_scores = None
+    with ExitStack() as opened:
+        documents = opened.enter_context(pq.ParquetFile(job.lake.resolve(job.score.documents)))
+        writer = opened.enter_context(embed.written_vectors(job.embed, edu.dimensions))
+        vectors = Parts(writer, job.embed.output, job.embed.key)
+        scores = None
         columns = ["row", edu.column]
         if job.score.current() is None:
-            write_scores = files.enter_context(score.written_scores(job.score, documents.schema_arrow))
+            score_writer = opened.enter_context(score.written_scores(job.score, documents.schema_arrow))
+            scores = Parts(score_writer, job.score.output, job.score.key)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
-        for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
-            found = edu.score_and_embed(batch[edu.column].to_pylist())
-            vectors.write(vectors.batch(batch["row"], found.encoded))
-            if write_scores is not None:
-                write_scores(batch["row"], {name: found.scores, **batch_scores(scorers, batch, job.name)})
+        later = opened.enter_context(behind())
+        for chunk in Ahead(_chunks(documents, columns, edu, vectors, scores)):
+            rows = chunk.batch["row"]
+            found = None if chunk.tokens is None else edu.score_and_embed_tokens(chunk.tokens)
+            if found is None:
+                later(partial(vectors.write_kept, chunk.kept_vectors))
+            else:
+                later(partial(vectors.write, rows, found.encoded))
+            if scores is None:
+                continue
+            if found is None:
+                later(partial(scores.write_kept, chunk.kept_scores))
+            else:
+                others = batch_scores(scorers, chunk.batch, job.name)
+                later(partial(scores.write, rows, {name: found.scores, **others}))
+    vectors.discard()
+    if scores is not None:
+        scores.discard()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Consecutive documents of a shard, ready for the model or done by an earlier run."""
+
+    batch: pa.RecordBatch
+    tokens: TokenIds | None  # None where both parts were kept
+    kept_vectors: pa.RecordBatch | None
+    kept_scores: pa.RecordBatch | None
+
+
+def _chunks(
+    documents: pq.ParquetFile,
+    columns: list[str],
+    edu: EduScorer,
+    vectors: Parts[Encoded],
+    scores: Parts[Scores] | None,
+) -> Iterator[_Chunk]:
+    for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
+        kept_vectors = vectors.kept(batch["row"])
+        kept_scores = None if scores is None else scores.kept(batch["row"])
+        done = kept_vectors is not None and (scores is None or kept_scores is not None)
+        tokens = None if done else edu.tokenise(batch[edu.column].to_pylist())
+        yield _Chunk(batch, tokens, kept_vectors, kept_scores)
 
 
 one_pass_task = stage_task(score_and_embed)

@@ -2,24 +2,44 @@
 
 import shutil
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from tasks.lake import StageKey, written_file
 
+Values_contra = TypeVar("Values_contra", contravariant=True)
 
-class Parts:
-    """Record batches under the output's folder, kept under the output's key until the whole is written.
+
+class RowWriter(Protocol[Values_contra]):
+    """Writes a stage file in the order of its rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the file."""
+
+    def batch(self, rows: pa.Array, values: Values_contra) -> pa.RecordBatch:
+        """Return rows with what belongs to them."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows that `batch` returned."""
+
+
+class Parts(Generic[Values_contra]):
+    """Writes a stage file through a writer, and keeps what it has written until the whole is there.
 
     Parameters
     ----------
+    writer
+        The writer of the file.
     output
-        The file that the parts belong to.
+        Where the file is to lie; parts lie in a hidden folder beside it.
     key
-        What it depends on; parts of another key are removed.
+        What the file depends on; parts of another key are removed.
     """
 
-    def __init__(self, output: Path, key: StageKey) -> None:
+    def __init__(self, writer: RowWriter[Values_contra], output: Path, key: StageKey) -> None:
+        self._writer = writer
         self._all = output.parent / ".parts" / output.stem
         self._folder = self._all / key.fingerprint
         if self._all.is_dir():
@@ -27,23 +47,29 @@ class Parts:
                 if other != self._folder:
                     shutil.rmtree(other)
 
-    def read(self, first_row: int, rows: int, schema: pa.Schema) -> pa.RecordBatch | None:
-        """Return the part that begins at a row, or None if there is none of these rows and columns."""
+    def kept(self, rows: pa.Array) -> pa.RecordBatch | None:
+        """Return the part of these consecutive rows if an earlier run has finished it, else None."""
         try:
-            with pa.memory_map(str(self._path(first_row))) as source:
+            with pa.memory_map(str(self._path(rows))) as source:
                 batch = pa.ipc.open_file(source).get_batch(0)
         except (OSError, pa.ArrowInvalid):
             return None
-        return batch if batch.num_rows == rows and batch.schema.equals(schema) else None
+        return batch if batch.schema.equals(self._writer.schema) and batch["row"].equals(rows) else None
 
-    def write(self, first_row: int, batch: pa.RecordBatch) -> None:
-        """Keep a part; it is on the disk when this returns."""
-        with written_file(self._path(first_row)) as partial, pa.ipc.new_file(str(partial), batch.schema) as writer:
-            writer.write_batch(batch)
+    def write_kept(self, batch: pa.RecordBatch) -> None:
+        """Write a part that was kept."""
+        self._writer.write(batch)
+
+    def write(self, rows: pa.Array, values: Values_contra) -> None:
+        """Keep the next rows as a part, which is on the disk when this returns, and write them."""
+        batch = self._writer.batch(rows, values)
+        with written_file(self._path(rows)) as partial, pa.ipc.new_file(str(partial), batch.schema) as file:
+            file.write_batch(batch)
+        self._writer.write(batch)
 
     def discard(self) -> None:
         """Remove all parts: the whole is written."""
         shutil.rmtree(self._all, ignore_errors=True)
 
-    def _path(self, first_row: int) -> Path:
-        return self._folder / f"{first_row:09d}.arrow"
+    def _path(self, rows: pa.Array) -> Path:
+        return self._folder / f"{rows[0].as_py():09d}.arrow"

@@ -1,6 +1,6 @@
 """Score: one quality per document, next to the score of every scorer that it is made of."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.quality.combine import combine_scores
 from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
-from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
+from tasks.lake import ParquetStageWriter, StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
 from tasks.scoring import forked_models, score_file
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
@@ -79,7 +79,7 @@ def _build(job: ScoreJob) -> None:
     scorers = load_models(job.lake, [model for model in job.models if model not in forked])
     with (
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
-        written_scores(job, documents.schema_arrow) as write,
+        written_scores(job, documents.schema_arrow) as written,
     ):
         columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
         elsewhere = dict(zip((model.settings.name for model in forked), _score_elsewhere(job, forked), strict=True))
@@ -87,38 +87,60 @@ def _build(job: ScoreJob) -> None:
         for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
             stop = start + batch.num_rows
             scores = {name: column[start:stop] for name, column in elsewhere.items()}
-            write(batch["row"], scores | batch_scores(scorers, batch, job.name))
+            written.write(written.batch(batch["row"], scores | batch_scores(scorers, batch, job.name)))
             start = stop
 
 
+Scores = dict[str, NDArray[np.float32]]
+"""Every scorer's scores (n,), by its name."""
+
+
+class ScoreWriter:
+    """Writes a shard's scores in the order of its rows; made by `written_scores`."""
+
+    def __init__(self, job: ScoreJob, schema: pa.Schema, writer: ParquetStageWriter) -> None:
+        self.schema = schema
+        self._job = job
+        self._weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
+        self._writer = writer
+
+    def batch(self, rows: pa.Array, values: Scores) -> pa.RecordBatch:
+        """Return the next rows with every scorer's scores (n,) and their combined quality.
+
+        Raises
+        ------
+        BadShardError
+            If a quality is not finite.
+        """
+        quality = combine_scores(values, self._weights, self._job.statistics, self._job.settings.combine)
+        if not np.isfinite(quality).all():
+            row = int(np.flatnonzero(~np.isfinite(quality))[0])
+            raise BadShardError(f"{self._job.name}: quality of row {rows[row]} is not finite")
+        return pa.record_batch([rows, *(values[name] for name in self._weights), quality], schema=self.schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows that `batch` returned."""
+        self._writer.write(batch)
+
+
 @contextmanager
-def written_scores(
-    job: ScoreJob, documents: pa.Schema
-) -> Iterator[Callable[[pa.Array, dict[str, NDArray[np.float32]]], None]]:
-    """Write a shard's scores: give a function that takes the next rows with every scorer's scores (n,), in order.
+def written_scores(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]:
+    """Write a shard's scores with the writer that is given.
 
     Raises
     ------
     BadShardError
-        If a scorer has the name of a column of the documents, or a combined quality is not finite.
+        If a scorer has the name of a column of the documents.
     """
-    weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
-    if taken := set(weights).intersection(name.lower() for name in documents.names):
+    names = [scorer.name for scorer in job.settings.scorers]
+    if taken := set(names).intersection(name.lower() for name in documents.names):
         raise BadShardError(
             f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
             "rename it in quality.scorers, or leave the column out of source.extra_columns"
         )
-    schema = scores_schema(list(weights))
+    schema = scores_schema(names)
     with written_parquet(job.output, schema, job.key) as writer:
-
-        def write(rows: pa.Array, scores: dict[str, NDArray[np.float32]]) -> None:
-            quality = combine_scores(scores, weights, job.statistics, job.settings.combine)
-            if not np.isfinite(quality).all():
-                row = int(np.flatnonzero(~np.isfinite(quality))[0])
-                raise BadShardError(f"{job.name}: quality of row {rows[row]} is not finite")
-            writer.write(pa.record_batch([rows, *(scores[name] for name in weights), quality], schema=schema))
-
-        yield write
+        yield ScoreWriter(job, schema, writer)
 
 
 def _score_elsewhere(job: ScoreJob, forked: list[QualityModel]) -> NDArray[np.float32]:

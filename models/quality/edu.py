@@ -21,7 +21,7 @@ from models.batching import PaddedTokens, TokenBudget, for_each_batch
 from models.device import choose_device
 from models.embedding.unit import Encoded, unit_vectors
 from models.quality.settings import EduScorerSettings
-from models.tokens import first_tokens
+from models.tokens import TokenIds, first_tokens
 
 
 class ScoredVectors(NamedTuple):
@@ -79,10 +79,17 @@ class EduScorer:
 
     def score_and_embed(self, texts: Sequence[str]) -> ScoredVectors:
         """Return the model's output and the embedding of each text, from one forward pass."""
-        scores = np.zeros(len(texts), dtype=np.float32)
-        vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
+        return self.score_and_embed_tokens(self.tokenise(texts))
+
+    def tokenise(self, texts: Sequence[str]) -> TokenIds:
+        """Return the token ids that the model reads of each text; any thread may."""
+        return first_tokens(self._tokenizer, texts, self.max_tokens)
+
+    def score_and_embed_tokens(self, tokens: TokenIds) -> ScoredVectors:
+        """Return the model's output and the embedding of each text, from one forward pass."""
+        scores = np.zeros(len(tokens.lengths), dtype=np.float32)
+        vectors = np.zeros((len(tokens.lengths), self.dimensions), dtype=np.float32)
         with self._lock, torch.inference_mode():
-            tokens = first_tokens(self._tokenizer, texts, self.max_tokens)
             padded = PaddedTokens(tokens, self._padding, self.device)
 
             def forward(rows: NDArray[np.int64]) -> None:

@@ -238,7 +238,9 @@ def test_a_part_is_written_for_every_chunk_and_none_is_left(
 
     written = []
     write = Parts.write
-    monkeypatch.setattr(Parts, "write", lambda self, row, batch: (written.append(row), write(self, row, batch)))
+    monkeypatch.setattr(
+        Parts, "write", lambda self, rows, values: (written.append(rows[0].as_py()), write(self, rows, values))
+    )
     documents = ingested(TWELVE)
     given = settings(colours, chunk_documents=5)
     embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))

@@ -136,14 +136,14 @@ def embed_key(job: one_pass.OnePassJob, models: list[QualityModel], copied: Any)
 
 def test_a_bad_vector_is_null_or_ends_the_shard_and_writes_nothing(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     job = plan(on_bad_vector="raise")
-    honest = EduScorer.score_and_embed
+    honest = EduScorer.score_and_embed_tokens
 
-    def bad_row_2(self: EduScorer, texts: list[str]) -> Any:
-        found = honest(self, texts)
+    def bad_row_2(self: EduScorer, tokens: Any) -> Any:
+        found = honest(self, tokens)
         found.encoded.bad[2] = True
         return found
 
-    monkeypatch.setattr(EduScorer, "score_and_embed", bad_row_2)
+    monkeypatch.setattr(EduScorer, "score_and_embed_tokens", bad_row_2)
     with pytest.raises(BadShardError, match="the vector of row 2 is zero or not finite"):
         one_pass.score_and_embed(job)
     assert not job.score.output.exists() or job.score.current() is None
@@ -151,6 +151,33 @@ def test_a_bad_vector_is_null_or_ends_the_shard_and_writes_nothing(plan: Any, mo
     dropping = plan()
     one_pass.score_and_embed(dropping)
     assert dropping.embed.current().details["bad_vectors"] == 1
+
+
+def test_a_shard_that_was_killed_goes_on_where_it_was(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    job = plan()
+    monkeypatch.setattr(one_pass, "BATCH_ROWS", 7)
+    one_pass.score_and_embed(job)
+    undisturbed = [path.read_bytes() for path in (job.embed.output, job.score.output)]
+    for path in (job.embed.output, job.score.output):
+        path.unlink()
+    honest, passes = EduScorer.score_and_embed_tokens, []
+
+    def killed_at_the_third(self: EduScorer, tokens: Any) -> Any:
+        passes.append(len(tokens.lengths))
+        if len(passes) == 3:
+            raise Killed
+        return honest(self, tokens)
+
+    monkeypatch.setattr(EduScorer, "score_and_embed_tokens", killed_at_the_third)
+    with pytest.raises(Killed):
+        one_pass.score_and_embed(job)
+    one_pass.score_and_embed(job)
+    assert len(passes) == 1 + -(-job.score.documents.rows // 7) > 4
+    assert [path.read_bytes() for path in (job.embed.output, job.score.output)] == undisturbed
+    assert not list(job.lake.root.rglob("*.arrow"))
 
 
 def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Parts of a file in the making: read back only whole, of the same key, rows and columns."""
+"""Parts of a file in the making: taken only whole, of the same key, rows and columns."""
 
 import pyarrow as pa
 import pytest
@@ -10,8 +10,20 @@ SCHEMA = pa.schema([pa.field("row", pa.uint32()), pa.field("x", pa.float16())])
 KEY = StageKey(stage="embed", version=1, settings="a", inputs="b")
 
 
-def batch(first, count):
-    return pa.record_batch([pa.array(range(first, first + count)), [0.5] * count], schema=SCHEMA)
+class Writer:
+    def __init__(self, schema=SCHEMA):
+        self.schema = schema
+        self.written = []
+
+    def batch(self, rows, values):
+        return pa.record_batch([rows, values], schema=self.schema)
+
+    def write(self, batch):
+        self.written.append(batch)
+
+
+def rows(first, count):
+    return pa.array(range(first, first + count), pa.uint32())
 
 
 @pytest.fixture
@@ -19,44 +31,51 @@ def output(tmp_path):
     return tmp_path / "embeddings" / "a.parquet"
 
 
-def test_a_part_is_read_back(output):
-    parts = Parts(output, KEY)
-    assert parts.read(0, 3, SCHEMA) is None
-    parts.write(0, batch(0, 3))
-    parts.write(3, batch(3, 2))
-    assert Parts(output, KEY).read(0, 3, SCHEMA).equals(batch(0, 3))
-    assert Parts(output, KEY).read(3, 2, SCHEMA).equals(batch(3, 2))
+def test_a_part_is_written_and_kept(output):
+    writer = Writer()
+    parts = Parts(writer, output, KEY)
+    assert parts.kept(rows(0, 3)) is None
+    parts.write(rows(0, 3), [0.5, 1, 2])
+    parts.write(rows(3, 2), [3, None])
+    second = Writer()
+    again = Parts(second, output, KEY)
+    for wanted in (rows(0, 3), rows(3, 2)):
+        again.write_kept(again.kept(wanted))
+    assert second.written == writer.written
+    assert [batch["x"].to_pylist() for batch in second.written] == [[0.5, 1, 2], [3, None]]
 
 
 def test_a_part_of_other_rows_or_columns_is_none(output):
-    parts = Parts(output, KEY)
-    parts.write(0, batch(0, 3))
-    assert parts.read(0, 4, SCHEMA) is None
-    assert parts.read(1, 3, SCHEMA) is None
-    assert parts.read(0, 3, SCHEMA.remove(1)) is None
+    parts = Parts(Writer(), output, KEY)
+    parts.write(rows(0, 3), [0, 1, 2])
+    assert parts.kept(rows(0, 4)) is None
+    assert parts.kept(rows(1, 3)) is None
+    other = pa.schema([SCHEMA.field("row"), pa.field("x", pa.float32())])
+    assert Parts(Writer(other), output, KEY).kept(rows(0, 3)) is None
+    assert parts.kept(rows(0, 3)) is not None
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda _: b"", lambda _: b"x" * 300])
 def test_a_damaged_part_is_none(output, damage):
-    parts = Parts(output, KEY)
-    parts.write(0, batch(0, 3))
+    parts = Parts(Writer(), output, KEY)
+    parts.write(rows(0, 3), [0, 1, 2])
     [path] = output.parent.rglob("*.arrow")
     path.write_bytes(damage(path.read_bytes()))
-    assert parts.read(0, 3, SCHEMA) is None
+    assert parts.kept(rows(0, 3)) is None
 
 
 def test_parts_of_another_key_are_removed(output):
-    Parts(output, KEY).write(0, batch(0, 3))
-    other = Parts(output, KEY.model_copy(update={"inputs": "c"}))
-    assert other.read(0, 3, SCHEMA) is None
+    Parts(Writer(), output, KEY).write(rows(0, 3), [0, 1, 2])
+    other = Parts(Writer(), output, KEY.model_copy(update={"inputs": "c"}))
+    assert other.kept(rows(0, 3)) is None
     assert not list(output.parent.rglob("*.arrow"))
 
 
 def test_nothing_is_left_when_the_whole_is_written(output):
-    parts, neighbour = Parts(output, KEY), Parts(output.with_name("b.parquet"), KEY)
-    parts.write(0, batch(0, 3))
-    neighbour.write(0, batch(0, 3))
+    parts, neighbour = Parts(Writer(), output, KEY), Parts(Writer(), output.with_name("b.parquet"), KEY)
+    parts.write(rows(0, 3), [0, 1, 2])
+    neighbour.write(rows(0, 3), [0, 1, 2])
     parts.discard()
-    assert parts.read(0, 3, SCHEMA) is None
-    assert neighbour.read(0, 3, SCHEMA) is not None
+    assert parts.kept(rows(0, 3)) is None
+    assert neighbour.kept(rows(0, 3)) is not None
     parts.discard()
