@@ -19,45 +19,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import WordPieceTrainer
-from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+from transformers import BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from benchmarks.bert import save_classifier
 from models.batching import PaddedTokens, TokenBudget, for_each_batch
 from models.embedding.unit import unit_vectors
 from models.quality.edu import EduScorer
 from models.quality.settings import EduScorerSettings
 from models.tokens import first_tokens
 
-SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 SMOKE_WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
-
-
-def save_model(folder: Path, texts: list[str], layers: int, hidden: int) -> None:
-    """Save a BERT of random weights with one output, and a WordPiece tokenizer trained on the texts."""
-    tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
-    special = list(SPECIAL.values())
-    tokenizer.train_from_iterator(
-        texts, WordPieceTrainer(vocab_size=30_522, special_tokens=special, show_progress=False)
-    )
-    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=max(1, hidden // 64),
-        intermediate_size=4 * hidden,
-        num_labels=1,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **SPECIAL).save_pretrained(folder)
 
 
 class Passes:
@@ -114,7 +86,7 @@ def main() -> None:
     logging.disable_progress_bar()
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        save_model(Path(folder), texts, arguments.layers, arguments.hidden)
+        save_classifier(Path(folder), texts, arguments.layers, arguments.hidden)
         settings = EduScorerSettings(model=folder, device=arguments.device, batch_tokens=arguments.batch_tokens)
         report(Passes(Path(folder), settings), texts, arguments)
 

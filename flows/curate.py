@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, Self, TypeGuard, cast
 
 from prefect import Task, flow
 from prefect.futures import PrefectFuture
@@ -10,7 +10,8 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel
 
 from flows.progress import listener
-from models.quality.settings import FastTextScorerSettings
+from models.device import choose_devices
+from models.quality.settings import FastTextScorerSettings, ScorerSettings
 from models.settings import FROM_QUALITY, PipelineSettings
 from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, score, select
 from tasks.accounting import Counts, account, mean_terms
@@ -133,6 +134,27 @@ class Run:
                 ]
 
 
+class Given(NamedTuple):
+    """The models that the settings name, fetched before the first stage: a wrong name is known at once."""
+
+    scorers: dict[str, QualityModel]  # by the scorer's name
+    encoder: embed.EmbeddingModel | None  # None where it is built in or one of the scorers
+
+    @classmethod
+    def of(cls, settings: PipelineSettings) -> Self:
+        """Find the models on this machine or fetch them from the hub."""
+        named = [scorer for scorer in settings.quality.scorers if not _is_trained(scorer)]
+        built_in = settings.embedding.model in embed.BUILT_IN
+        return cls(
+            scorers={scorer.name: given_model(scorer) for scorer in named},
+            encoder=None if built_in else embed.given_model(settings.embedding),
+        )
+
+
+def _is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
+    return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
+
+
 @flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
 def curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunSummary:
     """Turn the raw documents of a source into a selected dataset.
@@ -153,10 +175,11 @@ def curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunS
     with Workspace(settings.workspace).exclusive() as workspace:
         run = Run(workspace, quarantine=settings.ingest.on_bad_shard == "quarantine")
         forget_fitted(workspace, refit or [])
+        given = Given.of(settings)
         documents = _ingest(run, shards, settings)
         duplicates = _dedup(run, documents, settings)
         try:
-            scored = _score_and_embed(run, documents, settings)
+            scored = _score_and_embed(run, documents, given, settings)
         finally:
             end_scoring_processes()
         masks = _select(run, scored, duplicates, settings)
@@ -172,6 +195,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
         With the key of the setting that names something missing.
     """
     check_scorers(settings.quality.scorers)
+    embed.check_model(settings.embedding)
     return discover(settings.source)
 
 
@@ -200,22 +224,22 @@ def _dedup(run: Run, documents: list[StageFile], settings: PipelineSettings) -> 
     return {file.name: file for file in job.shard_files() or []}
 
 
-def _quality_models(run: Run, settings: PipelineSettings) -> list[QualityModel]:
+def _quality_models(run: Run, given: Given, settings: PipelineSettings) -> list[QualityModel]:
     models = []
     for scorer in settings.quality.scorers:
-        if isinstance(scorer, FastTextScorerSettings) and scorer.model is None:
+        if _is_trained(scorer):
             job = fit.plan_classifier(run.workspace, scorer)
             models.append(fitted_model(scorer, run.one("fit", fit.fit_classifier_task, job)))
         else:
-            models.append(given_model(scorer))
+            models.append(given.scorers[scorer.name])
     return models
 
 
 def _score_and_embed(
-    run: Run, documents: list[StageFile], settings: PipelineSettings
+    run: Run, documents: list[StageFile], given: Given, settings: PipelineSettings
 ) -> list[tuple[StageFile, StageFile, StageFile]]:
     """Return the documents, scores and embeddings of every shard that has all three."""
-    models = _quality_models(run, settings)
+    models = _quality_models(run, given, settings)
     processes = useful_processes(sum(file.rows for file in documents), settings.engine.score_processes)
     statistics = run.one(
         "fit",
@@ -225,7 +249,7 @@ def _score_and_embed(
     if settings.embedding.model == FROM_QUALITY:
         scored = _in_one_pass(run, documents, models, statistics, settings)
     else:
-        scored = _in_two_passes(run, documents, models, statistics, settings, processes)
+        scored = _in_two_passes(run, documents, models, given.encoder, statistics, settings, processes)
     if not scored:
         raise BadShardError("no shard could be scored and embedded: " + "; ".join(run.quarantined.values()))
     return scored
@@ -254,15 +278,14 @@ def _in_two_passes(
     run: Run,
     documents: list[StageFile],
     models: list[QualityModel],
+    encoder: embed.EmbeddingModel | None,
     statistics: StageFile,
     settings: PipelineSettings,
     processes: int,
 ) -> list[tuple[StageFile, StageFile, StageFile]]:
-    if settings.embedding.model == "static":
+    if encoder is None:
         job = fit.plan_encoder(run.workspace, documents, settings.embedding)
         encoder = embed.fitted_model(run.one("fit", fit.fit_encoder_task, job))
-    else:
-        encoder = embed.given_model(settings.embedding)
     jobs = [
         (
             score.plan(run.workspace, file, models, statistics, settings.quality, processes),
@@ -355,5 +378,6 @@ def _publish(
 
 def run_curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunSummary:
     """Run the pipeline in this process with the recipe's engine."""
-    runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=settings.engine.workers)
+    workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares what the others wait for
+    runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=workers)
     return curate.with_options(task_runner=cast("TaskRunner[PrefectFuture[Any]]", runner))(settings, refit)

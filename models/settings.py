@@ -14,6 +14,9 @@ from models.selection.settings import SelectionSettings
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 """Columns of every document that hold a number, whatever the source's `extra_columns`."""
 
+STATIC = "static"
+"""The `embedding.model` that is built in and fitted on the corpus."""
+
 FROM_QUALITY = "from_quality"
 """The `embedding.model` that takes the vectors from the quality scorer of kind `edu`."""
 
@@ -69,7 +72,7 @@ class EmbeddingSettings(Settings):
     """Which encoder turns a document into a vector."""
 
     model: str = Field(
-        "static",
+        STATIC,
         min_length=1,
         description="`static` (built in, fitted on this corpus), `from_quality` (the encoder of the scorer of kind "
         "edu, in the same forward pass as its score), a sentence-transformers folder, or a hub name.",
@@ -150,7 +153,9 @@ class EngineSettings(Settings):
     """Where tasks run."""
 
     kind: Literal["local"] = Field("local", description="Threads of this process.")
-    workers: int = Field(2, ge=1, le=64, description="Tasks that run at the same time.")
+    workers: int | None = Field(
+        None, ge=1, le=64, description="Tasks that run at the same time; null: 2, or one more than there are GPUs."
+    )
     score_processes: int | None = Field(
         None, ge=1, description="Processes that score with fastText; null: one per core. 1 scores in the task itself."
     )

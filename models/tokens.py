@@ -119,7 +119,10 @@ def all_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenIds:
 
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> TokenIds:
-    return TokenIds.of([encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)])
+    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    lengths = np.fromiter((len(encoding) for encoding in encodings), np.int64, len(encodings))
+    ids = chain.from_iterable(encoding.ids for encoding in encodings)  # one list of Python integers at a time
+    return TokenIds(np.fromiter(ids, np.int32, int(lengths.sum())), lengths)
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -23,9 +23,9 @@ from models.embedding.columns import vector_batch
 from models.embedding.encoder import Encoder
 from models.embedding.unit import Encoded
 from models.schemas import embeddings_schema
-from models.settings import EmbeddingSettings
+from models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from tasks.encoders import encoder_pool
-from tasks.hub import model_folder
+from tasks.hub import ModelFolderError, model_folder
 from tasks.lake import ParquetStageWriter, StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.overlap import Ahead, behind
 from tasks.parts import Parts
@@ -33,6 +33,7 @@ from tasks.stage import BadShardError, ShardJob, build_once, stage_task
 
 VERSION = 2
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
+BUILT_IN = frozenset({STATIC, FROM_QUALITY})
 logger = logging.getLogger(__name__)
 
 
@@ -48,6 +49,25 @@ class EmbeddingModel(BaseModel):
 def fitted_model(fitted: StageFile) -> EmbeddingModel:
     """Return the built-in encoder that was fitted in this workspace; `fitted` refers to its manifest."""
     return EmbeddingModel(path=str(Path(fitted.path).with_suffix("")), fingerprint=fitted.fingerprint)
+
+
+def check_model(settings: EmbeddingSettings) -> None:
+    """Check that a folder that the settings name is a model, before any work starts.
+
+    Raises
+    ------
+    ModelFolderError
+        If it lacks a file that loading it takes.
+    """
+    folder = Path(settings.model)
+    if settings.model in BUILT_IN or not folder.exists():
+        return  # a hub name is looked up when it is fetched
+    for pattern in ("modules.json", "*.safetensors"):
+        if not any(folder.rglob(pattern)):
+            raise ModelFolderError(
+                f"embedding.model: the folder {settings.model!r} has no {pattern}: it is not a sentence-transformers "
+                "model in safetensors"
+            )
 
 
 def given_model(settings: EmbeddingSettings) -> EmbeddingModel:

@@ -259,3 +259,19 @@ def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., S
     found, present = vectors_of(table)
     assert present.tolist() == [True, False, True]
     assert found[[0, 2]] == pytest.approx(np.array([[1, 0], np.array([1.5, 1]) / np.hypot(1.5, 1)]), abs=5e-3)
+
+
+@pytest.mark.parametrize("missing", ["modules.json", "model.safetensors"])
+def test_a_folder_that_is_no_model_is_known_before_any_work(tmp_path: Path, colours: Path, missing: str) -> None:
+    import shutil
+
+    from tasks.hub import ModelFolderError
+
+    folder = tmp_path / "model"
+    shutil.copytree(colours, folder)
+    embed.check_model(settings(folder))
+    next(folder.rglob(missing)).unlink()
+    with pytest.raises(ModelFolderError, match=r"embedding\.model: the folder .* has no (modules\.json|\*\.safetens)"):
+        embed.check_model(settings(folder))
+    embed.check_model(settings("static"))
+    embed.check_model(settings("intfloat/e5-base-v2"))

@@ -236,3 +236,30 @@ def test_a_moved_workspace_is_current_as_it_is(
     again = pipeline(copied.recipe.model_copy(update={"selection": narrower}))
     assert all(file.reused for file in [*again.documents, *again.scores, *again.embeddings])
     assert not any(file.reused for file in [*again.groups, again.dataset, again.report])
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float16", 0.0005), ("int8", 0.005)])
+def test_stored_precision_hardly_changes_the_objective(
+    tmp_path: Path, metric: str, precision: Any, tolerance: float
+) -> None:
+    from models.embedding.columns import vector_batch
+    from models.embedding.unit import unit_vectors
+    from models.schemas import embeddings_schema
+
+    dice = np.random.default_rng(3)
+    topics = dice.normal(size=(12, 96))
+    vectors = topics[dice.integers(0, 12, 600)] + 0.7 * dice.normal(size=(600, 96))
+    encoded = unit_vectors(vectors.astype(np.float32))
+    found = {}
+    for stored in ("float32", precision):
+        lake = Workspace(tmp_path / stored)
+        shard = numbers(lake, "a", 600)
+        schema = embeddings_schema(96, stored)
+        key = StageKey(stage="embeddings", version=1, settings=stored, inputs="")
+        with written_parquet(lake.resolve(shard.embeddings), schema, key) as writer:
+            writer.write(vector_batch(pa.array(range(600), pa.uint32()), encoded, schema))
+        [file] = run(lake, [shard], settings(metrics=metric, lamb=0.5, normalize="range"))
+        found[stored] = file.details["blocks"][0]["objective"]
+    assert found[precision] == pytest.approx(found["float32"], rel=tolerance)
+    assert found[precision] != found["float32"]

