@@ -75,6 +75,22 @@ class FitJob(StageJob):
         return same if same and len(same) == len(earlier) else self.documents
 
 
+def sampled_shards(lake: Workspace, shards: list[str]) -> list[str]:
+    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on.
+
+    Parameters
+    ----------
+    lake
+        The workspace with what was fitted earlier.
+    shards
+        Names of all shards.
+    """
+    every = max(1, -(-len(shards) // SAMPLED_SHARDS))
+    manifests = [read_manifest(path) for path in lake.fitted.glob("*.json")]
+    earlier = {name for manifest in manifests if manifest is not None for name in manifest.fitted_on}
+    return [name for index, name in enumerate(shards) if index % every == 0 or name in earlier]
+
+
 def sampled_texts(lake: Workspace, documents: list[StageFile], limit: int) -> Callable[[], Iterator[str]]:
     """Return a function that reads about `limit` texts, evenly spaced over at most `SAMPLED_SHARDS` shards."""
 
@@ -173,7 +189,7 @@ def plan_statistics(
         stage="fit_statistics",
         version=VERSION,
         settings=digest([settings.statistics_documents, [model.identity for model in models]]),
-        inputs=digest([[file.name, file.fingerprint] for file in documents]),
+        inputs=digest([]),  # a grown corpus does not refit; the manifest says what it was fitted on
     )
     return FitStatisticsJob(
         workspace=str(workspace.root),
@@ -230,7 +246,7 @@ def plan_encoder(workspace: Workspace, documents: list[StageFile], settings: Emb
         settings=digest(
             settings.model_dump(include={"static_vocabulary", "static_dimensions", "static_fit_documents"})
         ),
-        inputs=digest([[file.name, file.fingerprint] for file in documents]),
+        inputs=digest([]),  # a grown corpus does not refit; the manifest says what it was fitted on
     )
     return FitEncoderJob(workspace=str(workspace.root), name="encoder", key=key, documents=documents, settings=settings)
 

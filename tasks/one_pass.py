@@ -89,7 +89,7 @@ def score_and_embed(job: OnePassJob) -> StageFile:
 
 
 def _build(job: OnePassJob) -> None:
-    if job.embed.current() is not None:
+    if not job.anew and job.embed.current() is not None:
         score.score(job.score)
         return
     scorers = load_models(job.lake, job.score.models)
@@ -102,7 +102,7 @@ def _build(job: OnePassJob) -> None:
         vectors = Parts(writer, job.embed.output, job.embed.key)
         scores = None
         columns = ["row", edu.column]
-        if job.score.current() is None:
+        if job.anew or job.score.current() is None:
             score_writer = opened.enter_context(score.written_scores(job.score, documents.schema_arrow))
             scores = Parts(score_writer, job.score.output, job.score.key)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)

@@ -44,6 +44,7 @@ class StageJob(BaseModel, ABC):
     workspace: str
     name: str
     key: StageKey
+    anew: bool = False  # build it although the output is current
 
     @property
     def lake(self) -> Workspace:
@@ -71,14 +72,14 @@ class ShardJob(StageJob):
 
 
 def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
-    """Run `build` unless the job's output is current already; return the reference to the output.
+    """Run `build` unless the job's output is current already, or is wanted anew; return the reference to the output.
 
     Raises
     ------
     LakeError
         If the output is not current after building it.
     """
-    if (found := job.current()) is not None:
+    if not job.anew and (found := job.current()) is not None:
         return found
     started = time.perf_counter()
     build()
