@@ -1,8 +1,9 @@
 """The pipeline: ingest -> score -> embed -> select -> materialize, each stage cached, over all shards of a source."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from prefect import flow
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
@@ -14,7 +15,7 @@ from models.device import choose_devices
 from models.settings import PipelineSettings
 from tasks import embed
 from tasks.accounting import Counts, mean_terms
-from tasks.lake import Workspace
+from tasks.lake import Workspace, written_file
 from tasks.quality_models import check_scorers
 from tasks.scoring import end_scoring_processes
 from tasks.source import SourceShard, discover
@@ -53,6 +54,23 @@ class RunSummary(BaseModel):
     blocks: int
 
 
+class LastRun(BaseModel):
+    """The recipe of a workspace's last run, kept there as `run.json`."""
+
+    settings: PipelineSettings
+    folder: str  # that relative paths in the settings start from
+
+    def keep(self, workspace: Workspace) -> None:
+        """Write it to the workspace."""
+        with written_file(workspace.root / "run.json") as partial:
+            partial.write_text(self.model_dump_json(indent=2) + "\n")
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> Self:
+        """Read it from the workspace."""
+        return cls.model_validate_json((workspace.root / "run.json").read_text())
+
+
 @flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
 def curate(
     settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Stage] | None = None
@@ -73,7 +91,7 @@ def curate(
     BadShardError
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
-    with _opened(settings, refit=refit, refresh=refresh) as (run, curation):
+    with opened(settings, refit=refit, refresh=refresh) as (run, curation):
         curation.plan_documents()
         run.work()
         _check_scored(run, curation)
@@ -87,11 +105,11 @@ def curate(
 
 
 @contextmanager
-def _opened(
+def opened(
     settings: PipelineSettings,
     *,
     refit: Sequence[Refit] | None = None,
-    refresh: Sequence[str] | None = None,
+    refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
 ) -> Iterator[tuple[Run, Curation]]:
     """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails."""
@@ -105,6 +123,7 @@ def _opened(
             scope=scope,
         )
         forget_fitted(workspace, refit or [])
+        LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
         try:
             yield run, Curation(run, workspace, settings, shards, Given.of(settings))
         finally:
@@ -170,9 +189,14 @@ def workers(settings: PipelineSettings) -> int:
     return settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares what the others wait for
 
 
+def runner(settings: PipelineSettings) -> "TaskRunner[PrefectFuture[Any]]":
+    """Return what runs the tasks: the recipe's engine."""
+    threads: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=workers(settings))
+    return cast("TaskRunner[PrefectFuture[Any]]", threads)
+
+
 def run_curate(
     settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Stage] | None = None
 ) -> RunSummary:
     """Run the pipeline in this process with the recipe's engine."""
-    runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=workers(settings))
-    return curate.with_options(task_runner=cast("TaskRunner[PrefectFuture[Any]]", runner))(settings, refit, refresh)
+    return curate.with_options(task_runner=runner(settings))(settings, refit, refresh)

@@ -23,6 +23,9 @@ Stage = Literal["ingest", "dedup", "fit", "score", "embed", "score_embed", "sele
 STAGES: tuple[Stage, ...] = Stage.__args__  # type: ignore[attr-defined]
 """In the order in which a document passes through them."""
 
+REFRESHED = tuple(stage for stage in STAGES if stage != "fit")
+"""Stages that can be run again although their files are current; what is fitted has a word of its own, `refit`."""
+
 TASKS: dict[str, Task[..., StageFile]] = {
     "ingest": ingest.ingest_task,
     "dedup": dedup.dedup_task,

@@ -104,7 +104,7 @@ class EmbeddingSettings(Settings):
     batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens per forward pass, padding included; null: 65,536 on a GPU, 4,096 on a CPU. Halved where "
+        description="Tokens per forward pass, padding included; null: 65,536 on a GPU, 2,048 on a CPU. Halved where "
         "the GPU runs out of memory.",
     )
     chunk_documents: int = Field(
