@@ -13,8 +13,10 @@ from flows.curation import Curation, Given
 from flows.run import Run, Stage, StageSummary
 from models.device import choose_devices
 from models.settings import PipelineSettings
+from models.stopping import allow_work, request_stop
 from tasks import embed
 from tasks.accounting import Counts, mean_terms
+from tasks.gpu import offer_slots
 from tasks.lake import Workspace, written_file
 from tasks.quality_models import check_scorers
 from tasks.scoring import end_scoring_processes
@@ -124,8 +126,13 @@ def opened(
         )
         forget_fitted(workspace, refit or [])
         LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
+        allow_work()
+        offer_slots()
         try:
             yield run, Curation(run, workspace, settings, shards, Given.of(settings))
+        except BaseException:
+            request_stop()  # Prefect waits for the tasks that still run
+            raise
         finally:
             end_scoring_processes()
 

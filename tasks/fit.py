@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from models.quality.combine import fit_statistics
 from models.quality.settings import FastTextScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
+from models.stopping import stop_if_requested
 from tasks.labels import read_labels
 from tasks.lake import (
     StageFile,
@@ -116,6 +117,7 @@ def sampled_documents(
     for shard in shards:
         with pq.ParquetFile(lake.resolve(shard)) as file:
             for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
+                stop_if_requested()
                 wanted = np.arange(-position % step, batch.num_rows, step)
                 position += batch.num_rows
                 yield shard.name, batch.take(pa.array(wanted))

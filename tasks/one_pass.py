@@ -19,6 +19,7 @@ from models.settings import EmbeddingSettings
 from models.tokens import TokenIds
 from tasks import embed, score
 from tasks.embed import EmbeddingModel, EmbedJob
+from tasks.gpu import gpu_slot
 from tasks.lake import StageFile, StageKey, Workspace, digest
 from tasks.overlap import Ahead, behind
 from tasks.parts import Parts
@@ -97,6 +98,7 @@ def _build(job: OnePassJob) -> None:
     edu = scorers.pop(name)
     assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
     with ExitStack() as opened:
+        opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(pq.ParquetFile(job.lake.resolve(job.score.documents)))
         writer = opened.enter_context(embed.written_vectors(job.embed, edu.dimensions))
         vectors = Parts(writer, job.embed.output, job.embed.key)

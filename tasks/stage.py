@@ -90,11 +90,13 @@ def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether trying again may help: timeouts, lost connections, input/output errors, server errors."""
+    """Return whether trying again may help: timeouts, lost connections, input/output, server errors, GPU memory."""
     if isinstance(error, TimeoutError | ConnectionError):
         return True
     if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNO:
         return True
+    if type(error).__name__ == "OutOfMemoryError" and type(error).__module__.startswith("torch"):
+        return True  # after the batches were made as small as can be: somebody else's memory may be free again
     status = getattr(getattr(error, "response", None), "status_code", None)
     return isinstance(status, int) and status >= 500
 
