@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -454,7 +455,8 @@ def _print_summary(console: Console, summary: "RunSummary") -> None:
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command; a request to end is an interruption like Ctrl-C, after which Prefect's own processes end too."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     app()
 
 

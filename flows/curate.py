@@ -51,6 +51,7 @@ class RunSummary(BaseModel):
     quarantined: list[Quarantined]
     counts: Counts
     stages: list[StageSummary]
+    busy_seconds: float  # in which at least one job was at work
     objective: float | None
     terms: dict[str, float]
     blocks: int
@@ -185,6 +186,7 @@ def _summary(run: Run, curation: Curation) -> RunSummary:
         quarantined=[Quarantined(shard=shard, reason=reason) for shard, reason in run.quarantined.items()],
         counts=counts,
         stages=run.in_order,
+        busy_seconds=run.busy_seconds,
         objective=objective,
         terms=terms,
         blocks=len(curation.blocks),

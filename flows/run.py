@@ -5,6 +5,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any, Literal, NamedTuple, Protocol
 
 from prefect import Task
@@ -110,7 +111,8 @@ class Run:
         self._order = count()
         self._waiting: list[tuple[int, int, Stage, StageJob, Then]] = []  # a heap
         self._started: dict[int, _Started] = {}
-        self._done: SimpleQueue[int] = SimpleQueue()
+        self._done: SimpleQueue[tuple[int, float]] = SimpleQueue()
+        self._busy: list[tuple[float, float]] = []  # from when to when each job was at work
 
     def expect(self, stage: Stage, jobs: int) -> None:
         """Tell who watches how many jobs a stage has."""
@@ -141,8 +143,21 @@ class Run:
                 future = self._submit(job)
                 self._started[number] = _Started(stage, job, then, future)
                 future.add_done_callback(partial(self._finished, number))
-            done = self._started.pop(self._done.get())
-            done.then(self._result(done))
+            number, ended = self._done.get()
+            done = self._started.pop(number)
+            file = self._result(done)
+            if file is not None:
+                self._busy.append((ended - file.seconds, ended))
+            done.then(file)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which at least one job was at work; the rest of a run's time is orchestration."""
+        busy, until = 0.0, float("-inf")
+        for start, end in sorted(self._busy):
+            busy += max(0.0, end - max(start, until))
+            until = max(until, end)
+        return round(busy, 3)
 
     @property
     def in_order(self) -> list[StageSummary]:
@@ -150,7 +165,7 @@ class Run:
         return [self.stages[stage] for stage in STAGES if stage in self.stages]
 
     def _finished(self, number: int, _future: PrefectFuture[Any]) -> None:
-        self._done.put(number)
+        self._done.put((number, perf_counter()))
 
     def _submit(self, job: StageJob) -> PrefectFuture[StageFile]:
         """Submit a job; a cached result whose file is no longer whole is not used."""

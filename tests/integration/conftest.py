@@ -28,6 +28,12 @@ def server() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def small_encoder() -> tuple[str, ...]:
+    """The settings of the encoder that the finished workspace was made with."""
+    return SMALL_ENCODER
+
+
+@pytest.fixture(scope="session")
 def run_sample(server: None) -> RunSample:
     """Run the sample recipe on the sample corpus with a small encoder."""
 
