@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,6 +174,7 @@ def test_repeated_documents_have_no_directions_of_rounding():
     assert not weights[:, 4:].any()
 
 
+ROOT = Path(__file__).parents[3]
 FIT = """
 import hashlib
 from tests.models.embedding.test_static import many_characters, fit_static_encoder
@@ -190,7 +192,9 @@ def many_characters():
 def test_threads_do_not_change_a_bit():
     """Three threads of BLAS and one of the tokenizer there; one and all here."""
     environment = os.environ | {"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "RAYON_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", FIT], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FIT], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     encoder = fit_static_encoder(lambda: iter(many_characters()), vocabulary=2_000, dimensions=160)
     here = hashlib.sha256(encoder.weights.tobytes() + encoder.tokenizer.to_str().encode()).hexdigest()
     assert done.stdout.strip() == here
