@@ -38,6 +38,9 @@ from tasks.scoring import forked_models, score_texts
 from tasks.stage import StageJob, build_once, stage_task
 
 VERSION = 1
+ENCODER_VERSION = 2
+"""Of the encoder's fit alone: what else is fitted does not change with it."""
+
 SAMPLED_SHARDS = 64
 """Most shards that a sample of the corpus is read from: one shard of FineWeb holds a million documents."""
 
@@ -244,7 +247,7 @@ def plan_encoder(workspace: Workspace, documents: list[StageFile], settings: Emb
     """Return the job that fits the built-in encoder on a sample of the corpus."""
     key = StageKey(
         stage=FitEncoderJob.stage,
-        version=VERSION,
+        version=ENCODER_VERSION,
         settings=digest(
             settings.model_dump(include={"static_vocabulary", "static_dimensions", "static_fit_documents"})
         ),
