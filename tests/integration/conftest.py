@@ -37,7 +37,9 @@ def small_encoder() -> tuple[str, ...]:
 def run_sample(server: None) -> RunSample:
     """Run the sample recipe on the sample corpus with a small encoder."""
 
-    def run(workspace: Path, *overrides: str, refit: list[str] | None = None) -> RunSummary:
+    def run(
+        workspace: Path, *overrides: str, refit: list[str] | None = None, refresh: list[str] | None = None
+    ) -> RunSummary:
         settings = load_recipe(
             ROOT / "deployments" / "recipes" / "sample.yaml",
             [
@@ -48,7 +50,7 @@ def run_sample(server: None) -> RunSample:
             ],
             str(workspace),
         )
-        return run_curate(settings, refit)
+        return run_curate(settings, refit, refresh)
 
     return run
 
