@@ -67,6 +67,11 @@ class IngestSettings(Settings):
         "quarantine", description="An unreadable source file is set aside and reported, or ends the run."
     )
 
+    @field_validator("exact_dedup", mode="before")
+    @classmethod
+    def _yaml_reads_off_as_false(cls, scope: object) -> object:
+        return "off" if scope is False else scope
+
 
 class EmbeddingSettings(Settings):
     """Which encoder turns a document into a vector."""
