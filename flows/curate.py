@@ -9,6 +9,8 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel
 
+from flows import events
+from flows.artifacts import shown_in_ui
 from flows.progress import listener
 from models.device import choose_devices
 from models.quality.settings import FastTextScorerSettings, ScorerSettings
@@ -90,6 +92,7 @@ class Run:
         if isinstance(file, BadShardError) and self.quarantine:
             self.quarantined[job.name] = str(file)
             listener.get().finished(stage, None)
+            events.quarantined(job.name, str(file))
             return None
         if isinstance(file, BaseException):
             raise file
@@ -172,7 +175,7 @@ def curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunS
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
     shards = check_inputs(settings)
-    with Workspace(settings.workspace).exclusive() as workspace:
+    with Workspace(settings.workspace).exclusive() as workspace, shown_in_ui() as shown:
         run = Run(workspace, quarantine=settings.ingest.on_bad_shard == "quarantine")
         forget_fitted(workspace, refit or [])
         given = Given.of(settings)
@@ -183,7 +186,9 @@ def curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunS
         finally:
             end_scoring_processes()
         masks = _select(run, scored, duplicates, settings)
-        return _publish(run, shards, scored, masks, settings)
+        summary = _publish(run, shards, scored, masks, settings)
+        shown.publish(summary)
+        return summary
 
 
 def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
