@@ -2,6 +2,7 @@
 
 All that they keep lies in one folder, and none of the user's own Prefect settings are read or changed. A process holds
 a lock on its file in that folder for as long as it lives, so a process id in it is never another program's.
+Runs read and write relative paths in the checkout, or in the copy of it that FINEWEB_MASK_HOME names.
 """
 
 import fcntl
@@ -155,7 +156,8 @@ def _start_worker(worker: Process, state: Path, port: int) -> None:
     command = [*PREFECT, "worker", "start", "--pool", POOL, "--type", "process"]
     worker.start(
         [*command, *(f"--work-queue={queue}" for queue in queues)],
-        environment(state, port) | {"PREFECT_WORKER_QUERY_SECONDS": "2", "FINEWEB_MASK_HOME": str(ROOT)},
+        environment(state, port)
+        | {"PREFECT_WORKER_QUERY_SECONDS": "2", "FINEWEB_MASK_HOME": os.environ.get("FINEWEB_MASK_HOME", str(ROOT))},
     )
 
 

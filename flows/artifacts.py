@@ -62,10 +62,11 @@ class StageProgress:
         self.until = time.monotonic()
         self.changed = True
         if file is not None:
-            self.documents += file.rows
+            documents, _ = documents_through(file) or (0, 0)
+            self.documents += documents
             if not file.reused:
                 self.built += 1
-                self.documents_built += file.rows
+                self.documents_built += documents
 
     @property
     def percent(self) -> float:
@@ -197,9 +198,9 @@ def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float
         "shard": shard,
         "documents in": documents_in,
         "documents out": documents_out,
+        "cached": cached,
         "seconds": round(seconds, 1),
         "documents/s": rate,
-        "cached": cached,
     }
 
 

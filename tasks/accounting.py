@@ -52,13 +52,13 @@ class Counts(BaseModel):
 
 
 def documents_through(file: StageFile) -> tuple[int, int] | None:
-    """Return how many documents went into a stage's file and how many came out; None for what holds no documents."""
+    """Return how many documents went into a stage's file and came out; None where its rows are not the documents."""
     if file.stage == "ingest":
         return int(file.details["rows_in"]), file.rows
     if file.stage == "select":
         blocks = file.details["blocks"]
         return sum(block["documents"] for block in blocks), sum(block["selected"] for block in blocks)
-    return (file.rows, file.rows) if file.rows else None
+    return (file.rows, file.rows) if file.stage in {"score", "embed", "score_embed", "materialize"} else None
 
 
 def account(ingested: list[StageFile], masks: list[StageFile]) -> Counts:
