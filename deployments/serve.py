@@ -26,6 +26,7 @@ STATE = ROOT / ".serve"
 HOST = "127.0.0.1"
 PORT = 4200
 POOL = "local"
+HOME = "FINEWEB_MASK_HOME"
 START_SECONDS = 120.0  # the first start writes the database; a busy machine takes a minute
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
@@ -129,7 +130,8 @@ def address(port: int) -> str:
 
 def environment(state: Path, port: int) -> dict[str, str]:
     """Return the environment of server, worker and deploy: the user's, without their Prefect settings."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    own = ("PREFECT_", HOME)  # the deployments name the folder by its variable, which the worker alone resolves
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return inherited | {
         "PREFECT_HOME": str(state / "prefect"),
         "PREFECT_API_URL": f"{address(port)}/api",
@@ -154,11 +156,8 @@ def _start_server(server: Process, state: Path, port: int) -> None:
 def _start_worker(worker: Process, state: Path, port: int) -> None:
     queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
     command = [*PREFECT, "worker", "start", "--pool", POOL, "--type", "process"]
-    worker.start(
-        [*command, *(f"--work-queue={queue}" for queue in queues)],
-        environment(state, port)
-        | {"PREFECT_WORKER_QUERY_SECONDS": "2", "FINEWEB_MASK_HOME": os.environ.get("FINEWEB_MASK_HOME", str(ROOT))},
-    )
+    own = {"PREFECT_WORKER_QUERY_SECONDS": "2", HOME: os.environ.get(HOME, str(ROOT))}
+    worker.start([*command, *(f"--work-queue={queue}" for queue in queues)], environment(state, port) | own)
 
 
 def _is_healthy(port: int) -> bool:

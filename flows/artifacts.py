@@ -76,7 +76,7 @@ class StageProgress:
     def describe(self) -> str:
         """Return one line: jobs, documents, documents per second, seconds left."""
         seconds = max(self.until - self.since, 1e-3)
-        parts = [f"**{_escaped(self.stage)}**: {self.done:,} of {self.jobs:,} done"]
+        parts = [f"{self.done:,} of {self.jobs:,} done"]
         if reused := self.done - self.built:
             parts.append(f"{reused:,} already there")
         if self.documents:
