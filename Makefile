@@ -8,7 +8,7 @@ TORCH := $(shell command -v nvidia-smi >/dev/null 2>&1 && sed -n 's/^torch==\([^
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test serve stop lock clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
@@ -18,6 +18,13 @@ test: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# A Prefect server with its UI, a worker and the deployments, for this machine only: make serve PORT=4300
+serve: $(VENV)/.installed
+	@$(BIN)/python -m deployments.serve start $(if $(PORT),--port $(PORT))
+
+stop:
+	@$(BIN)/python -m deployments.serve stop
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"fineweb-mask needs Python 3.11 or newer, not {sys.version.split()[0]}: make PYTHON=python3.11 ...")'

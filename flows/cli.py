@@ -421,28 +421,18 @@ def _fail(message: str, as_json: bool, code: int) -> NoReturn:
 
 def _print_summary(console: Console, summary: "RunSummary") -> None:
     counts = summary.counts
-    source = (counts.documents_in, counts.tokens_in)
-    ingested = (counts.documents_ingested, counts.tokens_ingested)
-    eligible = (counts.documents_eligible, counts.tokens_eligible)
-    selected = (counts.selected, counts.tokens_selected)
-    before_and_after = {
-        "ingest": (source, ingested),
-        "score": (ingested, ingested),
-        "embed": (ingested, ingested),
-        "score_embed": (ingested, ingested),
-        "select": (ingested, selected),
-        "materialize": (selected, selected),
-    }
-    if "duplicate" in counts.dropped:
-        before_and_after |= {"dedup": (ingested, eligible), "select": (eligible, selected)}
+    through = counts.through()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage")
     tokens = "tokens in (est.)" if counts.tokens_estimated else "tokens in"
     for name in ("documents in", "kept", tokens, "kept", "files", "cached", "seconds"):
         table.add_column(name, justify="right")
     for stage in summary.stages:
-        before, after = before_and_after.get(stage.stage, ((None, None), (None, None)))
-        numbers = ["" if number is None else f"{number:,}" for number in (before[0], after[0], before[1], after[1])]
+        numbers = [""] * 4
+        if stage.stage in through:
+            before, after = through[stage.stage]
+            amounts = (before.documents, after.documents, before.tokens, after.tokens)
+            numbers = [f"{amount:,}" for amount in amounts]
         table.add_row(stage.stage, *numbers, str(stage.files), str(stage.cached), f"{stage.seconds:.1f}")
     console.print(table)
     if summary.dropped:

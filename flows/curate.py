@@ -9,6 +9,7 @@ from prefect import flow
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel
 
+from flows.artifacts import Shown, shown_in_ui
 from flows.curation import Curation, Given
 from flows.run import Run, Stage, StageSummary
 from models.device import choose_devices
@@ -94,7 +95,7 @@ def curate(
     BadShardError
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
-    with opened(settings, refit=refit, refresh=refresh) as (run, curation):
+    with opened(settings, refit=refit, refresh=refresh) as (run, curation, shown):
         curation.plan_documents()
         run.work()
         _check_scored(run, curation)
@@ -104,7 +105,9 @@ def curate(
         run.work()
         curation.plan_report([stage.model_dump() for stage in run.in_order])
         run.work()
-        return _summary(run, curation)
+        summary = _summary(run, curation)
+        shown.publish(summary)
+        return summary
 
 
 @contextmanager
@@ -114,10 +117,10 @@ def opened(
     refit: Sequence[Refit] | None = None,
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
-) -> Iterator[tuple[Run, Curation]]:
+) -> Iterator[tuple[Run, Curation, Shown]]:
     """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails."""
     shards = check_inputs(settings)
-    with Workspace(settings.workspace).exclusive() as workspace:
+    with Workspace(settings.workspace).exclusive() as workspace, shown_in_ui() as shown:
         run = Run(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
@@ -130,7 +133,7 @@ def opened(
         allow_work()
         offer_slots()
         try:
-            yield run, Curation(run, workspace, settings, shards, Given.of(settings))
+            yield run, Curation(run, workspace, settings, shards, Given.of(settings)), shown
         except BaseException:
             request_stop()  # Prefect waits for the tasks that still run
             raise

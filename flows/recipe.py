@@ -56,6 +56,11 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None
         raise RecipeError("\n".join(explain(problem) for problem in error.errors())) from error
 
 
+def as_parameters(path: str) -> dict[str, Any]:
+    """Return a recipe as the parameters of `curate`; a build step of `prefect.yaml`, so that none is written twice."""
+    return {"settings": load_recipe(Path(path)).model_dump(mode="json", exclude_unset=True)}
+
+
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Return `section.key=value` overrides as nested sections, the values read as YAML.
 

@@ -12,6 +12,7 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 from pydantic import BaseModel
 
+from flows import events
 from flows.progress import listener
 from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, score, select
 from tasks.lake import StageFile, Workspace
@@ -184,6 +185,7 @@ class Run:
         if isinstance(file, BadShardError) and self._quarantine:
             self.quarantined[done.job.name] = str(file)
             listener.get().finished(done.stage, None)
+            events.quarantined(done.job.name, str(file))
             return None
         if isinstance(file, BaseException):
             raise file

@@ -45,7 +45,7 @@ def stage_flow(stage: StageFlow) -> Flow[..., list[StageSummary]]:
         if settings.embedding.model == FROM_QUALITY and stage in {"score", "embed"}:
             scope = SCOPES["score"] | SCOPES["embed"] | {"score_embed"}
         again = scope.difference({"fit_classifier", "fit_statistics", "fit_encoder"}) if refresh else set()
-        with opened(settings, refresh=again, scope=frozenset(scope)) as (run, curation):
+        with opened(settings, refresh=again, scope=frozenset(scope)) as (run, curation, _shown):
             curation.plan_documents()
             run.work()
             _check_ingested(run)

@@ -1,11 +1,18 @@
 """The books: every document and token that came in, accounted for by stage and reason."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from tasks.lake import StageFile
+
+
+class Amount(NamedTuple):
+    """So much text."""
+
+    documents: int
+    tokens: int
 
 
 class Counts(BaseModel):
@@ -24,6 +31,34 @@ class Counts(BaseModel):
     tokens_eligible: int
     tokens_selected: int
     tokens_estimated: int  # ingested documents whose tokens were estimated from their length
+
+    def through(self) -> dict[str, tuple[Amount, Amount]]:
+        """Return, by stage, what goes in and what comes out."""
+        source = Amount(self.documents_in, self.tokens_in)
+        ingested = Amount(self.documents_ingested, self.tokens_ingested)
+        eligible = Amount(self.documents_eligible, self.tokens_eligible)
+        selected = Amount(self.selected, self.tokens_selected)
+        stages = {
+            "ingest": (source, ingested),
+            "score": (ingested, ingested),
+            "embed": (ingested, ingested),
+            "score_embed": (ingested, ingested),
+            "select": (ingested, selected),
+            "materialize": (selected, selected),
+        }
+        if "duplicate" in self.dropped:
+            stages |= {"dedup": (ingested, eligible), "select": (eligible, selected)}
+        return stages
+
+
+def documents_through(file: StageFile) -> tuple[int, int] | None:
+    """Return how many documents went into a stage's file and came out; None where its rows are not the documents."""
+    if file.stage == "ingest":
+        return int(file.details["rows_in"]), file.rows
+    if file.stage == "select":
+        blocks = file.details["blocks"]
+        return sum(block["documents"] for block in blocks), sum(block["selected"] for block in blocks)
+    return (file.rows, file.rows) if file.stage in {"score", "embed", "score_embed", "materialize"} else None
 
 
 def account(ingested: list[StageFile], masks: list[StageFile]) -> Counts:

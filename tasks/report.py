@@ -1,4 +1,4 @@
-"""Report: one self-contained HTML page on what went in, what came out and why, and the same as metrics.json."""
+"""Report: a self-contained HTML page on what went in, what came out and why; its numbers and its plots as files."""
 
 import base64
 import io
@@ -28,7 +28,7 @@ from tasks.materialize import MaterializeShard
 from tasks.stage import StageJob, build_once, stage_task
 from tasks.templating import render
 
-VERSION = 1
+VERSION = 2
 BINS = 40
 BEFORE, AFTER = "#9aa5b1", "#0072b2"  # told apart by colour-blind readers too (Okabe and Ito)
 
@@ -79,19 +79,22 @@ def plan(
 
 
 def report(job: ReportJob) -> StageFile:
-    """Write `index.html` and `metrics.json`."""
+    """Write `index.html`, `metrics.json` and the plots in `plots/`."""
     return build_once(job, lambda: _build(job))
 
 
 def _build(job: ReportJob) -> None:
     columns = _read_columns(job)
     provenance = job.dataset.details
-    figures = [
-        _histogram("Quality before and after", "quality (standardised)", columns["quality"], columns["selected"]),
-        _histogram("Length before and after", "characters (log10)", np.log10(columns["n_chars"]), columns["selected"]),
-        _retention(provenance["retention"]),
-        *([_learning_curve(job.blocks[0])] if job.blocks and job.blocks[0]["history"] else []),
-    ]
+    selected = columns["selected"]
+    figures = {
+        "quality": _histogram("Quality before and after", "quality (standardised)", columns["quality"], selected),
+        "length": _histogram("Length before and after", "characters (log10)", np.log10(columns["n_chars"]), selected),
+        "retention": _retention(provenance["retention"]),
+    }
+    if job.blocks and job.blocks[0]["history"]:
+        figures["learning-curve"] = _learning_curve(job.blocks[0])
+    plots = {name: _png(figure) for name, figure in figures.items()}
     metrics = {
         "counts": job.counts.model_dump(),
         "retention": provenance["retention"],
@@ -104,17 +107,18 @@ def _build(job: ReportJob) -> None:
         blocks=job.blocks,
         stages=job.stages,
         retention=provenance["retention"],
-        figures=[base64.b64encode(_png(figure)).decode() for figure in figures],
-        captions=[figure.axes[0].get_title() for figure in figures],
+        figures=[base64.b64encode(plot).decode() for plot in plots.values()],
+        captions=[figure.axes[0].get_title() for figure in figures.values()],
         code=provenance["code"],
     )
     outputs = {
-        job.lake.reports / "index.html": page,
-        job.lake.reports / "metrics.json": json.dumps(metrics, indent=2) + "\n",
+        job.lake.reports / "index.html": page.encode(),
+        job.lake.reports / "metrics.json": (json.dumps(metrics, indent=2) + "\n").encode(),
+        **{job.lake.reports / "plots" / f"{name}.png": plot for name, plot in plots.items()},
     }
-    for path, text in outputs.items():
+    for path, content in outputs.items():
         with written_file(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+            partial.write_bytes(content)
     write_manifest(job.manifest_path, job.key, outputs, {})
 
 

@@ -1,12 +1,22 @@
-"""One Prefect server for the session, and one finished workspace that tests copy before they damage it."""
+"""One server and worker for the session, as `make serve` starts them, and one finished workspace.
 
+Tests copy the workspace before they damage it.
+"""
+
+import os
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import httpx
 import pytest
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.curate import RunSummary, run_curate
 from flows.recipe import load_recipe
@@ -21,10 +31,80 @@ SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second
 RunSample = Callable[..., RunSummary]
 
 
+class Service(NamedTuple):
+    """A running `make serve`."""
+
+    url: str
+    state: Path
+    home: Path  # where the deployments' relative paths lie
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `python -m ...` of the checkout against the server."""
+        return subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"PREFECT_API_URL": f"{self.url}/api", "FINEWEB_MASK_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def serve(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `python -m deployments.serve` on this service."""
+        return self.command("deployments.serve", *arguments, "--state", str(self.state))
+
+    def read(self, path: str, **body: Any) -> Any:
+        """Ask the server's API, by POST where there is something to say."""
+        response = httpx.request("POST" if body else "GET", f"{self.url}/api/{path}", json=body or None)
+        response.raise_for_status()
+        return response.json()
+
+    def run(self, deployment: str, *arguments: str) -> dict[str, Any]:
+        """Run a deployment to its end, as a user does; return the flow run."""
+        done = self.command("prefect", "deployment", "run", deployment, "--watch", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = self.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)
+        return found[0]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=90), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """What `make serve` starts, in folders of its own."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("flows", "tasks", "models", "data_samples"):
+        (home / name).symlink_to(ROOT / name)
+    port = free_port()
+    service = Service(f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("serve"), home)
+    started = service.serve("start", "--port", str(port))
+    try:
+        assert started.returncode == 0, started.stderr
+        yield service
+    finally:
+        stopped = service.serve("stop")
+    assert stopped.stdout.strip() == "ended: worker, server"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(service.url)
+
+
+@pytest.fixture(scope="session")
+def server(service: Service) -> Iterator[None]:
+    """Have flows of this process use the server."""
+    with temporary_settings({PREFECT_API_URL: f"{service.url}/api", PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
+        APILogWorker.instance().drain()
+        EventsWorker.drain_all()
+
+
+@pytest.fixture(scope="session")
+def sample_run(service: Service) -> dict[str, Any]:
+    """The flow run of the deployment `sample` in an empty workspace."""
+    return service.run("curate/sample")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,295 @@
+"""What the Prefect UI shows of a run: live progress by stage, a table by stage and shard, a report with its plots.
+
+All of it is for looking at: where it cannot be published the run goes on, with a warning in its log.
+"""
+
+import base64
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import httpx
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.logging import get_run_logger
+from prefect.settings import PREFECT_API_URL
+
+from flows.progress import Listener, listener
+from tasks.accounting import documents_through
+from tasks.lake import StageFile, read_manifest
+
+if TYPE_CHECKING:
+    from flows.curate import RunSummary
+
+REFRESH_SECONDS = 1.0
+SHARD_ROWS = 1_000
+"""Most shards in the table: the server keeps it in its database, and a browser draws it."""
+LISTED = 50
+"""Most blocks, and most shards set aside, in the report."""
+PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+
+
+@dataclass
+class StageProgress:
+    """How far a stage is."""
+
+    stage: str
+    jobs: int = 0
+    done: int = 0
+    built: int = 0
+    documents: int = 0
+    documents_built: int = 0
+    since: float | None = None  # when its first job began
+    until: float = 0.0
+    artifact: UUID | None = None
+    changed: bool = True
+
+    def count(self, file: StageFile | None) -> None:
+        """Count one job."""
+        self.done += 1
+        self.until = time.monotonic()
+        self.since = self.since or self.until - (file.seconds if file is not None else 0.0)
+        self.changed = True
+        if file is not None:
+            documents, _ = documents_through(file) or (0, 0)
+            self.documents += documents
+            if not file.reused:
+                self.built += 1
+                self.documents_built += documents
+
+    @property
+    def percent(self) -> float:
+        """The share of the jobs that is done."""
+        return 100 * self.done / max(self.jobs, 1)
+
+    def describe(self) -> str:
+        """Return one line: jobs, documents, documents per second, seconds left."""
+        seconds = max(self.until - (self.since or self.until), 1e-3)
+        parts = [f"{self.done:,} of {self.jobs:,} done"]
+        if reused := self.done - self.built:
+            parts.append(f"{reused:,} already there")
+        if self.documents:
+            parts.append(f"{self.documents:,} documents")
+        if self.documents_built:
+            parts.append(f"{self.documents_built / seconds:,.0f} documents/s")
+        if self.built and self.done < self.jobs:
+            parts.append(f"about {_duration((self.jobs - self.done) * seconds / self.built)} left")
+        return ", ".join(parts)
+
+
+class Shown:
+    """A listener that keeps the books of the run, and tells the listener that was there before, too."""
+
+    def __init__(self, other: Listener) -> None:
+        self._other = other
+        self._lock = Lock()
+        self._stages: dict[str, StageProgress] = {}
+        self._files: list[dict[str, Any]] = []
+
+    def started(self, stage: str, jobs: int) -> None:
+        """Count the jobs of a stage."""
+        with self._lock:
+            progress = self._stages.setdefault(stage, StageProgress(stage))
+            progress.jobs += jobs
+            progress.changed = True
+        self._other.started(stage, jobs)
+
+    def finished(self, stage: str, file: StageFile | None) -> None:
+        """Count one job, and remember what it did."""
+        with self._lock:
+            self._stages[stage].count(file)
+            if file is not None:
+                through = documents_through(file)
+                if through is not None:
+                    cached = "yes" if file.reused else "no"
+                    self._files.append(_row(stage, file.name, through, file.seconds, cached))
+        self._other.finished(stage, file)
+
+    def refresh(self) -> None:
+        """Publish the progress of the stages that have changed."""
+        with self._lock:
+            changed = [stage for stage in self._stages.values() if stage.changed]
+            for stage in changed:
+                stage.changed = False
+        for stage in changed:
+            if stage.artifact is None:
+                key = f"progress-{stage.stage.replace('_', '-')}"
+                stage.artifact = cast("UUID", create_progress_artifact(stage.percent, key, stage.describe()))
+            else:
+                update_progress_artifact(stage.artifact, stage.percent, stage.describe())
+
+    def _stage_rows(self, summary: "RunSummary") -> list[dict[str, Any]]:
+        through = summary.counts.through()
+        rows = []
+        for stage in summary.stages:
+            before, after = through.get(stage.stage, (None, None))
+            documents = None if before is None or after is None else (before.documents, after.documents)
+            row = _row(stage.stage, "all", documents, stage.seconds, f"{stage.cached:,} of {stage.files:,}")
+            built = self._stages[stage.stage].documents_built
+            rows.append(row | {"documents/s": round(built / stage.seconds) if built and stage.seconds else None})
+        return rows
+
+    def publish(self, summary: "RunSummary") -> None:
+        """Publish the table and the report of a finished run."""
+        with _or_warn():
+            slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
+            table = [*self._stage_rows(summary), *slowest]
+            note = "Seconds are summed over the tasks of a stage."
+            if len(self._files) > SHARD_ROWS:
+                note += f" Of {len(self._files):,} files, the {SHARD_ROWS:,} that took longest."
+            create_table_artifact(table, key="funnel", description=note)
+            create_markdown_artifact(markdown(summary), key="report", description="What was selected, and why.")
+
+
+@contextmanager
+def shown_in_ui() -> Iterator[Shown]:
+    """Listen to the run, and keep its progress up to date where a server shows it while the block runs.
+
+    The temporary server of a run without one has no UI: there, only the table and the report are published.
+    """
+    shown = Shown(listener.get())
+    token = listener.set(shown)
+    ended = Event()
+    live = [Thread(target=copy_context().run, args=(_keep_fresh, shown, ended))] if PREFECT_API_URL.value() else []
+    for thread in live:
+        thread.start()
+    try:
+        yield shown
+    finally:
+        listener.reset(token)
+        ended.set()
+        for thread in live:
+            thread.join()
+
+
+def _keep_fresh(shown: Shown, ended: Event) -> None:
+    last = False
+    while not last:
+        last = ended.wait(REFRESH_SECONDS)
+        with _or_warn():
+            shown.refresh()
+
+
+@contextmanager
+def _or_warn() -> Iterator[None]:
+    """Turn a failure to publish into a warning."""
+    try:
+        yield
+    except (httpx.HTTPError, OSError) as error:
+        get_run_logger().warning("cannot show this in the UI: %s: %s", type(error).__name__, error)
+
+
+def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float, cached: str) -> dict[str, Any]:
+    documents_in, documents_out = through or (None, None)
+    rate = round(documents_in / seconds) if documents_in and seconds else None
+    return {
+        "stage": stage,
+        "shard": shard,
+        "documents in": documents_in,
+        "documents out": documents_out,
+        "cached": cached,
+        "seconds": round(seconds, 1),
+        "documents/s": rate,
+    }
+
+
+def markdown(summary: "RunSummary") -> str:
+    """Return the report of a run: what was selected, how near the best that is, the plots, where all lies."""
+    counts = summary.counts
+    reports = Path(summary.report).parent
+    metrics = json.loads((reports / "metrics.json").read_text(encoding="utf-8"))
+    parts = [
+        f"# {counts.selected:,} of {counts.documents_in:,} documents selected",
+        f"{counts.tokens_selected:,} of {counts.tokens_in:,} tokens. "
+        f"{counts.not_selected:,} eligible documents were not selected.",
+        *_table("dropped because", ["documents"], [(why, [f"{n:,}"]) for why, n in counts.dropped.items()]),
+        *_table(
+            f"{len(summary.quarantined):,} shards set aside",
+            ["reason"],
+            [(one.shard, [_escaped(one.reason)]) for one in summary.quarantined[:LISTED]],
+        ),
+        *_certificate(metrics["blocks"]),
+        "## Plots",
+        *_plots(reports),
+        "## Files",
+        *_table(
+            "what",
+            ["where, on the worker's machine"],
+            [(name, [_escaped(getattr(summary, name))]) for name in ("dataset", "card", "report")],
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _certificate(blocks: Sequence[dict[str, Any]]) -> list[str]:
+    if not blocks:
+        return []
+    names = ["objective", "random_objective", "upper_bound", "gap"]
+    rows = [(block["name"], [_figure(name, block[name]) for name in names]) for block in blocks[:LISTED]]
+    means = [_figure(name, _mean(blocks, name)) for name in names]
+    title = "mean" if len(blocks) <= LISTED else f"mean of {len(blocks):,}"
+    worst = max((block["gap"] for block in blocks if block["gap"] is not None), default=None)
+    claim = (
+        "This solver gives no bound on the best possible."
+        if worst is None
+        else f"No selection of this size can be more than {100 * worst:.4f}% better, in any block."
+    )
+    header = ["objective", "random selection", "upper bound", "gap"]
+    return ["## Certificate", claim, *_table("block", header, [*rows, (title, means)])]
+
+
+def _mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
+    """Return a figure's mean over the blocks, each counted by its documents."""
+    if any(block[name] is None for block in blocks):
+        return None
+    return float(
+        sum(block[name] * block["documents"] for block in blocks) / sum(block["documents"] for block in blocks)
+    )
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return "\\-"
+    return f"{100 * value:.4f}%" if name == "gap" else f"{value:.6f}"
+
+
+def _plots(reports: Path) -> list[str]:
+    manifest = read_manifest(reports / "manifest.json")
+    names = [] if manifest is None else [name for name in manifest.files if name.endswith(".png")]
+    return [
+        f"![{Path(name).stem}](data:image/png;base64,{base64.b64encode((reports / name).read_bytes()).decode()})"
+        for name in names
+    ]
+
+
+def _table(first: str, others: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return a table whose first column is free text; none without rows."""
+    lines = [" | ".join([_escaped(name), *values]) for name, values in rows]
+    if not lines:
+        return []
+    return ["\n".join([" | ".join([first, *others]), " | ".join(["---"] + ["---:"] * len(others)), *lines])]
+
+
+def _escaped(text: str) -> str:
+    """Return a text that markdown shows as it is: names of files and errors come from whoever wrote the source."""
+    return PUNCTUATION.sub(r"\\\1", " ".join(text.split()))
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,101 @@
+"""What a person sees of a run: the pages of the Prefect UI, in a real browser. Screenshots lie in `.screenshots/`."""
+
+import io
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+SCREENSHOTS = Path(__file__).resolve().parents[2] / ".screenshots"
+PLOTS = ("quality", "length", "retention", "learning-curve")
+INSIDE = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:")
+WAIT = 30_000  # milliseconds; a page on a busy machine
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, service) -> Iterator[Page]:
+    """An empty page that must not ask for anything outside this machine."""
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(WAIT)
+    expect.set_options(timeout=WAIT)
+    outside: list[str] = []
+    page.on("request", lambda request: None if request.url.startswith(INSIDE) else outside.append(request.url))
+    yield page
+    page.close()
+    assert not outside
+
+
+def keep(page: Page, name: str) -> None:
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+def share_of_green(png: bytes) -> float:
+    """The share of pixels in the colour of completed tasks."""
+    red, green, blue = (imread(io.BytesIO(png))[..., channel] for channel in range(3))
+    return float(((green > 0.5) & (red < 0.4) & (blue < 0.5)).mean())
+
+
+def test_flow_run_page_has_the_graph_the_artifacts_and_the_picture(page, service, sample_run):
+    page.goto(f"{service.url}/runs/flow-run/{sample_run['id']}")
+    expect(page.get_by_text("curate workspaces/sample").first).to_be_visible()
+    graph = page.locator("canvas").first
+    expect(graph).to_be_visible()
+    deadline = time.monotonic() + WAIT / 1000
+    while share_of_green(graph.screenshot()) < 0.005:
+        assert time.monotonic() < deadline, "the graph has no completed tasks"
+
+    page.get_by_text("Artifacts", exact=True).last.click()
+    for name in ("progress-score", "funnel", "report"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    keep(page, "flow-run")
+
+    page.get_by_role("link", name="report", exact=True).first.click()
+    expect(page.get_by_text("No selection of this size can be more than")).to_be_visible()
+    for name in PLOTS:
+        picture = page.get_by_role("img", name=name, exact=True)
+        expect(picture).to_be_visible()
+        assert picture.evaluate("image => image.naturalWidth") > 500
+    page.get_by_role("heading", name="Certificate").scroll_into_view_if_needed()
+    keep(page, "report")
+
+
+def test_run_form_shows_the_fields_in_order_with_their_help(page, service):
+    deployment = service.read("deployments/name/curate/sample")
+    page.goto(f"{service.url}/deployments/deployment/{deployment['id']}/run")
+    expect(page.get_by_text("Folder that holds every stage's files, the dataset and the reports.")).to_be_visible()
+    expect(page.get_by_text("share of the documents (or of their tokens) to select")).to_be_visible()
+    expect(page.get_by_text("Shortest text kept, in characters.")).to_be_visible()
+    text = page.locator("form").first.inner_text()
+    sections = ["Workspace", "Source", "Ingest", "Quality", "Embedding", "Selection", "Materialize", "Engine"]
+    places = [re.search(rf"^{name}( \(Optional\))?$", text, re.MULTILINE) for name in sections]
+    assert all(places), text
+    assert [place.start() for place in places] == sorted(place.start() for place in places)
+    keep(page, "run-form")
+
+
+def test_hostile_names_are_shown_as_they_are(page, service, hostile_run):
+    shown = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [hostile_run.flow_run]}})
+    for key in ("report", "funnel"):
+        [artifact] = [artifact for artifact in shown if artifact["key"] == key]
+        page.goto(f"{service.url}/artifacts/artifact/{artifact['id']}")
+        expect(page.get_by_text(hostile_run.name).first).to_be_visible()
+        assert page.locator("img[src=x], a[href^=javascript]").count() == 0
+        keep(page, f"hostile-{key}")

@@ -1,0 +1,169 @@
+"""`make serve`, the deployments it makes, and what a run shows and tells, on a real server with a real worker."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.artifacts import SHARD_ROWS
+from flows.recipe import load_recipe
+from models.settings import PipelineSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]
+HOSTILE = "a|b <img src=x onerror=alert(1)> [l](javascript:alert(1))"
+
+
+def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:
+    found = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [flow_run["id"]]}})
+    return {artifact["key"]: artifact for artifact in found}
+
+
+def test_deployed_sample_runs_and_is_found_finished_the_second_time(service, sample_run):
+    assert sample_run["state"]["type"] == "COMPLETED"
+    parts = (service.home / "workspaces" / "sample" / "dataset" / "data").rglob("*.parquet")
+    assert sum(pq.read_metadata(part).num_rows for part in parts) == 1496
+
+    again = service.run("curate/sample")
+    tasks = service.read("task_runs/filter", flow_runs={"id": {"any_": [again["id"]]}})
+    assert len(tasks) == 19
+    assert {task["state"]["name"] for task in tasks} == {"Cached"}
+
+
+def test_a_run_shows_its_progress_its_funnel_and_its_report(service, sample_run):
+    shown = artifacts(service, sample_run)
+    assert shown.keys() == {f"progress-{stage}" for stage in STAGES} | {"funnel", "report"}
+    assert {shown[f"progress-{stage}"]["data"] for stage in STAGES} == {100.0}
+    assert "4 of 4 done" in shown["progress-score"]["description"]
+    assert "6,116 documents" in shown["progress-score"]["description"]
+
+    table = json.loads(shown["funnel"]["data"])
+    totals = {row["stage"]: (row["documents in"], row["documents out"]) for row in table if row["shard"] == "all"}
+    assert totals["ingest"] == (6480, 6116)
+    assert totals["select"][1] == totals["materialize"][1] == 1496
+    ingested = [row for row in table if row["stage"] == "ingest" and row["shard"] != "all"]
+    assert sum(row["documents in"] for row in ingested) == 6480
+    assert {row["cached"] for row in ingested} == {"no"}
+    assert len(table) <= SHARD_ROWS
+
+    report = shown["report"]["data"]
+    assert len(report) < 2_000_000
+    assert report.count("](data:image/png;base64,") == 4
+    assert "No selection of this size can be more than" in report
+    assert r"workspaces\/sample\/reports\/index\.html" in report
+
+
+@pytest.mark.parametrize("name", ["sample", "fineweb"])
+def test_parameters_are_those_of_the_recipe(service, name):
+    deployment = service.read(f"deployments/name/curate/{name}")
+    recipe = load_recipe(ROOT / "deployments" / "recipes" / f"{name}.yaml")
+    assert PipelineSettings.model_validate(deployment["parameters"]["settings"]) == recipe
+    assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    assert deployment["global_concurrency_limit"]["limit"] == 1
+    assert deployment["enforce_parameter_schema"]
+    assert deployment["work_queue_name"] == {"sample": "default", "fineweb": "gpu"}[name]
+    assert [schedule["active"] for schedule in deployment["schedules"]] == {"sample": [], "fineweb": [False]}[name]
+
+
+def test_a_deployment_holds_no_path_of_a_machine(service):
+    for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality"):
+        text = json.dumps(service.read(f"deployments/name/{name}"))
+        assert "{{ $FINEWEB_MASK_HOME }}" in text
+        assert str(ROOT) not in text
+        assert str(Path.home()) + "/" not in text
+
+
+def test_train_quality_is_deployed(service):
+    assert service.run("train-quality/train-quality")["state"]["type"] == "COMPLETED"
+    assert (service.home / "workspaces" / "quality" / "model.bin").is_file()
+
+
+def test_a_wrong_parameter_is_refused_before_the_run(service):
+    parameters = service.read("deployments/name/curate/sample")["parameters"]
+    parameters["settings"]["selection"]["select_ratio"] = 2
+    done = service.command("prefect", "deployment", "run", "curate/sample", "--params", json.dumps(parameters))
+    assert done.returncode == 1
+    assert "selection.select_ratio" in done.stdout
+
+
+def test_serve_started_again_changes_nothing_that_runs(service):
+    before = {name: (service.state / f"{name}.pid").read_text() for name in ("server", "worker")}
+    again = service.serve("start")
+    assert again.returncode == 0, again.stderr
+    assert service.url in again.stdout
+    assert {name: (service.state / f"{name}.pid").read_text() for name in before} == before
+    moved = service.serve("start", "--port", "1024")
+    assert moved.returncode == 1
+    assert f"already running at {service.url}" in moved.stderr
+
+
+def test_a_taken_port_is_named(service, tmp_path):
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        done = service.command("deployments.serve", "start", "--port", str(port), "--state", str(tmp_path))
+    assert done.returncode == 1
+    assert f"port {port} is taken" in done.stderr
+
+
+def test_stop_leaves_another_process_of_that_id_alone(service, tmp_path):
+    (tmp_path / "worker.pid").write_text("1")
+    done = service.command("deployments.serve", "stop", "--state", str(tmp_path))
+    assert (done.returncode, done.stdout.strip()) == (0, "nothing is running")
+
+
+class Received(NamedTuple):
+    """A loopback receiver of webhooks."""
+
+    url: str
+    calls: "Queue[dict[str, str]]"
+
+
+@pytest.fixture
+def webhook() -> Iterator[Received]:
+    calls: Queue[dict[str, str]] = Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            calls.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as receiver:
+        thread = Thread(target=receiver.serve_forever)
+        thread.start()
+        yield Received(f"http://127.0.0.1:{receiver.server_port}/", calls)
+        receiver.shutdown()
+        thread.join()
+
+
+def test_a_shard_set_aside_and_a_failed_run_call_the_webhook(service, webhook, run_sample, sample_corpus, tmp_path):
+    done = service.command("deployments.notify", webhook.url)
+    assert done.returncode == 0, done.stderr
+
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    good = sample_corpus / "corpus" / "CC-MAIN-2024-30_00000.parquet"
+    (corpus / good.name).symlink_to(good)
+    (corpus / f"{HOSTILE}.parquet").write_bytes(b"not parquet")
+    overrides = (f"source.path={corpus}", "embedding.static_dimensions=64")
+    assert run_sample(tmp_path / "w", *overrides).status == "quarantined"
+    call = webhook.calls.get(timeout=30)
+    assert call["event"] == "fineweb-mask.shard.quarantined"
+    assert HOSTILE in call["text"]
+
+    with pytest.raises(ValueError, match=HOSTILE[:3].replace("|", r"\|")):
+        run_sample(tmp_path / "w", *overrides, "ingest.on_bad_shard=fail")
+    call = webhook.calls.get(timeout=30)
+    assert call["event"] == "prefect.flow-run.Failed"
+    assert "BadShardError" in call["text"]
