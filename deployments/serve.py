@@ -160,6 +160,14 @@ def _start_worker(worker: Process, state: Path, port: int) -> None:
     worker.start([*command, *(f"--work-queue={queue}" for queue in queues)], environment(state, port) | own)
 
 
+def _port_of_before(state: Path) -> int | None:
+    """Return the port of a server that died: who used it finds the new one there."""
+    try:
+        return int((state / "port").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
 def _is_healthy(port: int) -> bool:
     try:
         return httpx.get(f"{address(port)}/api/health").is_success
@@ -202,7 +210,7 @@ def start_all(state: Path, port: int | None) -> int:
         server, worker = Process(state, "server"), Process(state, "worker")
         if server.pid is None:
             worker.stop()
-            port = port or PORT
+            port = port or _port_of_before(state) or PORT
             _start_server(server, state, port)
         else:
             running = int((state / "port").read_text())
@@ -247,6 +255,7 @@ def stop(*, state: StateOption = STATE) -> None:
     try:
         with _alone(state):
             ended = [name for name in ("worker", "server") if Process(state, name).stop()]
+            (state / "port").unlink(missing_ok=True)
     except ServeError as error:
         _fail(error)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing is running")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from flows.recipe import RecipeError, load_recipe
 
 if TYPE_CHECKING:
     from flows.curate import RunSummary
+    from flows.run import StageSummary
     from flows.status import WorkspaceStatus
     from models.settings import PipelineSettings
     from tasks.train_quality import TrainedMetrics
@@ -34,6 +35,7 @@ ENVIRONMENT_DEFAULTS = {  # a choice of the user's own stands
     "TOKENIZERS_PARALLELISM": "true",
 }
 
+Result = TypeVar("Result")
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -66,6 +68,12 @@ def run(
         list[str] | None,
         typer.Option(help="Run a stage again although its files are current (repeatable).", metavar="STAGE"),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Run one stage by itself: ingest, score, embed, select, materialize, report.", metavar="STAGE"
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
 ) -> None:
     """Run the whole pipeline: ingest, score, embed, select, materialize.
@@ -79,11 +87,19 @@ def run(
         os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     try:
         settings = load_recipe(recipe, overrides or [], workspace)
-        _check(settings, refit or [], refresh or [])
+        _check(settings, refit or [], refresh or [], only)
     except RecipeError as error:
         _fail(str(error), as_json, WRONG_USAGE)
     try:
-        summary = _run(settings, refit or [], refresh or [], show_bars=show_bars)
+        from flows.curate import run_curate
+        from flows.stages import run_stage
+
+        if only is not None:
+            again = only in (refresh or [])
+            stages = _run(lambda: run_stage(cast("Any", only), settings, refresh=again), show_bars=show_bars)
+            _print_stages(stages, as_json)
+            return
+        summary = _run(lambda: run_curate(settings, cast("Any", refit), cast("Any", refresh)), show_bars=show_bars)
     except KeyboardInterrupt:
         _fail("interrupted; run the same command again to go on from here", as_json, 130)
     except Exception as error:  # noqa: BLE001 - the last place that can say what happened
@@ -384,32 +400,44 @@ def _print_metrics(console: Console, metrics: "TrainedMetrics", reused: bool, mo
     console.print(f"model {state}", highlight=False)
 
 
-def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str]) -> None:
+def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None) -> None:
     from flows.curate import Refit, check_inputs
     from flows.run import REFRESHED
+    from flows.stages import ONLY
 
     allowed = Refit.__args__  # type: ignore[attr-defined]
     if unknown := set(refit).difference(allowed):
         raise RecipeError(f"--refit takes one of {', '.join(allowed)}, received {sorted(unknown)[0]!r}")
     if unknown := set(refresh).difference(REFRESHED):
         raise RecipeError(f"--refresh takes one of {', '.join(REFRESHED)}, received {sorted(unknown)[0]!r}")
+    if only is not None and only not in ONLY:
+        raise RecipeError(f"--only takes one of {', '.join(ONLY)}, received {only!r}")
+    if only is not None and (refit or set(refresh).difference({only})):
+        raise RecipeError(f"--only {only} goes with no --refit, and with --refresh {only} alone")
     try:
         check_inputs(settings)
     except (OSError, ValueError, ImportError) as error:
         raise RecipeError(str(error)) from error
 
 
-def _run(settings: "PipelineSettings", refit: list[Any], refresh: list[Any], *, show_bars: bool) -> "RunSummary":
+def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"status": "done", "stages": [stage.model_dump() for stage in stages]}))
+        return
+    for stage in stages:
+        typer.echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them there before, {stage.seconds:.1f} s")
+
+
+def _run(work: Callable[[], Result], *, show_bars: bool) -> Result:
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    from flows.curate import run_curate
     from flows.progress import shown_as_bars
 
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):  # saves a second per flow run
         if not show_bars:
-            return run_curate(settings, refit, refresh)
+            return work()
         with shown_as_bars(Console(stderr=True)):
-            return run_curate(settings, refit, refresh)
+            return work()
 
 
 def _fail(message: str, as_json: bool, code: int) -> NoReturn:

@@ -97,6 +97,9 @@ FLOWS: dict[StageFlow, Flow[..., list[StageSummary]]] = {
 }
 
 
+ONLY = tuple(FLOWS)
+
+
 def run_stage(stage: StageFlow, settings: PipelineSettings, *, refresh: bool = False) -> list[StageSummary]:
     """Run one stage in this process with the recipe's engine."""
     return FLOWS[stage].with_options(task_runner=runner(settings))(settings, refresh)

@@ -1,0 +1,95 @@
+"""A run on a worker that is cancelled, or whose worker or server dies: it stops in seconds, and is gone on from."""
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.curate import RunSummary
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 60
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"still waiting: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start(service, small_encoder) -> Callable[[str], tuple[str, Path]]:
+    """Start the sample on the worker in a workspace of that name; return the flow run's id and the workspace."""
+
+    def run(name: str) -> tuple[str, Path]:
+        parameters = service.read("deployments/name/curate/sample")["parameters"]
+        parameters["settings"]["workspace"] = f"workspaces/{name}"
+        embedding = parameters["settings"].setdefault("embedding", {})
+        for one in small_encoder:
+            key, value = one.removeprefix("embedding.").split("=")
+            embedding[key] = int(value)
+        done = service.command("prefect", "deployment", "run", "curate/sample", "--params", json.dumps(parameters))
+        assert done.returncode == 0, done.stderr
+        [found] = service.read("flow_runs/filter", sort="EXPECTED_START_TIME_DESC", limit=1)
+        return found["id"], service.home / "workspaces" / name
+
+    return run
+
+
+def wait_for_embeddings(workspace: Path) -> None:
+    until(lambda: any((workspace / "embeddings").glob(".*.partial")), "for the first embeddings")
+
+
+def state_of(service, flow_run: str) -> str:
+    return service.read(f"flow_runs/{flow_run}")["state"]["type"]
+
+
+def is_held(workspace: Path) -> bool:
+    """Return whether a run holds the workspace."""
+    with (workspace / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def outcome(workspace: Path) -> dict[str, bytes]:
+    files = [path for folder in ("masks", "embeddings", "scores") for path in (workspace / folder).glob("*.parquet")]
+    dataset = sorted((workspace / "dataset" / "data").rglob("*.parquet"))
+    return {path.relative_to(workspace).as_posix(): path.read_bytes() for path in [*files, *dataset]}
+
+
+def ended_as_if_undisturbed(run_sample: Callable[..., RunSummary], workspace: Path, finished: Path) -> None:
+    summary = run_sample(workspace)
+    assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
+    assert outcome(workspace) == outcome(finished)
+
+
+def test_a_run_that_is_cancelled_stops_in_seconds(service, start, run_sample, finished):
+    flow_run, workspace = start("cancelled")
+    wait_for_embeddings(workspace)
+    done = service.command("prefect", "flow-run", "cancel", flow_run)
+    assert done.returncode == 0, done.stderr
+    until(lambda: state_of(service, flow_run) == "CANCELLED", "for the state")
+    until(lambda: not is_held(workspace), "for the process to end")
+    assert not list(workspace.rglob("*.partial"))
+    assert not (workspace / "dataset").exists()
+    ended_as_if_undisturbed(run_sample, workspace, finished)
+
+
+@pytest.mark.parametrize("name", ["worker", "server"])
+def test_when_the_worker_or_the_server_is_killed_nothing_is_lost(service, start, run_sample, finished, name):
+    _, workspace = start(f"without-{name}")
+    wait_for_embeddings(workspace)
+    os.killpg(int((service.state / f"{name}.pid").read_text()), signal.SIGKILL)
+    again = service.serve("start")
+    assert again.returncode == 0, again.stderr
+    until(lambda: not is_held(workspace), "for the run to end, or to be ended")
+    ended_as_if_undisturbed(run_sample, workspace, finished)
