@@ -33,7 +33,7 @@ class TransformerEncoder(Encoder[Windows]):
     Parameters
     ----------
     model
-        The model, on its device, in float32. Changed in place to the type it is to compute in.
+        The model, on its device. Changed in place to the type it is to compute in.
     settings
         Tokens per document, treatment of long documents, precisions, tokens per forward pass.
     prompt
@@ -122,10 +122,10 @@ def _in_precision(
     A GPU computes all of it in that type. A CPU gains in the matrix products alone: there, the linear layers' weights
     are converted, and everything between them stays in float32.
     """
-    if dtype == torch.float32:
+    on_cpu = torch.device(device).type == "cpu"
+    model.to(torch.float32 if on_cpu else dtype)  # whatever type the weights were saved in
+    if dtype == torch.float32 or not on_cpu:
         return model, nullcontext
-    if torch.device(device).type != "cpu":
-        return model.to(dtype), nullcontext
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.to(dtype)

@@ -181,6 +181,16 @@ def test_half_precision_keeps_the_direction(minilm, compute):
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
 
 
+def test_weights_saved_in_half_precision_can_compute_in_single(tmp_path):
+    folder = save_model(tmp_path / "model")
+    model = SentenceTransformer(str(folder), device="cpu").half()
+    model.save(str(tmp_path / "half"), create_model_card=False)
+    model.float().save(str(tmp_path / "rounded"), create_model_card=False)
+    for settings in ({}, {"compute_precision": "bfloat16"}):
+        half, rounded = (load(tmp_path / name, **settings).encode(TEXTS) for name in ("half", "rounded"))
+        np.testing.assert_array_equal(half.vectors, rounded.vectors)
+
+
 def test_stored_precision_is_what_leaves_the_encoder(minilm):
     exact, half = (load(minilm, precision=precision).encode(["piano", "goal"]) for precision in ("int8", "float16"))
     assert (exact.vectors.dtype, half.vectors.dtype) == (np.float32, np.float16)
