@@ -108,7 +108,7 @@ class Shown:
     def finished(self, stage: str, file: StageFile | None) -> None:
         """Count one job, and remember what it did."""
         with self._lock:
-            self._stages[stage].count(file)
+            self._stages.setdefault(stage, StageProgress(stage)).count(file)
             if file is not None:
                 through = documents_through(file)
                 if through is not None:
@@ -119,7 +119,7 @@ class Shown:
     def refresh(self) -> None:
         """Publish the progress of the stages that have changed."""
         with self._lock:
-            changed = [stage for stage in self._stages.values() if stage.changed]
+            changed = [stage for stage in self._stages.values() if stage.changed and stage.jobs]
             for stage in changed:
                 stage.changed = False
         for stage in changed:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from flows.recipe import RecipeError, load_recipe
 
 if TYPE_CHECKING:
     from flows.curate import RunSummary
+    from flows.status import WorkspaceStatus
     from models.settings import PipelineSettings
     from tasks.train_quality import TrainedMetrics
 
@@ -60,6 +62,10 @@ def run(
         list[str] | None,
         typer.Option(help="Fit anew on the corpus as it is now: encoder, quality (repeatable).", metavar="WHAT"),
     ] = None,
+    refresh: Annotated[
+        list[str] | None,
+        typer.Option(help="Run a stage again although its files are current (repeatable).", metavar="STAGE"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
 ) -> None:
     """Run the whole pipeline: ingest, score, embed, select, materialize.
@@ -73,11 +79,11 @@ def run(
         os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     try:
         settings = load_recipe(recipe, overrides or [], workspace)
-        _check(settings, refit or [])
+        _check(settings, refit or [], refresh or [])
     except RecipeError as error:
         _fail(str(error), as_json, WRONG_USAGE)
     try:
-        summary = _run(settings, refit or [], show_bars=show_bars)
+        summary = _run(settings, refit or [], refresh or [], show_bars=show_bars)
     except KeyboardInterrupt:
         _fail("interrupted; run the same command again to go on from here", as_json, 130)
     except Exception as error:  # noqa: BLE001 - the last place that can say what happened
@@ -88,6 +94,44 @@ def run(
         _print_summary(Console(), summary)
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)
+
+
+@app.command()
+def status(
+    workspace: Annotated[Path, typer.Argument(help="Workspace folder.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+) -> None:
+    """Show how far every stage is under the recipe of the last run: shards done, missing and stale.
+
+    Example: fineweb-mask status workspaces/sample
+    """
+    for name, value in ENVIRONMENT_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from flows.status import StatusError, workspace_status
+
+    try:
+        found = workspace_status(workspace)
+    except StatusError as error:
+        _fail(str(error), as_json, WRONG_USAGE)
+    if as_json:
+        typer.echo(found.model_dump_json())
+    else:
+        _print_status(Console(), found)
+
+
+def _print_status(console: Console, found: "WorkspaceStatus") -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage")
+    for name in ("done", "missing", "stale", "rows", "MiB", "seconds", "rows/s"):
+        table.add_column(name, justify="right")
+    for stage in found.stages:
+        rate = "" if stage.documents_per_second is None else f"{stage.documents_per_second:,.0f}"
+        counts = (str(number) if number else "" for number in (stage.done, stage.missing, stage.stale))
+        size = f"{stage.bytes / 2**20:,.1f}"
+        table.add_row(stage.stage, *counts, f"{stage.rows:,}", size, f"{stage.seconds:,.1f}", rate)
+    console.print(f"{found.workspace}: {found.shards:,} shards", highlight=False, soft_wrap=True, markup=False)
+    console.print(table)
 
 
 ALGORITHMS = {"DiSF": "disf", "Facility": "facility", "Pair_simi": "pairwise"}  # the paper's names
@@ -340,19 +384,22 @@ def _print_metrics(console: Console, metrics: "TrainedMetrics", reused: bool, mo
     console.print(f"model {state}", highlight=False)
 
 
-def _check(settings: "PipelineSettings", refit: list[str]) -> None:
+def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str]) -> None:
     from flows.curate import Refit, check_inputs
+    from flows.run import REFRESHED
 
     allowed = Refit.__args__  # type: ignore[attr-defined]
     if unknown := set(refit).difference(allowed):
         raise RecipeError(f"--refit takes one of {', '.join(allowed)}, received {sorted(unknown)[0]!r}")
+    if unknown := set(refresh).difference(REFRESHED):
+        raise RecipeError(f"--refresh takes one of {', '.join(REFRESHED)}, received {sorted(unknown)[0]!r}")
     try:
         check_inputs(settings)
     except (OSError, ValueError, ImportError) as error:
         raise RecipeError(str(error)) from error
 
 
-def _run(settings: "PipelineSettings", refit: list[Any], *, show_bars: bool) -> "RunSummary":
+def _run(settings: "PipelineSettings", refit: list[Any], refresh: list[Any], *, show_bars: bool) -> "RunSummary":
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from flows.curate import run_curate
@@ -360,9 +407,9 @@ def _run(settings: "PipelineSettings", refit: list[Any], *, show_bars: bool) -> 
 
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):  # saves a second per flow run
         if not show_bars:
-            return run_curate(settings, refit)
+            return run_curate(settings, refit, refresh)
         with shown_as_bars(Console(stderr=True)):
-            return run_curate(settings, refit)
+            return run_curate(settings, refit, refresh)
 
 
 def _fail(message: str, as_json: bool, code: int) -> NoReturn:
@@ -398,7 +445,8 @@ def _print_summary(console: Console, summary: "RunSummary") -> None:
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command; a request to end is an interruption like Ctrl-C, after which Prefect's own processes end too."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     app()
 
 

@@ -1,40 +1,33 @@
 """The pipeline: ingest -> score -> embed -> select -> materialize, each stage cached, over all shards of a source."""
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any, Literal, NamedTuple, Self, TypeGuard, cast
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from prefect import Task, flow
-from prefect.futures import PrefectFuture
+from prefect import flow
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel
 
-from flows import events
 from flows.artifacts import shown_in_ui
-from flows.progress import listener
+from flows.curation import Curation, Given
+from flows.run import Run, Stage, StageSummary
 from models.device import choose_devices
-from models.quality.settings import FastTextScorerSettings, ScorerSettings
-from models.settings import FROM_QUALITY, PipelineSettings
-from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, score, select
-from tasks.accounting import Counts, account, mean_terms
-from tasks.lake import StageFile, Workspace
-from tasks.quality_models import QualityModel, check_scorers, fitted_model, given_model
-from tasks.scoring import end_scoring_processes, useful_processes
+from models.settings import PipelineSettings
+from models.stopping import allow_work, request_stop
+from tasks import embed
+from tasks.accounting import Counts, mean_terms
+from tasks.gpu import offer_slots
+from tasks.lake import Workspace, written_file
+from tasks.quality_models import check_scorers
+from tasks.scoring import end_scoring_processes
 from tasks.source import SourceShard, discover
-from tasks.stage import BadShardError, StageJob
+from tasks.stage import BadShardError
 
-WINDOW = 100  # task runs submitted ahead of their results; more would flood the server
+if TYPE_CHECKING:
+    from prefect.futures import PrefectFuture
 
 Refit = Literal["encoder", "quality"]
-
-
-class StageSummary(BaseModel):
-    """What a run spent on a stage."""
-
-    stage: str
-    files: int = 0
-    cached: int = 0
-    seconds: float = 0.0
 
 
 class Quarantined(BaseModel):
@@ -59,107 +52,33 @@ class RunSummary(BaseModel):
     quarantined: list[Quarantined]
     counts: Counts
     stages: list[StageSummary]
+    busy_seconds: float  # in which at least one job was at work
     objective: float | None
     terms: dict[str, float]
     blocks: int
 
 
-class Run:
-    """Submits jobs and keeps the books of one run."""
+class LastRun(BaseModel):
+    """The recipe of a workspace's last run, kept there as `run.json`."""
 
-    def __init__(self, workspace: Workspace, *, quarantine: bool) -> None:
-        self.workspace = workspace
-        self.quarantine = quarantine
-        self.stages: dict[str, StageSummary] = {}
-        self.quarantined: dict[str, str] = {}
+    settings: PipelineSettings
+    folder: str  # that relative paths in the settings start from
 
-    def submit(self, task: Task[..., StageFile], job: StageJob) -> PrefectFuture[StageFile]:
-        """Submit a job; a cached result whose file is no longer whole is not used."""
-        is_whole = job.current() is not None
-        return task.with_options(refresh_cache=not is_whole, result_storage=self.workspace.cache).submit(job=job)
-
-    def result(self, stage: str, job: StageJob, future: PrefectFuture[StageFile]) -> StageFile | None:
-        """Wait for a job; return None if its shard was set aside.
-
-        Raises
-        ------
-        Exception
-            What the job raised, unless it is a bad shard and those are quarantined.
-        """
-        file = future.result(raise_on_failure=False)
-        summary = self.stages.setdefault(stage, StageSummary(stage=stage))
-        summary.files += 1
-        if isinstance(file, BadShardError) and self.quarantine:
-            self.quarantined[job.name] = str(file)
-            listener.get().finished(stage, None)
-            events.quarantined(job.name, str(file))
-            return None
-        if isinstance(file, BaseException):
-            raise file
-        if future.state.name == "Cached" or file.reused:
-            file = file.model_copy(update={"reused": True, "seconds": 0.0})
-        summary.cached += file.reused
-        summary.seconds = round(summary.seconds + file.seconds, 3)
-        listener.get().finished(stage, file)
-        return file
-
-    def one(self, stage: str, task: Task[..., StageFile], job: StageJob) -> StageFile:
-        """Run a stage's only job."""
-        listener.get().started(stage, 1)
-        file = self.result(stage, job, self.submit(task, job))
-        if file is None:
-            raise BadShardError(self.quarantined[job.name])
-        return file
-
-    def all(
-        self, stages: Sequence[tuple[str, Task[..., StageFile]]], jobs: Sequence[Sequence[StageJob]]
-    ) -> Iterator[list[StageFile | None]]:
-        """Run several stages' jobs side by side; yield each entry's files in order.
-
-        Parameters
-        ----------
-        stages
-            Name and task of each stage.
-        jobs
-            Entries with one job for each of the stages.
-        """
-        for name, _ in stages:
-            listener.get().started(name, len(jobs))
-        remaining = iter(jobs)
-        while window := list(islice(remaining, WINDOW)):
-            futures = [
-                [self.submit(task, job) for (_, task), job in zip(stages, entry, strict=True)] for entry in window
-            ]
-            for entry, pending in zip(window, futures, strict=True):
-                yield [
-                    self.result(name, job, future)
-                    for (name, _), job, future in zip(stages, entry, pending, strict=True)
-                ]
-
-
-class Given(NamedTuple):
-    """The models that the settings name, fetched before the first stage: a wrong name is known at once."""
-
-    scorers: dict[str, QualityModel]  # by the scorer's name
-    encoder: embed.EmbeddingModel | None  # None where it is built in or one of the scorers
+    def keep(self, workspace: Workspace) -> None:
+        """Write it to the workspace."""
+        with written_file(workspace.root / "run.json") as partial:
+            partial.write_text(self.model_dump_json(indent=2) + "\n")
 
     @classmethod
-    def of(cls, settings: PipelineSettings) -> Self:
-        """Find the models on this machine or fetch them from the hub."""
-        named = [scorer for scorer in settings.quality.scorers if not _is_trained(scorer)]
-        built_in = settings.embedding.model in embed.BUILT_IN
-        return cls(
-            scorers={scorer.name: given_model(scorer) for scorer in named},
-            encoder=None if built_in else embed.given_model(settings.embedding),
-        )
-
-
-def _is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
-    return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
+    def of(cls, workspace: Workspace) -> Self:
+        """Read it from the workspace."""
+        return cls.model_validate_json((workspace.root / "run.json").read_text())
 
 
 @flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
-def curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunSummary:
+def curate(
+    settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Stage] | None = None
+) -> RunSummary:
     """Turn the raw documents of a source into a selected dataset.
 
     Parameters
@@ -168,27 +87,68 @@ def curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunS
         The recipe.
     refit
         What was fitted on the corpus earlier and is to be fitted anew on the corpus as it is now.
+    refresh
+        Stages that are run again although their files are current.
 
     Raises
     ------
     BadShardError
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
-    shards = check_inputs(settings)
-    with Workspace(settings.workspace).exclusive() as workspace, shown_in_ui() as shown:
-        run = Run(workspace, quarantine=settings.ingest.on_bad_shard == "quarantine")
-        forget_fitted(workspace, refit or [])
-        given = Given.of(settings)
-        documents = _ingest(run, shards, settings)
-        duplicates = _dedup(run, documents, settings)
-        try:
-            scored = _score_and_embed(run, documents, given, settings)
-        finally:
-            end_scoring_processes()
-        masks = _select(run, scored, duplicates, settings)
-        summary = _publish(run, shards, scored, masks, settings)
+    with shown_in_ui() as shown, opened(settings, refit=refit, refresh=refresh) as (run, curation):
+        curation.plan_documents()
+        run.work()
+        _check_scored(run, curation)
+        curation.plan_selection()
+        run.work()
+        curation.plan_dataset()
+        run.work()
+        curation.plan_report([stage.model_dump() for stage in run.in_order])
+        run.work()
+        summary = _summary(run, curation)
         shown.publish(summary)
         return summary
+
+
+@contextmanager
+def opened(
+    settings: PipelineSettings,
+    *,
+    refit: Sequence[Refit] | None = None,
+    refresh: Iterable[str] | None = None,
+    scope: frozenset[str] | None = None,
+) -> Iterator[tuple[Run, Curation]]:
+    """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails."""
+    shards = check_inputs(settings)
+    with Workspace(settings.workspace).exclusive() as workspace:
+        run = Run(
+            workspace,
+            quarantine=settings.ingest.on_bad_shard == "quarantine",
+            at_once=2 * workers(settings),
+            refresh=frozenset(refresh or []),
+            scope=scope,
+        )
+        forget_fitted(workspace, refit or [])
+        LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
+        allow_work()
+        offer_slots()
+        try:
+            yield run, Curation(run, workspace, settings, shards, Given.of(settings))
+        except BaseException:
+            request_stop()  # Prefect waits for the tasks that still run
+            raise
+        finally:
+            end_scoring_processes()
+
+
+def _check_scored(run: Run, curation: Curation) -> None:
+    reasons = "; ".join(run.quarantined.values())
+    if not curation.documents:
+        raise BadShardError(f"no source file could be read: {reasons}")
+    if not any(file.rows for file in curation.documents.values()):
+        raise BadShardError("no document passed the ingest settings: look at min_chars, languages and text_column")
+    if not curation.scored:
+        raise BadShardError(f"no shard could be scored and embedded: {reasons}")
 
 
 def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
@@ -213,155 +173,9 @@ def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:
                 manifest.unlink()
 
 
-def _ingest(run: Run, shards: list[SourceShard], settings: PipelineSettings) -> list[StageFile]:
-    jobs = [[ingest.plan(run.workspace, shard, settings.source, settings.ingest)] for shard in shards]
-    files = [file for [file] in run.all([("ingest", ingest.ingest_task)], jobs) if file is not None]
-    if not files:
-        raise BadShardError("no source file could be read: " + "; ".join(run.quarantined.values()))
-    if not any(file.rows for file in files):
-        raise BadShardError("no document passed the ingest settings: look at min_chars, languages and text_column")
-    return files
-
-
-def _dedup(run: Run, documents: list[StageFile], settings: PipelineSettings) -> dict[str, StageFile]:
-    job = dedup.plan(run.workspace, documents, settings.ingest.exact_dedup, settings.materialize.memory_limit)
-    run.one("dedup", dedup.dedup_task, job)
-    return {file.name: file for file in job.shard_files() or []}
-
-
-def _quality_models(run: Run, given: Given, settings: PipelineSettings) -> list[QualityModel]:
-    models = []
-    for scorer in settings.quality.scorers:
-        if _is_trained(scorer):
-            job = fit.plan_classifier(run.workspace, scorer)
-            models.append(fitted_model(scorer, run.one("fit", fit.fit_classifier_task, job)))
-        else:
-            models.append(given.scorers[scorer.name])
-    return models
-
-
-def _score_and_embed(
-    run: Run, documents: list[StageFile], given: Given, settings: PipelineSettings
-) -> list[tuple[StageFile, StageFile, StageFile]]:
-    """Return the documents, scores and embeddings of every shard that has all three."""
-    models = _quality_models(run, given, settings)
-    processes = useful_processes(sum(file.rows for file in documents), settings.engine.score_processes)
-    statistics = run.one(
-        "fit",
-        fit.fit_statistics_task,
-        fit.plan_statistics(run.workspace, documents, models, settings.quality, processes),
-    )
-    if settings.embedding.model == FROM_QUALITY:
-        scored = _in_one_pass(run, documents, models, statistics, settings)
-    else:
-        scored = _in_two_passes(run, documents, models, given.encoder, statistics, settings, processes)
-    if not scored:
-        raise BadShardError("no shard could be scored and embedded: " + "; ".join(run.quarantined.values()))
-    return scored
-
-
-def _in_one_pass(
-    run: Run,
-    documents: list[StageFile],
-    models: list[QualityModel],
-    statistics: StageFile,
-    settings: PipelineSettings,
-) -> list[tuple[StageFile, StageFile, StageFile]]:
-    jobs = [
-        one_pass.plan(run.workspace, file, models, statistics, settings.quality, settings.embedding)
-        for file in documents
-    ]
-    done = run.all([("score_embed", one_pass.one_pass_task)], [[job] for job in jobs])
-    scored = []
-    for shard, job, [both] in zip(documents, jobs, done, strict=True):
-        if both is not None and (files := job.files()) is not None:
-            scored.append((shard, *files))
-    return scored
-
-
-def _in_two_passes(
-    run: Run,
-    documents: list[StageFile],
-    models: list[QualityModel],
-    encoder: embed.EmbeddingModel | None,
-    statistics: StageFile,
-    settings: PipelineSettings,
-    processes: int,
-) -> list[tuple[StageFile, StageFile, StageFile]]:
-    if encoder is None:
-        job = fit.plan_encoder(run.workspace, documents, settings.embedding)
-        encoder = embed.fitted_model(run.one("fit", fit.fit_encoder_task, job))
-    jobs = [
-        (
-            score.plan(run.workspace, file, models, statistics, settings.quality, processes),
-            embed.plan(run.workspace, file, encoder, settings.embedding),
-        )
-        for file in documents
-    ]
-    files = run.all([("score", score.score_task), ("embed", embed.embed_task)], jobs)
-    return [
-        (shard, scores, vectors)
-        for shard, (scores, vectors) in zip(documents, files, strict=True)
-        if scores is not None and vectors is not None
-    ]
-
-
-def _select(
-    run: Run,
-    scored: list[tuple[StageFile, StageFile, StageFile]],
-    duplicates: dict[str, StageFile],
-    settings: PipelineSettings,
-) -> dict[str, tuple[StageFile, StageFile]]:
-    """Return, by shard, its mask and the reference to its whole group's masks."""
-    shards = [
-        select.SelectionShard(
-            documents=documents, scores=scores, embeddings=embeddings, duplicates=duplicates[documents.name]
-        )
-        for documents, scores, embeddings in scored
-    ]
-    jobs = select.plan(run.workspace, shards, settings.selection)
-    masks = {}
-    for job, [group] in zip(jobs, run.all([("select", select.select_task)], [[job] for job in jobs]), strict=True):
-        if group is not None:
-            for file in job.shard_files() or []:
-                masks[file.name] = (file, group)
-    return masks
-
-
-def _publish(
-    run: Run,
-    sources: list[SourceShard],
-    scored: list[tuple[StageFile, StageFile, StageFile]],
-    masks: dict[str, tuple[StageFile, StageFile]],
-    settings: PipelineSettings,
-) -> RunSummary:
-    source_of = {source.name: source for source in sources}
-    shards = [
-        materialize.MaterializeShard(
-            source=source_of[documents.name],
-            documents=documents,
-            scores=scores,
-            masks=masks[documents.name][0],
-        )
-        for documents, scores, _ in scored
-        if documents.name in masks
-    ]
-    groups = list({group.name: group for _, group in masks.values()}.values())
-    counts = account([shard.documents for shard in shards], groups)
-    blocks: list[dict[str, Any]] = [block for group in groups for block in group.details["blocks"]]
-    dataset = run.one(
-        "materialize",
-        materialize.materialize_task,
-        materialize.plan(run.workspace, shards, counts, blocks, settings),
-    )
-    stages = [stage.model_dump() for stage in run.stages.values()]
-    run.one(
-        "report",
-        report.report_task,
-        report.plan(run.workspace, dataset=dataset, shards=shards, counts=counts, blocks=blocks, stages=stages),
-    )
-    objective, terms = mean_terms(groups)
-    workspace = run.workspace
+def _summary(run: Run, curation: Curation) -> RunSummary:
+    counts, workspace = curation.counts, run.workspace
+    objective, terms = mean_terms(curation.groups)
     return RunSummary(
         status="quarantined" if run.quarantined else "done",
         workspace=str(workspace.root),
@@ -374,15 +188,27 @@ def _publish(
         dropped=counts.dropped,
         quarantined=[Quarantined(shard=shard, reason=reason) for shard, reason in run.quarantined.items()],
         counts=counts,
-        stages=list(run.stages.values()),
+        stages=run.in_order,
+        busy_seconds=run.busy_seconds,
         objective=objective,
         terms=terms,
-        blocks=len(blocks),
+        blocks=len(curation.blocks),
     )
 
 
-def run_curate(settings: PipelineSettings, refit: list[Refit] | None = None) -> RunSummary:
+def workers(settings: PipelineSettings) -> int:
+    """Return how many tasks run at the same time."""
+    return settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares what the others wait for
+
+
+def runner(settings: PipelineSettings) -> "TaskRunner[PrefectFuture[Any]]":
+    """Return what runs the tasks: the recipe's engine."""
+    threads: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=workers(settings))
+    return cast("TaskRunner[PrefectFuture[Any]]", threads)
+
+
+def run_curate(
+    settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Stage] | None = None
+) -> RunSummary:
     """Run the pipeline in this process with the recipe's engine."""
-    workers = settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares what the others wait for
-    runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=workers)
-    return curate.with_options(task_runner=cast("TaskRunner[PrefectFuture[Any]]", runner))(settings, refit)
+    return curate.with_options(task_runner=runner(settings))(settings, refit, refresh)

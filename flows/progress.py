@@ -27,12 +27,14 @@ class LogLines:
 
     def started(self, stage: str, jobs: int) -> None:
         """Log how much there is to do."""
-        get_run_logger().info("%s: %d to do", stage, jobs)
+        if jobs > 0:
+            get_run_logger().info("%s: %d to do", stage, jobs)
 
     def finished(self, stage: str, file: StageFile | None) -> None:
         """Log what was done."""
         if file is not None:
-            state = "already there" if file.reused else f"{file.seconds:.1f} s"
+            rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
+            state = "already there" if file.reused else f"{file.seconds:.1f} s{rate}"
             get_run_logger().info("%s: %s, %d rows, %s", stage, file.name, file.rows, state)
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.stopping import stop_if_requested
 from models.tokens import TokenIds
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ def for_each_batch(
     order = np.argsort(-lengths, kind="stable")
     done = 0
     while done < len(order):
+        stop_if_requested()
         longest = max(1, int(lengths[order[done]]))
         rows = order[done : done + max(1, budget.tokens // longest)]
         if _has_memory_for(work, rows):

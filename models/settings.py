@@ -67,6 +67,11 @@ class IngestSettings(Settings):
         "quarantine", description="An unreadable source file is set aside and reported, or ends the run."
     )
 
+    @field_validator("exact_dedup", mode="before")
+    @classmethod
+    def _yaml_reads_off_as_false(cls, scope: object) -> object:
+        return "off" if scope is False else scope
+
 
 class EmbeddingSettings(Settings):
     """Which encoder turns a document into a vector."""
@@ -104,7 +109,7 @@ class EmbeddingSettings(Settings):
     batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens per forward pass, padding included; null: 65,536 on a GPU, 4,096 on a CPU. Halved where "
+        description="Tokens per forward pass, padding included; null: 65,536 on a GPU, 2,048 on a CPU. Halved where "
         "the GPU runs out of memory.",
     )
     chunk_documents: int = Field(

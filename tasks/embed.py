@@ -25,6 +25,7 @@ from models.embedding.unit import Encoded
 from models.schemas import embeddings_schema
 from models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from tasks.encoders import encoder_pool
+from tasks.gpu import gpu_slot
 from tasks.hub import ModelFolderError, model_folder
 from tasks.lake import ParquetStageWriter, StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.overlap import Ahead, behind
@@ -125,6 +126,7 @@ def _build(job: EmbedJob) -> None:
     pool = encoder_pool(path, job.model.fingerprint, job.settings)
     started = perf_counter()
     with (
+        gpu_slot(pool.device),
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
         written_vectors(job, pool.tokeniser.dimensions) as writer,
         behind() as later,

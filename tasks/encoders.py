@@ -38,6 +38,8 @@ class EncoderPool:
         """The first copy: any number of threads may tokenise with it."""
         self._copies: dict[str, Encoder[Any]] = {first: self.tokeniser}
         self._free: SimpleQueue[str] = SimpleQueue()
+        self.device = "cpu" if self.tokeniser.on_cpu else first
+        """Where the forward passes run, or where the first of several copies does."""
         for device in [first] if self.tokeniser.on_cpu else [first, *others]:
             self._free.put(device)
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from models.quality.combine import fit_statistics
 from models.quality.settings import FastTextScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
+from models.stopping import stop_if_requested
 from tasks.labels import read_labels
 from tasks.lake import (
     StageFile,
@@ -37,6 +38,9 @@ from tasks.scoring import forked_models, score_texts
 from tasks.stage import StageJob, build_once, stage_task
 
 VERSION = 1
+ENCODER_VERSION = 2
+"""Of the encoder's fit alone: what else is fitted does not change with it."""
+
 SAMPLED_SHARDS = 64
 """Most shards that a sample of the corpus is read from: one shard of FineWeb holds a million documents."""
 
@@ -75,6 +79,22 @@ class FitJob(StageJob):
         return same if same and len(same) == len(earlier) else self.documents
 
 
+def sampled_shards(lake: Workspace, shards: list[str]) -> list[str]:
+    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on.
+
+    Parameters
+    ----------
+    lake
+        The workspace with what was fitted earlier.
+    shards
+        Names of all shards.
+    """
+    every = max(1, -(-len(shards) // SAMPLED_SHARDS))
+    manifests = [read_manifest(path) for path in lake.fitted.glob("*.json")]
+    earlier = {name for manifest in manifests if manifest is not None for name in manifest.fitted_on}
+    return [name for index, name in enumerate(shards) if index % every == 0 or name in earlier]
+
+
 def sampled_texts(lake: Workspace, documents: list[StageFile], limit: int) -> Callable[[], Iterator[str]]:
     """Return a function that reads about `limit` texts, evenly spaced over at most `SAMPLED_SHARDS` shards."""
 
@@ -100,6 +120,7 @@ def sampled_documents(
     for shard in shards:
         with pq.ParquetFile(lake.resolve(shard)) as file:
             for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
+                stop_if_requested()
                 wanted = np.arange(-position % step, batch.num_rows, step)
                 position += batch.num_rows
                 yield shard.name, batch.take(pa.array(wanted))
@@ -173,7 +194,7 @@ def plan_statistics(
         stage="fit_statistics",
         version=VERSION,
         settings=digest([settings.statistics_documents, [model.identity for model in models]]),
-        inputs=digest([[file.name, file.fingerprint] for file in documents]),
+        inputs=digest([]),  # a grown corpus does not refit; the manifest says what it was fitted on
     )
     return FitStatisticsJob(
         workspace=str(workspace.root),
@@ -226,11 +247,11 @@ def plan_encoder(workspace: Workspace, documents: list[StageFile], settings: Emb
     """Return the job that fits the built-in encoder on a sample of the corpus."""
     key = StageKey(
         stage=FitEncoderJob.stage,
-        version=VERSION,
+        version=ENCODER_VERSION,
         settings=digest(
             settings.model_dump(include={"static_vocabulary", "static_dimensions", "static_fit_documents"})
         ),
-        inputs=digest([[file.name, file.fingerprint] for file in documents]),
+        inputs=digest([]),  # a grown corpus does not refit; the manifest says what it was fitted on
     )
     return FitEncoderJob(workspace=str(workspace.root), name="encoder", key=key, documents=documents, settings=settings)
 

@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
+from models.stopping import stop_if_requested
+
 FOOTER_KEY = b"fineweb_mask"
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 65_536
@@ -196,6 +198,7 @@ class ParquetStageWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add a batch; it reaches the disk when a row group is full."""
+        stop_if_requested()
         self._pending.append(batch)
         self.rows += batch.num_rows
         if (

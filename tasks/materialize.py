@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from models.schemas import MASKS, MEASURED
 from models.settings import PipelineSettings
+from models.stopping import stop_if_requested
 from tasks.accounting import Counts
 from tasks.lake import (
     LakeError,
@@ -251,6 +252,7 @@ def _copy(
             pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer,
         ):
             while batch is not None and sink.tell() < file_size:
+                stop_if_requested()
                 writer.write_table(_conform(pa.table(batch), schema))
                 batch = next(batches, None)
         part += 1

@@ -19,6 +19,7 @@ from models.settings import EmbeddingSettings
 from models.tokens import TokenIds
 from tasks import embed, score
 from tasks.embed import EmbeddingModel, EmbedJob
+from tasks.gpu import gpu_slot
 from tasks.lake import StageFile, StageKey, Workspace, digest
 from tasks.overlap import Ahead, behind
 from tasks.parts import Parts
@@ -89,7 +90,7 @@ def score_and_embed(job: OnePassJob) -> StageFile:
 
 
 def _build(job: OnePassJob) -> None:
-    if job.embed.current() is not None:
+    if not job.anew and job.embed.current() is not None:
         score.score(job.score)
         return
     scorers = load_models(job.lake, job.score.models)
@@ -97,12 +98,13 @@ def _build(job: OnePassJob) -> None:
     edu = scorers.pop(name)
     assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
     with ExitStack() as opened:
+        opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(pq.ParquetFile(job.lake.resolve(job.score.documents)))
         writer = opened.enter_context(embed.written_vectors(job.embed, edu.dimensions))
         vectors = Parts(writer, job.embed.output, job.embed.key)
         scores = None
         columns = ["row", edu.column]
-        if job.score.current() is None:
+        if job.anew or job.score.current() is None:
             score_writer = opened.enter_context(score.written_scores(job.score, documents.schema_arrow))
             scores = Parts(score_writer, job.score.output, job.score.key)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)

@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from models.quality.combine import combine_scores
+from models.quality.edu import EduScorer
 from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
+from tasks.gpu import gpu_slot
 from tasks.lake import ParquetStageWriter, StageFile, StageKey, Workspace, digest, written_parquet
 from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
 from tasks.scoring import forked_models, score_file
@@ -77,7 +79,9 @@ def score(job: ScoreJob) -> StageFile:
 def _build(job: ScoreJob) -> None:
     forked = forked_models(job.models, job.processes)
     scorers = load_models(job.lake, [model for model in job.models if model not in forked])
+    devices = {scorer.device for scorer in scorers.values() if isinstance(scorer, EduScorer)}
     with (
+        gpu_slot(max(devices, default="cpu")),
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
         written_scores(job, documents.schema_arrow) as written,
     ):

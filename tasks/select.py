@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from models.schemas import MASKS
 from models.settings import PipelineSelectionSettings
+from tasks.gpu import gpu_slot
 from tasks.lake import StageFile, StageKey, Workspace, current_parquet, digest, written_parquet
 from tasks.stage import StageJob, build_once, stage_task
 
@@ -203,14 +204,16 @@ def _select_block(
     from models.device import choose_device
     from models.selection import select as select_documents
 
+    device = choose_device(job.settings.device)
     seed = int(digest([job.settings.seed, name])[:8], 16)
-    selection = select_documents(
-        group.vectors[rows],
-        group.quality[rows],
-        job.settings.model_copy(update={"seed": seed}),
-        device=choose_device(job.settings.device),
-        tokens=group.tokens[rows],
-    )
+    with gpu_slot(device):
+        selection = select_documents(
+            group.vectors[rows],
+            group.quality[rows],
+            job.settings.model_copy(update={"seed": seed}),
+            device=device,
+            tokens=group.tokens[rows],
+        )
     masks.selected[rows[selection.indices]] = True
     masks.inclusion[rows] = selection.inclusion
     masks.block[rows] = name

@@ -44,6 +44,7 @@ class StageJob(BaseModel, ABC):
     workspace: str
     name: str
     key: StageKey
+    anew: bool = False  # build it although the output is current
 
     @property
     def lake(self) -> Workspace:
@@ -71,14 +72,14 @@ class ShardJob(StageJob):
 
 
 def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
-    """Run `build` unless the job's output is current already; return the reference to the output.
+    """Run `build` unless the job's output is current already, or is wanted anew; return the reference to the output.
 
     Raises
     ------
     LakeError
         If the output is not current after building it.
     """
-    if (found := job.current()) is not None:
+    if not job.anew and (found := job.current()) is not None:
         return found
     started = time.perf_counter()
     build()
@@ -89,11 +90,13 @@ def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether trying again may help: timeouts, lost connections, input/output errors, server errors."""
+    """Return whether trying again may help: timeouts, lost connections, input/output, server errors, GPU memory."""
     if isinstance(error, TimeoutError | ConnectionError):
         return True
     if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNO:
         return True
+    if type(error).__name__ == "OutOfMemoryError" and type(error).__module__.startswith("torch"):
+        return True  # after the batches were made as small as can be: somebody else's memory may be free again
     status = getattr(getattr(error, "response", None), "status_code", None)
     return isinstance(status, int) and status >= 500
 

@@ -23,7 +23,7 @@ from models.embedding.unit import Encoded, unit_rows
 from models.embedding.windows import WindowCutter, Windows, first_window
 from models.settings import EmbeddingSettings
 
-BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
+BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 """Tokens to a forward pass; on a CPU activations of more fall out of its caches."""
 
 

@@ -16,6 +16,7 @@ import torch
 from models.selection.checks import SelectionInputError
 from models.selection.objectives import Facility, KernelMetric, Objective
 from models.selection.problem import Problem, Solution
+from models.stopping import stop_if_requested
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +33,7 @@ def solve_greedy(problem: Problem) -> Solution:
     mask = torch.zeros(objective.n, dtype=torch.bool, device=objective.quality.device)
     inclusion = torch.zeros(objective.n, device=objective.quality.device)
     for pick in range(objective.budget):
+        stop_if_requested()
         gains = objective.linear
         for kernel in kernels:
             gains = gains + kernel.gains()

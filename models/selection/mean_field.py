@@ -27,6 +27,7 @@ from models.selection.greedy import WHOLE_KERNEL, solve_greedy
 from models.selection.objectives import DifferentiableMetric, Disf, KernelMetric, Objective, Pairwise
 from models.selection.problem import History, Problem, Solution
 from models.selection.swaps import refine
+from models.stopping import stop_if_requested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,6 +189,7 @@ class Annealing:
         """Cool geometrically along the schedule that suits the metrics."""
         cooling = self.schedule.coldest / self.schedule.hottest
         for step in range(self.n_steps):
+            stop_if_requested()
             yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
 
     def slopes(self) -> dict[str, float]:

@@ -18,6 +18,7 @@ import torch
 
 from models.selection.objectives import BuiltInMetric, Metric, Objective
 from models.selection.problem import Problem, Solution
+from models.stopping import stop_if_requested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,7 @@ def solve_policy_gradient(problem: Problem) -> Solution:
     batch, local = logits[:0], objective
     batches = _batches(kept, batch_size, problem.generator)
     for step in range(settings.n_epochs):
+        stop_if_requested()
         previous, batch = batch, next(batches)
         if batch is not previous:  # the same tensor comes again where every batch is all documents
             local = Objective(

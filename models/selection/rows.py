@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from models.stopping import stop_if_requested
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -57,6 +59,7 @@ class Rows:
         """Cut the rows into consecutive blocks."""
         step = block_rows or self.block_rows
         for start in range(0, self.n, step):
+            stop_if_requested()
             yield slice(start, min(start + step, self.n))
 
     def block(self, rows: slice) -> Tensor:

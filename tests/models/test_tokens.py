@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 
 from models import tokens
-from models.tokens import first_tokens
+from models.tokens import all_tokens, first_tokens
 
 CORPUS = ["the piano and the goal, harmony of strikers", "playing played player pianos unharmonious 1987-88"]
 
@@ -72,3 +72,33 @@ def test_of_a_long_text_only_the_start_is_tokenised(tokenizer, monkeypatch):
 def test_no_more_is_read_than_the_most_characters_per_token(tokenizer, filler):
     text = filler * (6 * tokens.MOST_CHARS_PER_TOKEN) + " piano"
     assert first_tokens(tokenizer, [text], 6).tolist() == [whole(tokenizer, filler * 1_000, 6)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=40).map("".join), max_size=6))
+def test_all_tokens_are_those_of_the_whole_texts(tokenizer, texts):
+    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    assert all_tokens(tokenizer, texts).tolist() == expected
+
+
+@pytest.mark.parametrize("call_chars", [1, 60, 10_000])
+def test_a_long_text_is_tokenised_in_pieces_cut_before_white_space(tokenizer, monkeypatch, call_chars):
+    monkeypatch.setattr(tokens, "PIECE_CHARS", 50)
+    monkeypatch.setattr(tokens, "LONGEST_WORD", 20)
+    monkeypatch.setattr(tokens, "CALL_CHARS", call_chars)
+    dice = random.Random(1)
+    words = [dice.choice(["piano", "goal,", "unharmonious", "x", "striker\n", "  "]) for _ in range(400)]
+    texts = [" ".join(words[start : start + 97]) for start in range(0, 400, 97)] + ["", " " * 300, "goal"]
+    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    assert all_tokens(tokenizer, texts).tolist() == expected
+
+
+def test_a_word_longer_than_a_piece_is_cut(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokens, "PIECE_CHARS", 50)
+    [found] = all_tokens(tokenizer, ["x" * 1_000]).tolist()
+    assert len(found) == 20
+    assert all_tokens(tokenizer, []).tolist() == []
+
+
+def test_a_lone_surrogate_is_read_as_a_question_mark(tokenizer):
+    assert all_tokens(tokenizer, ["goal \ud800"]).tolist() == all_tokens(tokenizer, ["goal ?"]).tolist()

@@ -149,6 +149,20 @@ def test_only_its_own_settings_refit_an_encoder(built: Any) -> None:
     assert len({key(), key(static_vocabulary=301), key(static_dimensions=8), key(static_fit_documents=9)}) == 4
 
 
+def test_an_encoder_of_an_earlier_version_is_fitted_anew(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plans() -> list[Any]:
+        return [
+            fit.plan_encoder(built.workspace, built.documents, built.recipe.embedding),
+            fit.plan_statistics(built.workspace, built.documents, built.models, built.recipe.quality),
+        ]
+
+    assert all(job.current() for job in plans())
+    monkeypatch.setattr(fit, "ENCODER_VERSION", fit.ENCODER_VERSION + 1)
+    encoder, statistics = plans()
+    assert encoder.current() is None
+    assert statistics.current() is not None
+
+
 def test_statistics_follow_the_models_and_not_the_weights(built: Any, scorer: FastTextScorerSettings) -> None:
     def current(**changes: Any) -> bool:
         settings = QualitySettings(scorers=[scorer.model_copy(update={"weight": 3.0})], **changes)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import torch
 
 from tasks.lake import LakeError, StageKey, written_parquet
 from tasks.stage import BadShardError, ShardJob, build_once, is_transient, stage_task
@@ -45,6 +46,7 @@ class ServerAnswer(Exception):  # noqa: N818
         OSError(errno.ESTALE, "network share"),
         ServerAnswer(500),
         ServerAnswer(503),
+        torch.OutOfMemoryError("no memory for one text"),
     ],
 )
 def test_errors_that_may_pass_are_transient(error: BaseException) -> None:

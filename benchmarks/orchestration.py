@@ -1,0 +1,54 @@
+"""Measure what a run costs beside its stages' work: wall time minus the time in which a job was at work.
+
+    python -m benchmarks.orchestration deployments/recipes/sample.yaml
+    python -m benchmarks.orchestration deployments/recipes/sample.yaml --set source.path=pages/
+
+Every run is a process of its own in a new workspace, as `fineweb-mask run` on a machine without a Prefect server: the
+start of Python and of Prefect's temporary server is in it. `again` is a second run, which finds everything done.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from statistics import median
+
+from benchmarks.tables import show
+
+
+def timed(command: list[str]) -> tuple[float, float]:
+    """Return the wall seconds of a run, and those in which a job was at work."""
+    started = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wall = time.perf_counter() - started
+    if done.returncode:
+        sys.exit(done.stderr[-2_000:])
+    return wall, json.loads(done.stdout.strip().splitlines()[-1])["busy_seconds"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    found: dict[str, list[tuple[float, float]]] = {"first": [], "again": []}
+    for _ in range(arguments.repeats):
+        with tempfile.TemporaryDirectory() as workspace:
+            command = [sys.executable, "-m", "flows.cli", "run", arguments.recipe, "--json", "--workspace", workspace]
+            command += [f"--set={override}" for override in arguments.overrides]
+            for runs in found.values():
+                runs.append(timed(command))
+    table = []
+    for name, runs in found.items():
+        walls, busy = [wall for wall, _ in runs], [at_work for _, at_work in runs]
+        beside = median(wall - at_work for wall, at_work in runs)
+        share = median((wall - at_work) / wall for wall, at_work in runs)
+        table.append([name, f"{median(walls):.1f}", f"{median(busy):.1f}", f"{beside:.1f}", f"{100 * share:.1f}%"])
+    show(f"{arguments.repeats} repeats", ["run", "wall s", "at work s", "orchestration s", "share"], table)
+
+
+if __name__ == "__main__":
+    main()

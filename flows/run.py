@@ -1,0 +1,197 @@
+"""Runs jobs as soon as they are known, later stages first, and keeps the books of one run."""
+
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, Protocol
+
+from prefect import Task
+from prefect.futures import PrefectFuture
+from pydantic import BaseModel
+
+from flows import events
+from flows.progress import listener
+from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, score, select
+from tasks.lake import StageFile, Workspace
+from tasks.stage import BadShardError, StageJob
+
+Then = Callable[[StageFile | None], None]
+"""Hears of a job's output, or of None if its shard was set aside."""
+
+Stage = Literal["ingest", "dedup", "fit", "score", "embed", "score_embed", "select", "materialize", "report"]
+STAGES: tuple[Stage, ...] = Stage.__args__  # type: ignore[attr-defined]
+"""In the order in which a document passes through them."""
+
+REFRESHED = tuple(stage for stage in STAGES if stage != "fit")
+"""Stages that can be run again although their files are current; what is fitted has a word of its own, `refit`."""
+
+TASKS: dict[str, Task[..., StageFile]] = {
+    "ingest": ingest.ingest_task,
+    "dedup": dedup.dedup_task,
+    "fit_classifier": fit.fit_classifier_task,
+    "fit_statistics": fit.fit_statistics_task,
+    "fit_encoder": fit.fit_encoder_task,
+    "score": score.score_task,
+    "embed": embed.embed_task,
+    "score_embed": one_pass.one_pass_task,
+    "select": select.select_task,
+    "materialize": materialize.materialize_task,
+    "report": report.report_task,
+}
+"""By the stage in a job's key."""
+
+
+class MissingInputError(RuntimeError):
+    """A stage was to be run by itself, and what it reads is not there."""
+
+
+class StageSummary(BaseModel):
+    """What a run spent on a stage."""
+
+    stage: str
+    files: int = 0
+    cached: int = 0
+    seconds: float = 0.0
+
+
+class Jobs(Protocol):
+    """Is given the jobs of a pipeline as they become known."""
+
+    def expect(self, stage: Stage, jobs: int) -> None:
+        """Hear how many more jobs a stage will have (fewer, if negative)."""
+
+    def add(self, stage: Stage, job: StageJob, then: Then) -> None:
+        """Take a job; `then` hears of its output."""
+
+
+class _Started(NamedTuple):
+    stage: Stage
+    job: StageJob
+    then: Then
+    future: PrefectFuture[StageFile]
+
+
+class Run:
+    """Submits jobs to Prefect, a few at a time.
+
+    Parameters
+    ----------
+    workspace
+        Where the results that Prefect persists lie.
+    quarantine
+        Whether a bad shard is set aside; otherwise it ends the run.
+    at_once
+        Jobs that are submitted at the same time; those of later stages go first, so that a shard is finished before the
+        next is begun.
+    refresh
+        Stages whose jobs are done again although their output is current.
+    scope
+        Stages, by the name in a job's key, that are run; None runs all. The output of others must be there.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        quarantine: bool,
+        at_once: int,
+        refresh: frozenset[str] = frozenset(),
+        scope: frozenset[str] | None = None,
+    ) -> None:
+        self.workspace = workspace
+        self.stages: dict[str, StageSummary] = {}
+        self.quarantined: dict[str, str] = {}
+        self.missing: dict[str, list[str]] = {}
+        self._quarantine = quarantine
+        self._at_once = at_once
+        self._refresh = refresh
+        self._scope = scope
+        self._order = count()
+        self._waiting: list[tuple[int, int, Stage, StageJob, Then]] = []  # a heap
+        self._started: dict[int, _Started] = {}
+        self._done: SimpleQueue[tuple[int, float]] = SimpleQueue()
+        self._busy: list[tuple[float, float]] = []  # from when to when each job was at work
+
+    def expect(self, stage: Stage, jobs: int) -> None:
+        """Tell who watches how many jobs a stage has."""
+        if self._scope is None or stage in self._scope:
+            listener.get().started(stage, jobs)
+
+    def add(self, stage: Stage, job: StageJob, then: Then) -> None:
+        """Take a job; one that is out of scope must have been done before."""
+        if self._scope is not None and job.key.stage not in self._scope:
+            if (file := job.current()) is not None:
+                then(file)
+            else:
+                self.missing.setdefault(stage, []).append(job.name)
+            return
+        heappush(self._waiting, (-STAGES.index(stage), next(self._order), stage, job, then))
+
+    def work(self) -> None:
+        """Run jobs until none is left; they may add others when they are done.
+
+        Raises
+        ------
+        Exception
+            What a job raised, unless it is a bad shard and those are set aside.
+        """
+        while self._waiting or self._started:
+            while self._waiting and len(self._started) < self._at_once:
+                _, number, stage, job, then = heappop(self._waiting)
+                future = self._submit(job)
+                self._started[number] = _Started(stage, job, then, future)
+                future.add_done_callback(partial(self._finished, number))
+            number, ended = self._done.get()
+            done = self._started.pop(number)
+            file = self._result(done)
+            if file is not None:
+                self._busy.append((ended - file.seconds, ended))
+            done.then(file)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which at least one job was at work; the rest of a run's time is orchestration."""
+        busy, until = 0.0, float("-inf")
+        for start, end in sorted(self._busy):
+            busy += max(0.0, end - max(start, until))
+            until = max(until, end)
+        return round(busy, 3)
+
+    @property
+    def in_order(self) -> list[StageSummary]:
+        """What was spent, in the order of the stages."""
+        return [self.stages[stage] for stage in STAGES if stage in self.stages]
+
+    def _finished(self, number: int, _future: PrefectFuture[Any]) -> None:
+        self._done.put((number, perf_counter()))
+
+    def _submit(self, job: StageJob) -> PrefectFuture[StageFile]:
+        """Submit a job; a cached result whose file is no longer whole is not used."""
+        anew = job.key.stage in self._refresh
+        if anew:
+            job = job.model_copy(update={"anew": True})
+        task = TASKS[job.key.stage].with_options(
+            refresh_cache=anew or job.current() is None, result_storage=self.workspace.cache
+        )
+        return task.submit(job=job)
+
+    def _result(self, done: _Started) -> StageFile | None:
+        file = done.future.result(raise_on_failure=False)
+        summary = self.stages.setdefault(done.stage, StageSummary(stage=done.stage))
+        summary.files += 1
+        if isinstance(file, BadShardError) and self._quarantine:
+            self.quarantined[done.job.name] = str(file)
+            listener.get().finished(done.stage, None)
+            events.quarantined(done.job.name, str(file))
+            return None
+        if isinstance(file, BaseException):
+            raise file
+        if done.future.state.name == "Cached" or file.reused:
+            file = file.model_copy(update={"reused": True, "seconds": 0.0})
+        summary.cached += file.reused
+        summary.seconds = round(summary.seconds + file.seconds, 3)
+        listener.get().finished(done.stage, file)
+        return file

@@ -1,0 +1,178 @@
+"""What a workspace holds, stage by stage: read from its files, without a server."""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from flows.curate import LastRun, check_inputs
+from flows.curation import Curation, Given
+from flows.run import STAGES, Stage, Then
+from models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from tasks.embed import EmbedJob
+from tasks.lake import StageFile, Workspace
+from tasks.score import ScoreJob
+from tasks.stage import StageJob
+
+FOLDERS: dict[Stage, str] = {"ingest": "documents", "score": "scores", "embed": "embeddings", "select": "masks"}
+"""Where a stage writes one file per shard."""
+PRODUCTS: dict[Stage, str] = {"dedup": "duplicates", "materialize": "dataset", "report": "reports"}
+"""Where a stage writes one product."""
+
+
+class StatusError(ValueError):
+    """The state of a folder cannot be told."""
+
+
+class StageStatus(BaseModel):
+    """How far a stage is. A stale file is one that a run would make anew."""
+
+    stage: Stage
+    done: int = 0
+    missing: int = 0
+    stale: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0  # spent by the runs that wrote the files, where they left a record
+    documents_per_second: float | None = None
+
+
+class WorkspaceStatus(BaseModel):
+    """How far every stage of a workspace is, under the recipe of its last run."""
+
+    workspace: str
+    shards: int
+    stages: list[StageStatus]
+
+
+class _Looked:
+    """Takes the jobs of a pipeline and only looks whether they are done."""
+
+    def __init__(self) -> None:
+        self.found: dict[Stage, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
+
+    def expect(self, stage: Stage, jobs: int) -> None:
+        """Nobody watches."""
+
+    def add(self, stage: Stage, job: StageJob, then: Then) -> None:
+        """Look for a job's output."""
+        file = job.current()
+        self.found[stage].append((job, file))
+        if file is None and isinstance(job, ScoreJob | EmbedJob):
+            then(_as_it_will_be(job))  # a lost file is made again as it was, and what was made of it stands
+        elif file is not None:
+            then(file)
+
+
+def _as_it_will_be(job: ScoreJob | EmbedJob) -> StageFile:
+    return StageFile(
+        stage=job.key.stage, name=job.name, path="", rows=job.documents.rows, bytes=0, fingerprint=job.key.fingerprint
+    )
+
+
+def workspace_status(folder: Path) -> WorkspaceStatus:
+    """Return how far every stage is, under the recipe of the workspace's last run.
+
+    Raises
+    ------
+    StatusError
+        If the folder is no workspace, or its source or models are out of reach.
+    """
+    workspace = Workspace(folder)
+    try:
+        last = LastRun.of(workspace)
+    except (OSError, ValidationError) as error:
+        raise StatusError(f"{folder} is no workspace in which a run was begun: it has no readable run.json") from error
+    if not Path(last.folder).is_dir():
+        raise StatusError(f"{folder}: the folder {last.folder}, from which its last run was begun, is gone")
+    with chdir(last.folder):
+        try:
+            shards = check_inputs(last.settings)
+            given = Given.of(last.settings)
+        except (OSError, ValueError, ImportError) as error:
+            raise StatusError(f"{folder}: what its last run read is out of reach: {error}") from error
+        looked = _Looked()
+        curation = Curation(looked, workspace, last.settings, shards, given)
+        curation.plan_documents()
+        if len(curation.scored) == len(shards) and curation.duplicates:
+            curation.plan_selection()
+            if set(curation.masks) == {shard.name for shard in shards}:
+                curation.plan_dataset()
+                curation.plan_report([])
+        names = [shard.name for shard in shards]
+        stages = [
+            _stage(workspace, stage, looked.found[stage], names, last.settings) for stage in _stages(last.settings)
+        ]
+    return WorkspaceStatus(workspace=str(workspace.root), shards=len(shards), stages=stages)
+
+
+def _stages(settings: PipelineSettings) -> Iterator[Stage]:
+    left_out = {"score", "embed"} if settings.embedding.model == FROM_QUALITY else {"score_embed"}
+    return (stage for stage in STAGES if stage not in left_out)
+
+
+def _stage(
+    workspace: Workspace,
+    stage: Stage,
+    found: list[tuple[StageJob, StageFile | None]],
+    shards: list[str],
+    settings: PipelineSettings,
+) -> StageStatus:
+    files = [(job, file) for job, file in found if file is not None]
+    seconds = sum(_seconds(workspace, job) for job, _ in files)
+    rows = sum(file.rows for _, file in files)
+    status = StageStatus(
+        stage=stage,
+        rows=rows,
+        bytes=sum(file.bytes for _, file in files),
+        seconds=round(seconds, 3),
+        documents_per_second=round(rows / seconds, 1) if rows and seconds else None,
+    )
+    if stage == "fit":
+        trained = sum(getattr(scorer, "model", "") is None for scorer in settings.quality.scorers)
+        status.done = len(files)
+        status.missing = trained + 1 + (settings.embedding.model == STATIC) - len(files)
+    elif stage in PRODUCTS:
+        _count(status, is_done=bool(files), is_there=any(_listed(workspace.root / PRODUCTS[stage])))
+    else:
+        done = {name for job, _ in files for name in _shards_of(job)}
+        for name in shards:
+            _count(status, is_done=name in done, is_there=_is_there(workspace, stage, name))
+    return status
+
+
+def _count(status: StageStatus, *, is_done: bool, is_there: bool) -> None:
+    if is_done:
+        status.done += 1
+    elif is_there:
+        status.stale += 1
+    else:
+        status.missing += 1
+
+
+def _is_there(workspace: Workspace, stage: Stage, shard: str) -> bool:
+    folders = [FOLDERS["score"], FOLDERS["embed"]] if stage == "score_embed" else [FOLDERS[stage]]
+    return any(workspace.shard_path(folder, shard).exists() for folder in folders)
+
+
+def _shards_of(job: StageJob) -> list[str]:
+    group: list[Any] | None = getattr(job, "shards", None)
+    return [job.name] if group is None else [shard.name for shard in group]
+
+
+def _listed(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208
+
+
+def _seconds(workspace: Workspace, job: StageJob) -> float:
+    """Return what building a file took, from the record that Prefect persisted."""
+    try:
+        record = json.loads((workspace.cache / job.key.cache_key).read_text())
+        return float(json.loads(record["result"])["data"]["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0

@@ -1,0 +1,138 @@
+"""What makes a stage run again, as a table: the settings that it reads, its inputs, and nothing else."""
+
+import pytest
+
+from flows.curation import Curation, Given
+from flows.recipe import load_recipe
+from tasks import dedup, select
+from tasks.embed import EmbeddingModel
+from tasks.lake import StageFile, Workspace, digest
+from tasks.quality_models import QualityModel
+from tasks.source import SourceShard
+
+RECIPE = """
+workspace: {workspace}
+source: {{path: corpus}}
+quality:
+  scorers: [{{kind: column, column: token_count}}, {{kind: edu, model: edu-classifier}}]
+embedding: {{model: e5-base}}
+"""
+SELECT = {"select", "materialize", "report"}
+EMBED = {"embed"} | SELECT
+SCORE = {"score"} | SELECT
+ALL = {"ingest", "dedup", "score"} | EMBED
+DETAILS = {"rows_in": 0, "tokens_in": 0, "tokens": 0, "tokens_estimated": 0, "blocks": [], "statistics": {}}
+
+
+def done(job, name=None):
+    """What a job leaves behind: known by its key, or by its content where it was fitted."""
+    known = digest(job.key.settings) if job.key.stage.startswith("fit") else job.key.fingerprint
+    return StageFile(
+        stage=job.key.stage, name=name or job.name, path="x", rows=9, bytes=1, fingerprint=known, details=DETAILS
+    )
+
+
+class DoneAtOnce:
+    """Every job is done as soon as it is planned."""
+
+    def __init__(self):
+        self.keys = {}
+
+    def expect(self, stage, jobs):
+        pass
+
+    def add(self, _stage, job, then):
+        self.keys[job.key.stage, job.name] = job.key.fingerprint
+        then(done(job))
+
+
+@pytest.fixture
+def keys(tmp_path, monkeypatch):
+    """Return the function that plans a run of two shards and returns the keys of its jobs, by stage and name."""
+    monkeypatch.setattr(select.SelectJob, "shard_files", lambda job: [done(job, shard.name) for shard in job.shards])
+    monkeypatch.setattr(dedup.DedupJob, "shard_files", lambda job: [done(job, file.name) for file in job.documents])
+
+    def of(*overrides, workspace="workspace", sources=("1", "1"), edu="content", encoder="content"):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(RECIPE.format(workspace=tmp_path / workspace))
+        settings = load_recipe(path, overrides)
+        column, classifier = settings.quality.scorers
+        given = Given(
+            scorers={
+                column.name: QualityModel(settings=column, path="", fingerprint=""),
+                classifier.name: QualityModel(settings=classifier, path="/edu", fingerprint=edu),
+            },
+            encoder=EmbeddingModel(path="/e5", fingerprint=encoder),
+        )
+        shards = [
+            SourceShard(name=name, relative=name, url=name, format="parquet", bytes=1, fingerprint=content)
+            for name, content in zip("ab", sources, strict=True)
+        ]
+        jobs = DoneAtOnce()
+        curation = Curation(jobs, Workspace(settings.workspace), settings, shards, given)
+        curation.plan_documents()
+        curation.plan_selection()
+        curation.plan_dataset()
+        curation.plan_report([])
+        return jobs.keys
+
+    return of
+
+
+def changed(before, after):
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+@pytest.mark.parametrize(
+    ("override", "stages"),
+    [
+        ("source.text_column=content", ALL),
+        ("ingest.min_chars=7", ALL),
+        ("ingest.languages=[de]", ALL),
+        ("ingest.exact_dedup=shard", {"dedup"} | SELECT),
+        ("ingest.exact_dedup=off", ALL),
+        ("ingest.on_bad_shard=fail", set()),
+        ("quality.combine=minimum", SCORE),
+        ("quality.scorers.0.weight=0.5", SCORE),
+        ("quality.scorers.1.max_tokens=99", {"fit_statistics"} | SCORE),
+        ("quality.scorers.1.batch_tokens=99", set()),
+        ("quality.scorers.1.device=cuda:1", set()),
+        ("quality.statistics_documents=99", {"fit_statistics"} | SCORE),
+        ("embedding.prompt=x", EMBED),
+        ("embedding.max_tokens=99", EMBED),
+        ("embedding.long_documents=mean_chunks", EMBED),
+        ("embedding.precision=int8", EMBED),
+        ("embedding.compute_precision=float32", EMBED),
+        ("embedding.on_bad_vector=raise", EMBED),
+        ("embedding.batch_tokens=99", set()),
+        ("embedding.chunk_documents=99", set()),
+        ("embedding.device=cuda:1", set()),
+        ("selection.lamb=0.9", SELECT),
+        ("selection.seed=9", SELECT),
+        ("selection.metrics=disf", SELECT),
+        ("selection.block_size=999999", set()),
+        ("selection.device=cuda:1", set()),
+        ("materialize.title=x", {"materialize", "report"}),
+        ("materialize.file_size=99999999", {"materialize", "report"}),
+        ("materialize.memory_limit=1GB", set()),
+        ("engine.workers=9", set()),
+        ("engine.score_processes=9", set()),
+    ],
+)
+def test_a_setting_changes_the_stages_that_read_it_and_what_follows(keys, override, stages):
+    assert {stage for stage, _ in changed(keys(), keys(override))} == stages
+
+
+def test_the_workspace_s_place_changes_nothing(keys):
+    assert changed(keys(), keys(workspace="elsewhere")) == set()
+
+
+def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(keys):
+    group = {("dedup", "corpus"), ("select", "a..b"), ("materialize", "dataset"), ("report", "report")}
+    assert changed(keys(), keys(sources=("1", "2"))) == group | {("ingest", "b"), ("score", "b"), ("embed", "b")}
+
+
+def test_another_model_changes_what_it_made(keys):
+    assert {stage for stage, _ in changed(keys(), keys(encoder="other"))} == EMBED
+    assert {stage for stage, _ in changed(keys(), keys(edu="other"))} == {"fit_statistics"} | SCORE

@@ -1,0 +1,142 @@
+"""Stages by themselves, again on request, and shard by shard; and what a workspace holds of them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.curate import LastRun
+from flows.progress import listener
+from flows.run import MissingInputError
+from flows.stages import run_stage
+from flows.status import StatusError, workspace_status
+from tasks.lake import Workspace
+
+
+def state(workspace):
+    return {stage.stage: (stage.done, stage.missing, stage.stale) for stage in workspace_status(workspace).stages}
+
+
+def settings_of(workspace):
+    settings = LastRun.of(Workspace(workspace)).settings
+    return settings.model_copy(update={"workspace": str(workspace)})
+
+
+DONE = {
+    "ingest": (4, 0, 0),
+    "dedup": (1, 0, 0),
+    "fit": (3, 0, 0),
+    "score": (4, 0, 0),
+    "embed": (4, 0, 0),
+    "select": (4, 0, 0),
+    "materialize": (1, 0, 0),
+    "report": (1, 0, 0),
+}
+
+
+def test_each_stage_is_run_by_itself(finished, server, tmp_path):
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    settings = settings_of(finished).model_copy(update={"workspace": str(workspace)})
+    with pytest.raises(MissingInputError, match=r"4 are not ingested \(CC-MAIN-2023-50_00000, .*\): run ingest first"):
+        run_stage("score", settings)
+    [ingested] = run_stage("ingest", settings)
+    assert (ingested.stage, ingested.files, ingested.cached) == ("ingest", 4, 0)
+    assert not (workspace / "embeddings").exists()
+    with pytest.raises(MissingInputError, match=r"4 have no current scores or vectors .*: run score and embed first"):
+        run_stage("select", settings)
+    assert [stage.stage for stage in run_stage("embed", settings)] == ["fit", "embed"]
+    assert not (workspace / "scores").exists()
+    assert [stage.stage for stage in run_stage("score", settings)] == ["fit", "score"]
+    with pytest.raises(MissingInputError, match="are not selected from"):
+        run_stage("materialize", settings)
+    run_stage("select", settings)
+    run_stage("materialize", settings)
+    assert [stage.stage for stage in run_stage("report", settings)] == ["report"]
+    assert state(workspace) == DONE
+    for folder in ("masks", "embeddings", "scores"):
+        for path in (finished / folder).glob("*.parquet"):
+            assert (workspace / folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_stage_is_run_again_on_request(workspace, run_sample):
+    scores = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (workspace / "scores").glob("*.parquet")}
+    summary = run_sample(workspace, refresh=["score"])
+    built = {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
+    assert built == {"score": 4}
+    for path, (content, written) in scores.items():
+        assert path.read_bytes() == content
+        assert path.stat().st_mtime_ns > written
+    [again] = run_stage("embed", settings_of(workspace), refresh=True)[1:]
+    assert (again.stage, again.files, again.cached) == ("embed", 4, 0)
+
+
+def test_a_shard_is_finished_before_the_next_is_begun(workspace, run_sample):
+    order = []
+
+    class Recorder:
+        def started(self, stage, jobs):
+            pass
+
+        def finished(self, stage, file):
+            order.append(f"{stage} {file.name}")
+
+    token = listener.set(Recorder())
+    try:
+        run_sample(workspace, "engine.workers=1", refresh=["ingest", "score", "embed"])
+    finally:
+        listener.reset(token)
+    last_ingest = max(place for place, name in enumerate(order) if name.startswith("ingest"))
+    assert min(place for place, name in enumerate(order) if name.startswith("embed")) < last_ingest
+    assert min(place for place, name in enumerate(order) if name.startswith("score")) < last_ingest
+
+
+def test_status_tells_done_missing_and_stale(workspace, server):
+    assert state(workspace) == DONE
+    scores = sorted((workspace / "scores").glob("*.parquet"))
+    scores[0].unlink()
+    assert state(workspace) == DONE | {"score": (3, 1, 0)}
+    scores[1].write_bytes(scores[1].read_bytes()[:-9])
+    assert state(workspace) == DONE | {"score": (2, 1, 1)}
+    shutil.rmtree(workspace / "masks")
+    found = state(workspace)
+    assert found["select"] == (0, 4, 0)
+    assert found["materialize"] == found["report"] == (0, 0, 1)
+
+
+def test_status_follows_the_settings_of_the_last_run(workspace):
+    lake = Workspace(workspace)
+    last = LastRun.of(lake)
+    changed = last.settings.model_copy(update={"ingest": last.settings.ingest.model_copy(update={"min_chars": 3})})
+    LastRun(settings=changed, folder=last.folder).keep(lake)
+    found = state(workspace)
+    assert found["ingest"] == found["score"] == found["embed"] == found["select"] == (0, 0, 4)
+    assert found["dedup"] == (0, 0, 1)
+
+
+def test_status_is_a_command(workspace, tmp_path):
+    result = CliRunner().invoke(app, ["status", str(workspace), "--json"])
+    assert result.exit_code == 0, result.output
+    stages = {stage["stage"]: stage for stage in json.loads(result.stdout.splitlines()[-1])["stages"]}
+    assert stages["embed"]["done"] == 4
+    assert stages["embed"]["rows"] == 6116
+    assert stages["embed"]["seconds"] > 0
+    assert stages["embed"]["documents_per_second"] == pytest.approx(6116 / stages["embed"]["seconds"], rel=0.01)
+    shown = CliRunner().invoke(app, ["status", str(workspace)]).output
+    assert "embed" in shown
+    assert "6,116" in shown
+    wrong = CliRunner().invoke(app, ["status", str(tmp_path)])
+    assert wrong.exit_code == 2
+    assert "is no workspace in which a run was begun" in wrong.output
+
+
+def test_status_says_when_the_source_is_gone(workspace, tmp_path):
+    lake = Workspace(workspace)
+    last = LastRun.of(lake)
+    source = last.settings.source.model_copy(update={"path": str(tmp_path / "gone")})
+    LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).keep(lake)
+    with pytest.raises(StatusError, match="out of reach"):
+        workspace_status(Path(workspace))

@@ -1,0 +1,69 @@
+"""Token vectors: what `SentenceTransformer.encode` gives, for any text, at most so many tokens of it."""
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from models.embedding.load import load_encoder
+from models.embedding.static import fit_static_encoder
+from models.embedding.token_vectors import TokenVectorEncoder
+from models.settings import EmbeddingSettings
+
+WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium passage".split()
+TEXTS = [
+    *(" ".join(WORDS[(start + 3 * jump) % 13] for jump in range(9)) for start in range(13)),
+    "Piano, GOAL; harmony!",
+    "日本語 café ﬁ 👩‍👩‍👧 \u202e piano \x00",
+    "piano " * 17_000,  # 102,000 characters
+    "a" * 3_000,
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    fit_static_encoder(lambda: TEXTS, vocabulary=300, dimensions=16).as_sentence_transformer().save(str(folder))
+    return folder
+
+
+def load(folder, **settings):
+    exact = {"precision": "float32", "device": "cpu"}
+    encoder = load_encoder(str(folder), EmbeddingSettings(**exact | settings))
+    assert isinstance(encoder, TokenVectorEncoder)
+    return encoder
+
+
+def reference(folder, texts):
+    return SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+
+
+def test_equal_to_sentence_transformers(folder):
+    encoded = load(folder).encode(TEXTS)
+    np.testing.assert_allclose(encoded.vectors, reference(folder, TEXTS), atol=1e-5)
+    assert not encoded.bad.any()
+
+
+def test_equal_with_a_prompt(folder):
+    prompted = [f"passage: {text}" for text in TEXTS]
+    np.testing.assert_allclose(
+        load(folder, prompt="passage: ").encode(TEXTS).vectors, reference(folder, prompted), atol=1e-5
+    )
+
+
+def test_a_text_without_tokens_is_bad_and_no_texts_are_none(folder):
+    assert load(folder).encode(["piano", "", " \n"]).bad.tolist() == [False, True, True]
+    assert load(folder).encode([]).vectors.shape == (0, 16)
+
+
+def test_a_limit_of_tokens_cuts_unless_long_documents_are_read_whole(folder):
+    text = "piano sonata " + "football " * 50
+    cut = load(folder, max_tokens=2).encode([text]).vectors
+    np.testing.assert_allclose(cut, load(folder).encode(["piano sonata"]).vectors, atol=1e-5)
+    whole = load(folder, max_tokens=2, long_documents="mean_chunks").encode([text]).vectors
+    np.testing.assert_allclose(whole, reference(folder, [text]), atol=1e-5)
+
+
+def test_half_precision_leaves_the_encoder_as_such(folder):
+    encoded = load(folder, precision="float16").encode(TEXTS)
+    assert encoded.vectors.dtype == np.float16
+    np.testing.assert_allclose(encoded.vectors, reference(folder, TEXTS), atol=1e-3)
