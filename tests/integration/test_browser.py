@@ -67,7 +67,7 @@ def test_flow_run_page_has_the_graph_the_artifacts_and_the_picture(page, service
         expect(page.get_by_text(name, exact=True).first).to_be_visible()
     keep(page, "flow-run")
 
-    page.get_by_role("link", name="report", exact=True).first.click()
+    page.get_by_text("report", exact=True).first.click()
     expect(page.get_by_text("No selection of this size can be more than")).to_be_visible()
     for name in PLOTS:
         picture = page.get_by_role("img", name=name, exact=True)

@@ -6,10 +6,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
+from prefect import flow
 
-from flows.artifacts import SHARD_ROWS
+from flows.artifacts import SHARD_ROWS, or_warn
 from flows.recipe import load_recipe
 from models.settings import PipelineSettings
 
@@ -120,3 +122,14 @@ def test_a_shard_set_aside_and_a_failed_run_call_the_webhook(hostile_run):
     assert hostile_run.shard in set_aside["text"]
     assert failed["event"] == "prefect.flow-run.Failed"
     assert "BadShardError" in failed["text"]
+
+
+def test_what_cannot_be_shown_is_a_warning_in_the_run(server, caplog):
+    @flow
+    def unheard():
+        with or_warn():
+            raise httpx.ConnectError("refused")
+        return "done"
+
+    assert unheard() == "done"
+    assert "cannot show this in the UI: ConnectError: refused" in caplog.text
