@@ -21,6 +21,8 @@ from typing import Annotated, NoReturn
 import httpx
 import typer
 
+from flows.cli import ENVIRONMENT_DEFAULTS
+
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".serve"
 HOST = "127.0.0.1"
@@ -132,12 +134,12 @@ def environment(state: Path, port: int) -> dict[str, str]:
     """Return the environment of server, worker and deploy: the user's, without their Prefect settings."""
     own = ("PREFECT_", HOME)  # the deployments name the folder by its variable, which the worker alone resolves
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return inherited | {
+    return {
+        **ENVIRONMENT_DEFAULTS,
+        **inherited,
         "PREFECT_HOME": str(state / "prefect"),
         "PREFECT_API_URL": f"{address(port)}/api",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        "DO_NOT_TRACK": "1",
         "PYTHONPATH": str(ROOT),
     }
 

@@ -5,6 +5,7 @@ All of it is for looking at: where it cannot be published the run goes on, with 
 
 import base64
 import json
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,9 +50,10 @@ class StageProgress:
     jobs: int = 0
     done: int = 0
     built: int = 0
+    set_aside: int = 0
     documents: int = 0
     documents_built: int = 0
-    since: float | None = None  # when its first job began
+    since: float = math.inf  # when the first file began to be built
     until: float = 0.0
     artifact: UUID | None = None
     changed: bool = True
@@ -60,12 +62,14 @@ class StageProgress:
         """Count one job."""
         self.done += 1
         self.until = time.monotonic()
-        self.since = self.since or self.until - (file.seconds if file is not None else 0.0)
         self.changed = True
-        if file is not None:
+        if file is None:
+            self.set_aside += 1
+        else:
             documents, _ = documents_through(file) or (0, 0)
             self.documents += documents
             if not file.reused:
+                self.since = min(self.since, self.until - file.seconds)
                 self.built += 1
                 self.documents_built += documents
 
@@ -76,10 +80,12 @@ class StageProgress:
 
     def describe(self) -> str:
         """Return one line: jobs, documents, documents per second, seconds left."""
-        seconds = max(self.until - (self.since or self.until), 1e-3)
+        seconds = max(self.until - self.since, 1e-3)
         parts = [f"{self.done:,} of {self.jobs:,} done"]
-        if reused := self.done - self.built:
+        if reused := self.done - self.built - self.set_aside:
             parts.append(f"{reused:,} already there")
+        if self.set_aside:
+            parts.append(f"{self.set_aside:,} set aside")
         if self.documents:
             parts.append(f"{self.documents:,} documents")
         if self.documents_built:
@@ -109,7 +115,7 @@ class Shown:
     def finished(self, stage: str, file: StageFile | None) -> None:
         """Count one job, and remember what it did."""
         with self._lock:
-            self._stages[stage].count(file)
+            self._stages.setdefault(stage, StageProgress(stage)).count(file)
             if file is not None:
                 through = documents_through(file)
                 if through is not None:
@@ -120,7 +126,7 @@ class Shown:
     def refresh(self) -> None:
         """Publish the progress of the stages that have changed."""
         with self._lock:
-            changed = [stage for stage in self._stages.values() if stage.changed]
+            changed = [stage for stage in self._stages.values() if stage.changed and stage.jobs]
             for stage in changed:
                 stage.changed = False
         for stage in changed:
@@ -143,7 +149,7 @@ class Shown:
 
     def publish(self, summary: "RunSummary") -> None:
         """Publish the table and the report of a finished run."""
-        with _or_warn():
+        with or_warn():
             slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
             table = [*self._stage_rows(summary), *slowest]
             note = "Seconds are summed over the tasks of a stage."
@@ -178,12 +184,12 @@ def _keep_fresh(shown: Shown, ended: Event) -> None:
     last = False
     while not last:
         last = ended.wait(REFRESH_SECONDS)
-        with _or_warn():
+        with or_warn():
             shown.refresh()
 
 
 @contextmanager
-def _or_warn() -> Iterator[None]:
+def or_warn() -> Iterator[None]:
     """Turn a failure to publish into a warning."""
     try:
         yield
@@ -216,9 +222,10 @@ def markdown(summary: "RunSummary") -> str:
         f"{counts.not_selected:,} eligible documents were not selected.",
         *_table("dropped because", ["documents"], [(why, [f"{n:,}"]) for why, n in counts.dropped.items()]),
         *_table(
-            f"{len(summary.quarantined):,} shards set aside",
+            f"set aside ({len(summary.quarantined):,})",
             ["reason"],
             [(one.shard, [_escaped(one.reason)]) for one in summary.quarantined[:LISTED]],
+            align="---",
         ),
         *_certificate(metrics["blocks"]),
         "## Plots",
@@ -228,6 +235,7 @@ def markdown(summary: "RunSummary") -> str:
             "what",
             ["where, on the worker's machine"],
             [(name, [_escaped(getattr(summary, name))]) for name in ("dataset", "card", "report")],
+            align="---",
         ),
     ]
     return "\n\n".join(parts) + "\n"
@@ -274,12 +282,14 @@ def _plots(reports: Path) -> list[str]:
     ]
 
 
-def _table(first: str, others: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+def _table(
+    first: str, others: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], align: str = "---:"
+) -> list[str]:
     """Return a table whose first column is free text; none without rows."""
     lines = [" | ".join([_escaped(name), *values]) for name, values in rows]
     if not lines:
         return []
-    return ["\n".join([" | ".join([first, *others]), " | ".join(["---"] + ["---:"] * len(others)), *lines])]
+    return ["\n".join([" | ".join([first, *others]), " | ".join(["---"] + [align] * len(others)), *lines])]
 
 
 def _escaped(text: str) -> str:

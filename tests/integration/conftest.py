@@ -3,13 +3,18 @@
 Tests copy the workspace before they damage it.
 """
 
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any, NamedTuple
 
 import httpx
@@ -20,6 +25,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 
 from flows.curate import RunSummary, run_curate
 from flows.recipe import load_recipe
+from tasks.stage import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second
@@ -147,3 +153,56 @@ def finished(run_sample: RunSample, tmp_path_factory: pytest.TempPathFactory) ->
 def workspace(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished workspace: it may be moved, for nothing in it holds its path."""
     return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+class HostileRun(NamedTuple):
+    """A run over a good shard and a broken one whose name is an attack, and what a webhook heard of it."""
+
+    flow_run: str
+    shard: str
+    calls: "Queue[dict[str, str]]"
+
+
+@pytest.fixture(scope="session")
+def hostile_run(
+    service: Service, run_sample: RunSample, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HostileRun]:
+    """Run it twice: the shard is set aside, then it ends the run."""
+    folder = tmp_path_factory.mktemp("hostile")
+    shard = "a|b <img src=x onerror=alert(1)> [l](javascript:alert(1)) **c**"
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    good = "CC-MAIN-2024-30_00000.parquet"
+    (corpus / good).symlink_to(ROOT / "data_samples" / "corpus" / good)
+    (corpus / f"{shard}.parquet").write_bytes(b"not parquet")
+    overrides = (f"source.path={corpus}", "embedding.static_dimensions=64")
+    with receiver() as (url, calls):
+        done = service.command("deployments.notify", url)
+        assert done.returncode == 0, done.stderr
+        assert run_sample(folder / "workspace", *overrides).status == "quarantined"
+        flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]["id"]
+        with pytest.raises(BadShardError):
+            run_sample(folder / "workspace", *overrides, "ingest.on_bad_shard=fail")
+        yield HostileRun(flow_run, shard, calls)
+
+
+@contextmanager
+def receiver() -> Iterator[tuple[str, "Queue[dict[str, str]]"]]:
+    """Receive webhooks on this machine."""
+    calls: Queue[dict[str, str]] = Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            calls.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = Thread(target=listening.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.server_port}/", calls
+        listening.shutdown()
+        thread.join()

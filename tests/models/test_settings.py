@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from models.base import Settings
 from models.quality.settings import FastTextTrainingSettings
+from models.quality.training_settings import TrainQualitySettings
 from models.selection.settings import (
     MeanFieldSettings,
     PolicyGradientSettings,
@@ -209,3 +210,23 @@ def test_the_settings_are_loaded_without_torch_arrow_or_prefect():
     root = Path(__file__).resolve().parents[2]
     loaded = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
     assert loaded.stdout.strip() == "[]"
+
+
+def definitions():
+    """Every section of the settings as a form is drawn from it."""
+    schemas = [PipelineSettings.model_json_schema(), TrainQualitySettings.model_json_schema()]
+    return {name: section for schema in schemas for name, section in schema["$defs"].items()} | {
+        schema["title"]: schema for schema in schemas
+    }
+
+
+@pytest.mark.parametrize(("name", "section"), definitions().items())
+def test_a_form_shows_every_field_in_order_with_help_and_bounds(name, section):
+    fields = section["properties"]
+    assert [field["position"] for field in fields.values()] == list(range(len(fields)))
+    for key, field in fields.items():
+        of_section = [definitions()[field["$ref"].rpartition("/")[2]]["description"]] if "$ref" in field else []
+        assert field.get("description") or of_section, f"{name}.{key} has no help"
+        for branch in field.get("anyOf", [field]):
+            if branch.get("type") == "integer":
+                assert {"minimum", "exclusiveMinimum"} & branch.keys(), f"{name}.{key} has no bound"
