@@ -76,7 +76,7 @@ def test_log_lines_say_what_was_done(caplog, monkeypatch):
         lines.finished("score", None)
     assert caplog.messages == [
         "score: 2 to do",
-        "score: shard-1, 7 rows, 1.2 s",
+        "score: shard-1, 7 rows, 1.2 s, 6 rows/s",
         "score: 100% %s shard, 7 rows, already there",
     ]
 
