@@ -182,6 +182,16 @@ def _has_worker(port: int) -> bool:
     return response.is_success and any(worker["status"] == "ONLINE" for worker in response.json())
 
 
+def _end_lost_runs(port: int) -> None:
+    """Record as crashed what ran when the worker was stopped; the next run of its deployment would wait for it."""
+    unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
+    with httpx.Client(base_url=f"{address(port)}/api/flow_runs") as runs:
+        lost = runs.post("/filter", json={"flow_runs": unfinished, "work_pools": {"name": {"any_": [POOL]}}})
+        crashed = {"type": "CRASHED", "message": "its worker was stopped; a new run goes on from here"}
+        for run in lost.raise_for_status().json():
+            runs.post(f"/{run['id']}/set_state", json={"state": crashed}).raise_for_status()
+
+
 def deploy(state: Path, port: int) -> None:
     """Deploy all of `prefect.yaml`, as a user would."""
     command = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
@@ -221,6 +231,7 @@ def start_all(state: Path, port: int | None) -> int:
             port = running
         server.wait(lambda: _is_healthy(port))
         if worker.pid is None:
+            _end_lost_runs(port)
             _start_worker(worker, state, port)
         worker.wait(lambda: _has_worker(port))
         deploy(state, port)

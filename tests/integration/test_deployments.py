@@ -1,6 +1,8 @@
 """`make serve`, the deployments it makes, and what a run shows and tells, on a real server with a real worker."""
 
 import json
+import os
+import signal
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -91,12 +93,17 @@ def test_a_wrong_parameter_is_refused_before_the_run(service):
     assert "selection.select_ratio" in done.stdout
 
 
-def test_serve_started_again_changes_nothing_that_runs(service):
-    before = {name: (service.state / f"{name}.pid").read_text() for name in ("server", "worker")}
+def test_serve_started_again_starts_what_has_ended_and_leaves_the_rest(service):
+    server, worker = (int((service.state / f"{name}.pid").read_text()) for name in ("server", "worker"))
+    deployment = service.read("deployments/name/curate/sample")["id"]
+    lost = service.read(f"deployments/{deployment}/create_flow_run", state={"type": "PENDING"})["id"]
+    os.kill(worker, signal.SIGKILL)
     again = service.serve("start")
     assert again.returncode == 0, again.stderr
     assert service.url in again.stdout
-    assert {name: (service.state / f"{name}.pid").read_text() for name in before} == before
+    assert int((service.state / "server.pid").read_text()) == server
+    assert int((service.state / "worker.pid").read_text()) != worker
+    assert service.read(f"flow_runs/{lost}")["state"]["type"] == "CRASHED"
     moved = service.serve("start", "--port", "1024")
     assert moved.returncode == 1
     assert f"already running at {service.url}" in moved.stderr
