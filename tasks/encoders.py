@@ -9,10 +9,16 @@ from typing import Any
 
 from models.device import choose_devices
 from models.embedding.encoder import Encoder
-from models.embedding.load import load_encoder
 from models.settings import EmbeddingSettings
 
 _loading = threading.Lock()
+
+
+def load_copy(path: str, settings: EmbeddingSettings, device: str) -> Encoder[Any]:
+    """Load the model; what runs it is imported here, so that a run that finds all embedded need not wait for that."""
+    from models.embedding.load import load_encoder
+
+    return load_encoder(path, settings, device)
 
 
 class EncoderPool:
@@ -34,7 +40,7 @@ class EncoderPool:
     def __init__(self, path: str, settings: EmbeddingSettings) -> None:
         self._path, self._settings = path, settings
         first, *others = choose_devices(settings.device)
-        self.tokeniser = load_encoder(path, settings, first)
+        self.tokeniser = load_copy(path, settings, first)
         """The first copy: any number of threads may tokenise with it."""
         self._copies: dict[str, Encoder[Any]] = {first: self.tokeniser}
         self._free: SimpleQueue[str] = SimpleQueue()
@@ -49,7 +55,7 @@ class EncoderPool:
         device = self._free.get()
         try:
             if device not in self._copies:
-                self._copies[device] = load_encoder(self._path, self._settings, device)
+                self._copies[device] = load_copy(self._path, self._settings, device)
             yield self._copies[device]
         finally:
             self._free.put(device)

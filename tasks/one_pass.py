@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.embedding.unit import Encoded
-from models.quality.edu import EduScorer
 from models.quality.settings import EduScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
 from models.tokens import TokenIds
@@ -26,6 +26,9 @@ from tasks.parts import Parts
 from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
 from tasks.score import ScoreJob, Scores
 from tasks.stage import StageJob, build_once, stage_task
+
+if TYPE_CHECKING:
+    from models.quality.edu import EduScorer
 
 VERSION = 1
 BATCH_ROWS = 2_000
@@ -90,6 +93,8 @@ def score_and_embed(job: OnePassJob) -> StageFile:
 
 
 def _build(job: OnePassJob) -> None:
+    from models.quality.edu import EduScorer
+
     if not job.anew and job.embed.current() is not None:
         score.score(job.score)
         return
@@ -141,7 +146,7 @@ class _Chunk:
 def _chunks(
     documents: pq.ParquetFile,
     columns: list[str],
-    edu: EduScorer,
+    edu: "EduScorer",
     vectors: Parts[Encoded],
     scores: Parts[Scores] | None,
 ) -> Iterator[_Chunk]:

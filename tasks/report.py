@@ -5,11 +5,10 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tasks.accounting import Counts
@@ -27,6 +26,9 @@ from tasks.lake import (
 from tasks.materialize import MaterializeShard
 from tasks.stage import StageJob, build_once, stage_task
 from tasks.templating import render
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VERSION = 2
 BINS = 40
@@ -134,7 +136,9 @@ def _read_columns(job: ReportJob) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _figure(title: str, x_label: str, y_label: str) -> Figure:
+def _figure(title: str, x_label: str, y_label: str) -> "Figure":
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6.4, 3.6), dpi=130, layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
@@ -144,7 +148,7 @@ def _figure(title: str, x_label: str, y_label: str) -> Figure:
     return figure
 
 
-def _histogram(title: str, x_label: str, values: NDArray[Any], selected: NDArray[np.bool_]) -> Figure:
+def _histogram(title: str, x_label: str, values: NDArray[Any], selected: NDArray[np.bool_]) -> "Figure":
     figure = _figure(title, x_label, "share of documents")
     axes = figure.axes[0]
     low, high = np.quantile(values, [0.001, 0.999]) if len(values) else (0.0, 1.0)
@@ -160,7 +164,7 @@ def _histogram(title: str, x_label: str, values: NDArray[Any], selected: NDArray
     return figure
 
 
-def _retention(rows: Sequence[dict[str, Any]]) -> Figure:
+def _retention(rows: Sequence[dict[str, Any]]) -> "Figure":
     top = sorted(rows, key=lambda row: row["documents"], reverse=True)[:30]
     title = "Share selected by dump" if len(top) == len(rows) else "Share selected by dump (30 largest)"
     figure = _figure(title, "selected of the ingested documents (%)", "")
@@ -175,7 +179,7 @@ def _retention(rows: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
-def _learning_curve(block: dict[str, Any]) -> Figure:
+def _learning_curve(block: dict[str, Any]) -> "Figure":
     figure = _figure("Learning curve of the first block", "step", "objective")
     axes = figure.axes[0]
     steps, values = zip(*block["history"], strict=True)
@@ -193,7 +197,7 @@ def _label(text: str) -> str:
     return latin.replace("$", r"\$")
 
 
-def _png(figure: Figure) -> bytes:
+def _png(figure: "Figure") -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png")
     return stream.getvalue()

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from models.quality.combine import combine_scores
-from models.quality.edu import EduScorer
 from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
 from tasks.gpu import gpu_slot
@@ -79,7 +78,7 @@ def score(job: ScoreJob) -> StageFile:
 def _build(job: ScoreJob) -> None:
     forked = forked_models(job.models, job.processes)
     scorers = load_models(job.lake, [model for model in job.models if model not in forked])
-    devices = {scorer.device for scorer in scorers.values() if isinstance(scorer, EduScorer)}
+    devices = {getattr(scorer, "device", "cpu") for scorer in scorers.values()}
     with (
         gpu_slot(max(devices, default="cpu")),
         pq.ParquetFile(job.lake.resolve(job.documents)) as documents,

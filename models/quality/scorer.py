@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.quality.column import ColumnScorer
-from models.quality.edu import EduScorer
 from models.quality.fasttext import FastTextScorer
-from models.quality.settings import ScorerSettings
+from models.quality.settings import EduScorerSettings, ScorerSettings
 
 
 class Scorer(Protocol):
@@ -25,9 +24,15 @@ class Scorer(Protocol):
         """Return one score per value of the column, (n,); higher is better."""
 
 
+def _edu(settings: EduScorerSettings, model_path: str) -> Scorer:
+    from models.quality.edu import EduScorer  # takes a second, which most runs need not spend
+
+    return EduScorer(settings, model_path)
+
+
 SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "fasttext": FastTextScorer,
-    "edu": EduScorer,
+    "edu": _edu,
     "column": lambda settings, _: ColumnScorer(settings),
 }
 

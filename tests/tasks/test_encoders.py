@@ -24,7 +24,7 @@ def loaded(monkeypatch):
         found.append(Copy(path, device, on_cpu=path == "static"))
         return found[-1]
 
-    monkeypatch.setattr(encoders, "load_encoder", load)
+    monkeypatch.setattr(encoders, "load_copy", load)
     monkeypatch.setattr(encoders, "choose_devices", lambda _: [f"cuda:{index}" for index in range(3)])
     return found
 
