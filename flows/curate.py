@@ -124,7 +124,7 @@ def opened(
         run = Run(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
-            at_once=2 * workers(settings),
+            at_once=workers(settings),
             refresh=frozenset(refresh or []),
             scope=scope,
         )
