@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from flows.artifacts import Shown, shown_in_ui
 from flows.curation import Curation, Given
-from flows.run import Run, Stage, StageSummary
+from flows.run import Refreshed, Run, StageSummary
 from models.device import choose_devices
 from models.settings import PipelineSettings
 from models.stopping import allow_work, request_stop
@@ -77,7 +77,7 @@ class LastRun(BaseModel):
 
 @flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
 def curate(
-    settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Stage] | None = None
+    settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Refreshed] | None = None
 ) -> RunSummary:
     """Turn the raw documents of a source into a selected dataset.
 
@@ -98,6 +98,7 @@ def curate(
     with opened(settings, refit=refit, refresh=refresh) as (run, curation, shown):
         curation.plan_documents()
         run.work()
+        end_scoring_processes()
         _check_scored(run, curation)
         curation.plan_selection()
         run.work()
@@ -208,7 +209,7 @@ def runner(settings: PipelineSettings) -> "TaskRunner[PrefectFuture[Any]]":
 
 
 def run_curate(
-    settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Stage] | None = None
+    settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Refreshed] | None = None
 ) -> RunSummary:
     """Run the pipeline in this process with the recipe's engine."""
     return curate.with_options(task_runner=runner(settings))(settings, refit, refresh)

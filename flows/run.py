@@ -25,8 +25,12 @@ Stage = Literal["ingest", "dedup", "fit", "score", "embed", "score_embed", "sele
 STAGES: tuple[Stage, ...] = Stage.__args__  # type: ignore[attr-defined]
 """In the order in which a document passes through them."""
 
-REFRESHED = tuple(stage for stage in STAGES if stage != "fit")
+Refreshed = Literal["ingest", "dedup", "score", "embed", "score_embed", "select", "materialize", "report"]
+REFRESHED: tuple[Refreshed, ...] = Refreshed.__args__  # type: ignore[attr-defined]
 """Stages that can be run again although their files are current; what is fitted has a word of its own, `refit`."""
+
+PER_SHARD: frozenset[Stage] = frozenset({"ingest", "score", "embed", "score_embed"})
+"""Stages in which a bad shard can be set aside while the others go on."""
 
 TASKS: dict[str, Task[..., StageFile]] = {
     "ingest": ingest.ingest_task,
@@ -182,7 +186,7 @@ class Run:
         file = done.future.result(raise_on_failure=False)
         summary = self.stages.setdefault(done.stage, StageSummary(stage=done.stage))
         summary.files += 1
-        if isinstance(file, BadShardError) and self._quarantine:
+        if isinstance(file, BadShardError) and self._quarantine and done.stage in PER_SHARD:
             self.quarantined[done.job.name] = str(file)
             listener.get().finished(done.stage, None)
             events.quarantined(done.job.name, str(file))
