@@ -19,6 +19,7 @@ from tasks import embed
 from tasks.accounting import Counts, mean_terms
 from tasks.gpu import offer_slots
 from tasks.lake import Workspace, written_file
+from tasks.parts import discard_finished
 from tasks.quality_models import check_scorers
 from tasks.scoring import end_scoring_processes
 from tasks.source import SourceShard, discover
@@ -129,6 +130,7 @@ def opened(
             refresh=frozenset(refresh or []),
             scope=scope,
         )
+        discard_finished(workspace)
         forget_fitted(workspace, refit or [])
         LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
         allow_work()

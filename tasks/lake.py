@@ -256,6 +256,15 @@ def written_parquet(
             )
 
 
+def written_key(path: Path) -> StageKey | None:
+    """Return what a stage file was written under, or None if there is no whole one."""
+    try:
+        footer = json.loads((pq.read_metadata(path).metadata or {}).get(FOOTER_KEY, b"null"))
+        return StageKey.model_validate(footer)
+    except (OSError, pa.ArrowInvalid, ValueError):
+        return None
+
+
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
     """Return a reference to a stage file if it is whole and its footer agrees with `key`, else None."""
     try:

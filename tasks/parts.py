@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from tasks.lake import StageKey, written_file
+from tasks.lake import StageKey, Workspace, written_file, written_key
 
 Values_contra = TypeVar("Values_contra", contravariant=True)
 
@@ -23,6 +23,15 @@ class RowWriter(Protocol[Values_contra]):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows that `batch` returned."""
+
+
+def discard_finished(workspace: Workspace) -> None:
+    """Remove the parts of files that are whole: of a run that was killed after it had written them."""
+    for parts in workspace.root.rglob(".parts"):
+        for shard in parts.iterdir():
+            key = written_key(parts.parent / f"{shard.name}.parquet")
+            if key is not None and (shard / key.fingerprint).is_dir():
+                shutil.rmtree(shard)
 
 
 class Parts(Generic[Values_contra]):

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from tasks.lake import StageKey
-from tasks.parts import Parts
+from tasks.lake import StageKey, Workspace, written_parquet
+from tasks.parts import Parts, discard_finished
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32()), pa.field("x", pa.float16())])
 KEY = StageKey(stage="embed", version=1, settings="a", inputs="b")
@@ -79,3 +79,16 @@ def test_nothing_is_left_when_the_whole_is_written(output):
     assert parts.kept(rows(0, 3)) is None
     assert neighbour.kept(rows(0, 3)) is not None
     parts.discard()
+
+
+def test_parts_of_a_file_that_is_whole_are_removed_and_of_no_other(output, tmp_path):
+    unfinished = [output.with_name("b.parquet"), output.with_name("c.parquet"), output.with_name("d.parquet")]
+    for path in (output, *unfinished):
+        Parts(Writer(), path, KEY).write(rows(0, 3), [0, 1, 2])
+    unfinished[0].write_bytes(b"damaged")
+    for path, key in ((output, KEY), (unfinished[1], KEY.model_copy(update={"inputs": "c"}))):
+        with written_parquet(path, SCHEMA, key) as writer:
+            writer.write(pa.record_batch([rows(0, 3), [0, 1, 2]], schema=SCHEMA))
+    discard_finished(Workspace(tmp_path))
+    left = {path.parent.parent.name for path in output.parent.rglob("*.arrow")}
+    assert left == {"b", "c", "d"}
