@@ -48,6 +48,11 @@ TASKS: dict[str, Task[..., StageFile]] = {
 """By the stage in a job's key."""
 
 
+def label_of(key_stage: str) -> str:
+    """Return the stage that a job is counted under, given the one in its key."""
+    return "fit" if key_stage.startswith("fit_") else key_stage
+
+
 class MissingInputError(RuntimeError):
     """A stage was to be run by itself, and what it reads is not there."""
 
@@ -121,7 +126,7 @@ class Run:
 
     def expect(self, stage: Stage, jobs: int) -> None:
         """Tell who watches how many jobs a stage has."""
-        if self._scope is None or stage in self._scope:
+        if self._scope is None or stage in {label_of(name) for name in self._scope}:
             listener.get().started(stage, jobs)
 
     def add(self, stage: Stage, job: StageJob, then: Then) -> None:

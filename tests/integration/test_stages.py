@@ -2,14 +2,16 @@
 
 import json
 import shutil
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.curate import LastRun
-from flows.progress import listener
+from flows.progress import listener, shown_as_bars
 from flows.run import MissingInputError
 from flows.stages import run_stage
 from flows.status import StatusError, workspace_status
@@ -60,6 +62,15 @@ def test_each_stage_is_run_by_itself(finished, server, tmp_path):
     for folder in ("masks", "embeddings", "scores"):
         for path in (finished / folder).glob("*.parquet"):
             assert (workspace / folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_stage_by_itself_shows_its_bars(workspace, server):
+    shown = Console(file=StringIO(), force_terminal=True, width=100)
+    with shown_as_bars(shown):
+        run_stage("embed", settings_of(workspace))
+    lines = shown.file.getvalue()
+    assert "fit" in lines
+    assert "4/4" in lines
 
 
 def test_a_stage_is_run_again_on_request(workspace, run_sample):
