@@ -206,3 +206,16 @@ def receiver() -> Iterator[tuple[str, "Queue[dict[str, str]]"]]:
         yield f"http://127.0.0.1:{listening.server_port}/", calls
         listening.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[[Path], dict[str, bytes]]:
+    """Return the function that reads what a workspace holds of scores, vectors, masks and dataset, byte by byte."""
+
+    def read(workspace: Path) -> dict[str, bytes]:
+        folders = ("masks", "embeddings", "scores")
+        files = [path for folder in folders for path in (workspace / folder).glob("*.parquet")]
+        dataset = (workspace / "dataset" / "data").rglob("*.parquet")
+        return {path.relative_to(workspace).as_posix(): path.read_bytes() for path in [*files, *dataset]}
+
+    return read

@@ -16,6 +16,7 @@ from flows.curate import RunSummary
 
 ROOT = Path(__file__).resolve().parents[2]
 RunSample = Callable[..., RunSummary]
+Outcome = Callable[[Path], dict[str, bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]
 FOLDERS = {  # where each stage writes what it has not finished
     "ingest": "documents",
@@ -63,18 +64,12 @@ def wait_for_stage(process: subprocess.Popen[bytes], workspace: Path, stage: str
         time.sleep(0.0005)
 
 
-def outcome(workspace: Path) -> dict[str, bytes]:
-    files = [path for folder in ("masks", "embeddings", "scores") for path in (workspace / folder).glob("*.parquet")]
-    dataset = sorted((workspace / "dataset" / "data").rglob("*.parquet"))
-    return {path.relative_to(workspace).as_posix(): path.read_bytes() for path in [*files, *dataset]}
-
-
 def leftovers(workspace: Path) -> list[Path]:
     return [path for path in workspace.rglob("*") if path.name.endswith(".partial") or path.parent.name == ".parts"]
 
 
 def test_killed_in_every_stage_it_ends_as_if_nothing_had_happened(
-    start: Start, run_sample: RunSample, finished: Path, tmp_path: Path
+    start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path
 ) -> None:
     workspace = tmp_path / "workspace"
     for stage in FOLDERS:
@@ -93,7 +88,7 @@ def test_killed_in_every_stage_it_ends_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_interrupted_it_stops_in_seconds_leaves_no_half_file_and_goes_on(
-    start: Start, run_sample: RunSample, finished: Path, tmp_path: Path, name: str
+    start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path, name: str
 ) -> None:
     workspace = tmp_path / "workspace"
     process = start()

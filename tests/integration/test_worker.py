@@ -60,19 +60,19 @@ def is_held(workspace: Path) -> bool:
     return False
 
 
-def outcome(workspace: Path) -> dict[str, bytes]:
-    files = [path for folder in ("masks", "embeddings", "scores") for path in (workspace / folder).glob("*.parquet")]
-    dataset = sorted((workspace / "dataset" / "data").rglob("*.parquet"))
-    return {path.relative_to(workspace).as_posix(): path.read_bytes() for path in [*files, *dataset]}
+@pytest.fixture
+def ended_as_if_undisturbed(run_sample: Callable[..., RunSummary], outcome, finished: Path) -> Callable[[Path], None]:
+    """Return the check that a run goes on from where another ended, and ends the same."""
+
+    def check(workspace: Path) -> None:
+        summary = run_sample(workspace)
+        assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
+        assert outcome(workspace) == outcome(finished)
+
+    return check
 
 
-def ended_as_if_undisturbed(run_sample: Callable[..., RunSummary], workspace: Path, finished: Path) -> None:
-    summary = run_sample(workspace)
-    assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
-    assert outcome(workspace) == outcome(finished)
-
-
-def test_a_run_that_is_cancelled_stops_in_seconds(service, start, run_sample, finished):
+def test_a_run_that_is_cancelled_stops_in_seconds(service, start, ended_as_if_undisturbed):
     flow_run, workspace = start("cancelled")
     wait_for_embeddings(workspace)
     done = service.command("prefect", "flow-run", "cancel", flow_run)
@@ -81,15 +81,15 @@ def test_a_run_that_is_cancelled_stops_in_seconds(service, start, run_sample, fi
     until(lambda: not is_held(workspace), "for the process to end")
     assert not list(workspace.rglob("*.partial"))
     assert not (workspace / "dataset").exists()
-    ended_as_if_undisturbed(run_sample, workspace, finished)
+    ended_as_if_undisturbed(workspace)
 
 
 @pytest.mark.parametrize("name", ["worker", "server"])
-def test_when_the_worker_or_the_server_is_killed_nothing_is_lost(service, start, run_sample, finished, name):
+def test_when_the_worker_or_the_server_is_killed_nothing_is_lost(service, start, ended_as_if_undisturbed, name):
     _, workspace = start(f"without-{name}")
     wait_for_embeddings(workspace)
     os.killpg(int((service.state / f"{name}.pid").read_text()), signal.SIGKILL)
     again = service.serve("start")
     assert again.returncode == 0, again.stderr
     until(lambda: not is_held(workspace), "for the run to end, or to be ended")
-    ended_as_if_undisturbed(run_sample, workspace, finished)
+    ended_as_if_undisturbed(workspace)
