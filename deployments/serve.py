@@ -21,7 +21,7 @@ from typing import Annotated, NoReturn
 import httpx
 import typer
 
-from flows.cli import ENVIRONMENT_DEFAULTS
+from flows.commands.common import ENVIRONMENT_DEFAULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".serve"

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from flows.cli import ENVIRONMENT_DEFAULTS, WRONG_USAGE, app
+from flows.cli import app
+from flows.commands.common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).with_name("fineweb-mask")

@@ -1,0 +1,133 @@
+"""`fineweb-mask run`: the whole pipeline, or one stage of it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows.commands.common import FAILED, QUARANTINED, WRONG_USAGE, fail, run_flow, set_environment
+from flows.recipe import RecipeError, load_recipe
+
+if TYPE_CHECKING:
+    from flows.curate import RunSummary
+    from flows.run import StageSummary
+    from models.settings import PipelineSettings
+
+
+def run(
+    recipe: Annotated[Path, typer.Argument(help="Recipe file, such as deployments/recipes/sample.yaml.")],
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Workspace folder in place of the recipe's.", metavar="DIR")
+    ] = None,
+    refit: Annotated[
+        list[str] | None,
+        typer.Option(help="Fit anew on the corpus as it is now: encoder, quality (repeatable).", metavar="WHAT"),
+    ] = None,
+    refresh: Annotated[
+        list[str] | None,
+        typer.Option(help="Run a stage again although its files are current (repeatable).", metavar="STAGE"),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Run one stage by itself: ingest, score, embed, select, materialize, report.", metavar="STAGE"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+) -> None:
+    """Run the whole pipeline: ingest, score, embed, select, materialize.
+
+    Example: fineweb-mask run deployments/recipes/sample.yaml --set selection.lamb=0.3 --workspace workspaces/try
+    """
+    set_environment()
+    show_bars = sys.stderr.isatty() and not as_json
+    if show_bars:
+        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    try:
+        settings = load_recipe(recipe, overrides or [], workspace)
+        _check(settings, refit or [], refresh or [], only)
+    except RecipeError as error:
+        fail(str(error), as_json, WRONG_USAGE)
+    try:
+        from flows.curate import run_curate
+        from flows.stages import run_stage
+
+        if only is not None:
+            again = only in (refresh or [])
+            stages = run_flow(lambda: run_stage(cast("Any", only), settings, refresh=again), show_bars=show_bars)
+            _print_stages(stages, as_json)
+            return
+        summary = run_flow(lambda: run_curate(settings, cast("Any", refit), cast("Any", refresh)), show_bars=show_bars)
+    except KeyboardInterrupt:
+        fail("interrupted; run the same command again to go on from here", as_json, 130)
+    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+        fail(f"{type(error).__name__}: {error}", as_json, FAILED)
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        _print_summary(Console(), summary)
+    if summary.quarantined:
+        raise typer.Exit(QUARANTINED)
+
+
+def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None) -> None:
+    from flows.curate import Refit, check_inputs
+    from flows.run import REFRESHED
+    from flows.stages import ONLY
+
+    allowed = Refit.__args__  # type: ignore[attr-defined]
+    if unknown := set(refit).difference(allowed):
+        raise RecipeError(f"--refit takes one of {', '.join(allowed)}, received {sorted(unknown)[0]!r}")
+    if unknown := set(refresh).difference(REFRESHED):
+        raise RecipeError(f"--refresh takes one of {', '.join(REFRESHED)}, received {sorted(unknown)[0]!r}")
+    if only is not None and only not in ONLY:
+        raise RecipeError(f"--only takes one of {', '.join(ONLY)}, received {only!r}")
+    if only is not None and (refit or set(refresh).difference({only})):
+        raise RecipeError(f"--only {only} goes with no --refit, and with --refresh {only} alone")
+    try:
+        check_inputs(settings)
+    except (OSError, ValueError, ImportError) as error:
+        raise RecipeError(str(error)) from error
+
+
+def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"status": "done", "stages": [stage.model_dump() for stage in stages]}))
+        return
+    for stage in stages:
+        typer.echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them there before, {stage.seconds:.1f} s")
+
+
+def _print_summary(console: Console, summary: "RunSummary") -> None:
+    counts = summary.counts
+    through = counts.through()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage")
+    tokens = "tokens in (est.)" if counts.tokens_estimated else "tokens in"
+    for name in ("documents in", "kept", tokens, "kept", "files", "cached", "seconds"):
+        table.add_column(name, justify="right")
+    for stage in summary.stages:
+        numbers = [""] * 4
+        if stage.stage in through:
+            before, after = through[stage.stage]
+            amounts = (before.documents, after.documents, before.tokens, after.tokens)
+            numbers = [f"{amount:,}" for amount in amounts]
+        table.add_row(stage.stage, *numbers, str(stage.files), str(stage.cached), f"{stage.seconds:.1f}")
+    console.print(table)
+    if summary.dropped:
+        reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in summary.dropped.items())
+        console.print(f"dropped  {reasons}", highlight=False)
+    for shard in summary.quarantined:
+        console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
+    for name, path in (("dataset", summary.dataset), ("card", summary.card), ("report", summary.report)):
+        console.print(f"{name:8} {path}", highlight=False, soft_wrap=True, markup=False)
