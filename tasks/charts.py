@@ -55,6 +55,7 @@ class Bar(NamedTuple):
     label: str
     value: float
     error: float | None = None
+    aside: bool = False  # drawn in grey
 
 
 class Place(NamedTuple):
@@ -114,7 +115,13 @@ def bars(
     figure, axes = _figure(title, x_label, "", note, rows=len(rows))
     errors = [row.error or 0 for row in rows] if any(row.error is not None for row in rows) else None
     drawn = axes.barh(
-        range(len(rows)), [row.value for row in rows], xerr=errors, color=AFTER, ecolor=INK, capsize=3, height=0.66
+        range(len(rows)),
+        [row.value for row in rows],
+        xerr=errors,
+        color=[BEFORE if row.aside else AFTER for row in rows],
+        ecolor=INK,
+        capsize=3,
+        height=0.66,
     )
     axes.bar_label(drawn, [(form or _number)(row.value) for row in rows], padding=6, fontsize=8, color=QUIET)
     _name_rows(axes, [row.label for row in rows])
