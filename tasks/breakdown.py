@@ -105,11 +105,14 @@ class _Numbers:
             inside = np.clip(values[part & ~absent], self.bins[0], self.bins[-1])
             self.histogram[row] += np.histogram(inside, self.bins)[0]
 
-    def shares(self, form: str) -> list[Share]:
-        """Return the deciles, the lowest first."""
+    def shares(self) -> list[Share]:
+        """Return the deciles, the lowest first, with as few decimals as tell their edges apart."""
+        edges = self.edges.tolist()
+        whole = all(edge == int(edge) for edge in edges)
+        digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
         counted = zip(*self.groups, self.edges, self.edges[1:], strict=False)
         return [
-            Share(f"{rank}: {form.format(low)} to {form.format(high)}", int(before), int(after))
+            Share(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}", int(before), int(after))
             for rank, (before, after, low, high) in enumerate(counted, 1)
         ]
 
@@ -156,7 +159,7 @@ def break_down(lake: Workspace, shards: Sequence[SelectedShard], by: Sequence[st
             tally.add(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
     unknown = {"domain": "no url"}
     return Breakdown(
-        deciles={name: counted.shares(FORMS[name]) for name, counted in numbers.counted.items()},
+        deciles={name: counted.shares() for name, counted in numbers.counted.items()},
         missing={name: Share("unknown", *map(int, counted.missing)) for name, counted in numbers.counted.items()},
         histograms={
             name: Distribution(counted.bins, *counted.histogram)
@@ -166,9 +169,6 @@ def break_down(lake: Workspace, shards: Sequence[SelectedShard], by: Sequence[st
         groups={name: tally.largest(TOP, unknown.get(name, "unknown")) for name, tally in tallies.items()},
         quality=numbers.quality,
     )
-
-
-FORMS = {"n_chars": "{:,.0f}", "quality": "{:.2f}", "language_score": "{:.3f}"}
 
 
 class _Prepared(NamedTuple):

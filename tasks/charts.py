@@ -27,6 +27,8 @@ BEFORE, AFTER = "#9aa5b1", BLUE
 INK, QUIET, FAINT = "#1c2733", "#5b6875", "#e3e8ed"
 WIDTH, HEIGHT = 6.6, 3.7  # inches
 DOTS = 150  # per inch
+NAME_SIZE = 8.5  # points, of a name on a map
+LETTER_WIDTH, LINE_HEIGHT = 0.014, 0.042  # of such a name, in shares of the map
 LONGEST_LABEL = 34  # characters
 REPLACEMENT = "\N{WHITE SQUARE}"
 
@@ -86,7 +88,7 @@ def histogram(
         else:
             axes.stairs(shares, edges, color=COLOURS[(index - 1) % len(COLOURS)], linewidth=2, label=label)
     if logarithmic:
-        axes.set_xscale("log")
+        _logarithmic(axes)
     axes.set_ylim(bottom=0)
     _legend(axes)
     return _png(figure)
@@ -157,7 +159,7 @@ def lines(
         colour = VERMILION if style == "--" else QUIET
         axes.axhline(level, color=colour, linestyle=style, linewidth=1.4, label=safe(name))
     if logarithmic:
-        axes.set_xscale("log")
+        _logarithmic(axes)
     axes.margins(0.06)
     if len(series) + len(levels or {}) > 1:
         _legend(axes, outside=True)
@@ -273,11 +275,48 @@ def _name_rows(axes: "Axes", labels: Sequence[str], *, inverted: bool = True) ->
 
 
 def _name_places(axes: "Axes", places: Sequence[Place]) -> None:
+    """Write names on a map, each as near to its place as the ones before it let it."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    taken: list[tuple[float, float, float]] = []  # middle of a name and half its width, in shares of the map
     for place in places:
-        axes.text(
-            place.x, place.y, safe(place.label), fontsize=8.5, fontweight="bold", color=INK, ha="center", va="center",
+        label = safe(place.label, 24)
+        if not label:
+            continue
+        x, y = (place.x - left) / (right - left), (place.y - bottom) / (top - bottom)
+        half = LETTER_WIDTH * len(label) / 2
+        x = min(max(x, half), 1 - half)
+        lines = sorted((y + LINE_HEIGHT * step for step in range(-12, 13)), key=lambda line: abs(line - y))
+        free = (line for line in lines if 0 <= line <= 1 and not _overlaps(taken, x, line, half))
+        line = next(free, y)
+        taken.append((x, line, half))
+        axes.annotate(
+            label,
+            (place.x, place.y),
+            xytext=(x, line),
+            textcoords="axes fraction",
+            fontsize=NAME_SIZE,
+            fontweight="bold",
+            color=INK,
+            ha="center",
+            va="center",
             path_effects=_halo(),
-        )  # fmt: skip
+            arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.8} if line != y else None,
+        )
+
+
+def _overlaps(taken: Sequence[tuple[float, float, float]], x: float, y: float, half: float) -> bool:
+    return any(
+        abs(y - other_y) < 0.99 * LINE_HEIGHT and abs(x - other_x) < half + width for other_x, other_y, width in taken
+    )
+
+
+def _logarithmic(axes: "Axes") -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,.6g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _halo() -> list[Any]:

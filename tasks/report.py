@@ -308,8 +308,8 @@ def _diversity(spread: Spread) -> Section:
     )
     nearest = {
         "eligible": before.nearest,
-        f"random, {random.documents:,}": random.nearest,
-        f"selected, {after.documents:,}": after.nearest,
+        "random, as many as selected": random.nearest,
+        "selected": after.nearest,
     }
     low = min((float(np.quantile(part, 0.01)) for part in nearest.values() if len(part)), default=0.0)
     edges = np.linspace(min(low, 0.99), 1, 41)
@@ -338,7 +338,8 @@ def _diversity(spread: Spread) -> Section:
             ),
             alt=f"Mean cosine of the nearest neighbour: {_mean(before.nearest)} before, {_mean(after.nearest)} after.",
             caption="The fewer documents, the farther the nearest: so the selection is compared with as many drawn at "
-            "random from the eligible. The n in the legend are the documents whose neighbour was looked for.",
+            f"random from the eligible. n: documents whose neighbour was looked for, among {before.documents:,}, "
+            f"{random.documents:,} and {after.documents:,}.",
         ),
     ]
     names = ["eligible", "random, as many as selected", "selected"]
@@ -522,6 +523,7 @@ def _time(stages: Sequence[StageTime]) -> Section:
                     "seconds, summed over tasks",
                     [Bar(stage.stage, stage.built_seconds) for stage in stages],
                     note=f"n = {sum(stage.files for stage in stages):,} files in {total:,.1f} s",
+                    form="{:,.1f}".format,
                 ),
                 alt=f"The stages took {total:,.1f} seconds in all.",
                 caption="What it took to make the files that the dataset was made from, whichever run made them.",
