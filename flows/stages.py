@@ -49,7 +49,8 @@ def stage_flow(stage: StageFlow) -> Flow[..., list[StageSummary]]:
         with opened(settings, refresh=again, scope=frozenset(scope)) as (run, curation, _shown):
             curation.plan_documents()
             run.work()
-            _check_ingested(run)
+            if stage != "report" or not curation.documents:
+                _check_ingested(run)
             if stage in {"select", "materialize", "report"}:
                 _finish(stage, run, curation)
             if stage == "report":
