@@ -171,11 +171,16 @@ ATTACKS = (
 )
 
 
+SENTENCE = (
+    "It is said of page {} that the tide carries small boats past the reef to the sea, where the lights are faint."
+)
+
+
 def write_attacks(path: Path) -> None:
     """Write documents whose text, url and dump are attacks."""
     rows = [
         {
-            "text": f"{attack} It is said of page {index} that the tide carries the small boats out past the reef to the open sea, where the harbour lights are faint.",
+            "text": f"{attack} {SENTENCE.format(index)}",
             "url": f"https://{attack.replace('/', '')}/{index}",
             "dump": attack,
         }
