@@ -18,7 +18,7 @@ from flows.progress import listener
 from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, score, select
 from tasks.accounting import documents_through
 from tasks.lake import StageFile, Workspace
-from tasks.report import StageTime
+from tasks.sections import StageTime
 from tasks.stage import BadShardError, StageJob
 
 Then = Callable[[StageFile | None], None]
