@@ -238,7 +238,7 @@ def _provenance(job: MaterializeJob, tokens: int) -> dict[str, Any]:
             }
             for shard in job.shards
         ],
-        "recipe": job.recipe.model_dump(mode="json", exclude={"workspace", "engine"}),
+        "recipe": job.recipe.model_dump(mode="json", exclude={"workspace", "report", "engine"}),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
         "seed": job.recipe.selection.seed,
         **code_and_packages(),
