@@ -30,6 +30,7 @@ from prefect.settings import PREFECT_API_URL
 from flows.progress import Listener, listener
 from tasks.accounting import documents_through
 from tasks.lake import StageFile, read_manifest
+from tasks.mirror import brought
 
 if TYPE_CHECKING:
     from flows.curate import RunSummary
@@ -147,7 +148,7 @@ class Shown:
             rows.append(row | {"documents/s": round(built / stage.seconds) if built and stage.seconds else None})
         return rows
 
-    def publish(self, summary: "RunSummary") -> None:
+    def publish(self, summary: "RunSummary", reports: Path) -> None:
         """Publish the table and the report of a finished run."""
         with or_warn():
             slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
@@ -156,7 +157,9 @@ class Shown:
             if len(self._files) > SHARD_ROWS:
                 note += f" Of {len(self._files):,} files, the {SHARD_ROWS:,} that took longest."
             create_table_artifact(table, key="funnel", description=note)
-            create_markdown_artifact(markdown(summary), key="report", description="What was selected, and why.")
+            create_markdown_artifact(
+                markdown(summary, reports), key="report", description="What was selected, and why."
+            )
 
 
 @contextmanager
@@ -211,11 +214,10 @@ def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float
     }
 
 
-def markdown(summary: "RunSummary") -> str:
+def markdown(summary: "RunSummary", reports: Path) -> str:
     """Return the report of a run: what was selected, how near the best that is, the plots, where all lies."""
     counts = summary.counts
-    reports = Path(summary.report).parent
-    metrics = json.loads((reports / "metrics.json").read_text(encoding="utf-8"))
+    metrics = json.loads(brought(reports / "metrics.json").read_text(encoding="utf-8"))
     parts = [
         f"# {counts.selected:,} of {counts.documents_in:,} documents selected",
         f"{counts.tokens_selected:,} of {counts.tokens_in:,} tokens. "
@@ -277,7 +279,7 @@ def _plots(reports: Path) -> list[str]:
     manifest = read_manifest(reports / "manifest.json")
     names = [] if manifest is None else [name for name in manifest.files if name.endswith(".png")]
     return [
-        f"![{Path(name).stem}](data:image/png;base64,{base64.b64encode((reports / name).read_bytes()).decode()})"
+        f"![{Path(name).stem}](data:image/png;base64,{base64.b64encode(brought(reports / name).read_bytes()).decode()})"
         for name in names
     ]
 

@@ -1,7 +1,6 @@
 """What a workspace holds, stage by stage: read from its files, without a server."""
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import chdir
@@ -14,6 +13,7 @@ from flows.curate import LastRun, check_inputs
 from flows.curation import Curation, Given
 from flows.run import STAGES, Stage, Then
 from models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from models.urls import without_credentials, writable
 from tasks.embed import EmbedJob
 from tasks.lake import StageFile, Workspace
 from tasks.score import ScoreJob
@@ -75,7 +75,7 @@ def _as_it_will_be(job: ScoreJob | EmbedJob) -> StageFile:
     )
 
 
-def workspace_status(folder: Path) -> WorkspaceStatus:
+def workspace_status(folder: str | Path) -> WorkspaceStatus:
     """Return how far every stage is, under the recipe of the workspace's last run.
 
     Raises
@@ -83,14 +83,18 @@ def workspace_status(folder: Path) -> WorkspaceStatus:
     StatusError
         If the folder is no workspace, or its source or models are out of reach.
     """
-    workspace = Workspace(folder)
     try:
+        workspace = Workspace(writable(without_credentials(str(folder))))
+        workspace.look()
         last = LastRun.of(workspace)
-    except (OSError, ValidationError) as error:
+    except (FileNotFoundError, ValidationError) as error:
         raise StatusError(f"{folder} is no workspace in which a run was begun: it has no readable run.json") from error
-    if not Path(last.folder).is_dir():
+    except (OSError, ValueError) as error:
+        raise StatusError(str(error)) from error
+    begun = Path(last.folder)
+    if not begun.is_dir() and workspace.url is None:
         raise StatusError(f"{folder}: the folder {last.folder}, from which its last run was begun, is gone")
-    with chdir(last.folder):
+    with chdir(begun if begun.is_dir() else Path.cwd()):  # a run of another machine
         try:
             shards = check_inputs(last.settings)
             given = Given.of(last.settings)
@@ -108,7 +112,7 @@ def workspace_status(folder: Path) -> WorkspaceStatus:
         stages = [
             _stage(workspace, stage, looked.found[stage], names, last.settings) for stage in _stages(last.settings)
         ]
-    return WorkspaceStatus(workspace=str(workspace.root), shards=len(shards), stages=stages)
+    return WorkspaceStatus(workspace=workspace.shown(workspace.root), shards=len(shards), stages=stages)
 
 
 def _stages(settings: PipelineSettings) -> Iterator[Stage]:
@@ -138,7 +142,7 @@ def _stage(
         status.done = len(files)
         status.missing = trained + 1 + (settings.embedding.model == STATIC) - len(files)
     elif stage in PRODUCTS:
-        _count(status, is_done=bool(files), is_there=any(_listed(workspace.root / PRODUCTS[stage])))
+        _count(status, is_done=bool(files), is_there=workspace.holds(workspace.root / PRODUCTS[stage]))
     else:
         done = {name for job, _ in files for name in _shards_of(job)}
         for name in shards:
@@ -157,16 +161,12 @@ def _count(status: StageStatus, *, is_done: bool, is_there: bool) -> None:
 
 def _is_there(workspace: Workspace, stage: Stage, shard: str) -> bool:
     folders = [FOLDERS["score"], FOLDERS["embed"]] if stage == "score_embed" else [FOLDERS[stage]]
-    return any(workspace.shard_path(folder, shard).exists() for folder in folders)
+    return any(workspace.holds(workspace.shard_path(folder, shard)) for folder in folders)
 
 
 def _shards_of(job: StageJob) -> list[str]:
     group: list[Any] | None = getattr(job, "shards", None)
     return [job.name] if group is None else [shard.name for shard in group]
-
-
-def _listed(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208
 
 
 def _seconds(workspace: Workspace, job: StageJob) -> float:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from models.base import Settings
 from models.quality.settings import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from models.selection.settings import SelectionSettings
+from models.urls import without_credentials, writable
 
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 """Columns of every document that hold a number, whatever the source's `extra_columns`."""
@@ -46,6 +47,11 @@ class SourceSettings(Settings):
         "mtime",
         description="How a changed file is noticed: size and modification time (or etag), or a hash of its content.",
     )
+
+    @field_validator("path")
+    @classmethod
+    def _holds_no_credentials(cls, path: str) -> str:
+        return without_credentials(path)
 
 
 class IngestSettings(Settings):
@@ -164,13 +170,21 @@ class EngineSettings(Settings):
     score_processes: int | None = Field(
         None, ge=1, description="Processes that score with fastText; null: one per core. 1 scores in the task itself."
     )
+    scratch: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder of this machine in which a workspace at a URL is worked on; null: "
+        "`fineweb-mask` in the user's cache folder. It holds as much as the workspace.",
+    )
 
 
 class PipelineSettings(Settings):
     """A complete recipe."""
 
     workspace: str = Field(
-        min_length=1, description="Folder that holds every stage's files, the dataset and the reports."
+        min_length=1,
+        description="Folder that holds every stage's files, the dataset and the reports; a local path or a URL that "
+        "can be written to (s3://, hf://).",
     )
     source: SourceSettings
     ingest: IngestSettings = Field(default_factory=IngestSettings)
@@ -182,10 +196,8 @@ class PipelineSettings(Settings):
 
     @field_validator("workspace")
     @classmethod
-    def _workspace_is_local(cls, workspace: str) -> str:
-        if "://" in workspace:
-            raise ValueError("workspace must be a local folder, not a URL")
-        return workspace
+    def _workspace_can_be_written(cls, workspace: str) -> str:
+        return writable(without_credentials(workspace))
 
     @model_validator(mode="after")
     def _scores_of_the_source_are_carried_along(self) -> Self:

@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from models.documents import ColumnTypeError
 from models.schemas import FINEWEB
 from models.settings import SourceSettings
+from tasks import remote
 from tasks.source import BATCH_ROWS, ShardReader, SourceError, SourceShard, discover
 from tasks.stage import BadShardError
 
@@ -376,12 +377,15 @@ class SlowFileSystem(LocalFileSystem):
 
     protocol = "slow"
 
-    def open(self, *_: Any, **__: Any) -> Any:
+    def info(self, *_: Any, **__: Any) -> Any:
         raise TimeoutError("no answer")
+
+    open = info
 
 
 @pytest.mark.parametrize("name", ["parquet", "jsonl"])
-def test_a_share_that_does_not_answer_is_no_bad_shard(name: str) -> None:
+def test_a_share_that_does_not_answer_is_no_bad_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
     fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
     shard = SourceShard(name="a", relative="a", url=f"slow:///a.{name}", format=name, bytes=1, fingerprint="f")
     with pytest.raises(TimeoutError):
