@@ -166,6 +166,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """
     check_scorers(settings.quality.scorers)
     embed.check_model(settings.embedding)
+    Workspace(settings.workspace, settings.engine.scratch).check()
     return discover(settings.source)
 
 

@@ -29,6 +29,7 @@ from tasks.mirror import LOCAL_ONLY, brought, mirror_at, mirror_in, mirror_of
 FOOTER_KEY = b"fineweb_mask"
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 65_536
+SMALL_BYTES = 2**18
 
 
 class LakeError(RuntimeError):
@@ -197,6 +198,11 @@ class Workspace:
                 except HeldError as error:
                     raise LakeError(str(error)) from error
             yield
+
+    def check(self) -> None:
+        """Raise `RemoteError` if the workspace is at a URL that is out of reach."""
+        if self._mirror is not None:
+            self._mirror.store.check()
 
     def look(self) -> None:
         """Take note of what others have written since, where the workspace is at a URL."""
@@ -475,6 +481,9 @@ def read_manifest(path: Path) -> Manifest | None:
 def is_whole(path: Path, manifest: Manifest, *, here: bool = False) -> bool:
     """Return whether every file of a manifest at `path` is there in its full size.
 
+    In the mirror of a URL, the content of small files is compared, too, and that of all files that `here` copies here:
+    the files of a folder are sent one by one, so that those of a run that was killed may lie beside older ones.
+
     Parameters
     ----------
     path
@@ -482,15 +491,15 @@ def is_whole(path: Path, manifest: Manifest, *, here: bool = False) -> bool:
     manifest
         Its content.
     here
-        Whether files that are only at a URL are to be copied here, and are then read, too: the files of a folder there
-        are sent one by one, so that those of a run that was killed may lie beside older ones.
+        Whether files that are only at a URL are to be copied here.
     """
+    is_mirrored = mirror_of(path) is not None
     for name, file in manifest.files.items():
         target = path.parent / name
-        was_here = target.is_file()
         if _size(target) != file.bytes:
             return False
-        if here and not was_here and file_digest(brought(target)) != file.sha256:
+        is_compared = is_mirrored and (file.bytes <= SMALL_BYTES or (here and not target.is_file()))
+        if is_compared and file_digest(brought(target)) != file.sha256:
             return False
     return True
 

@@ -427,6 +427,10 @@ class Store:
         names = {path.removeprefix(prefix): info for path, info in found.items() if info["type"] == "file"}
         return {name: stored(info, self.url_of(name)) for name, info in names.items() if is_inside(name)}
 
+    def check(self) -> None:
+        """Raise `RemoteError` if the bucket is not there or may not be listed."""
+        self.listed(".run.json")
+
     def info(self, name: str) -> Stored | None:
         """Return a file's size and version, or None if it is not there."""
         return attempt(self.url_of(name), self._info, name)
@@ -495,7 +499,7 @@ class Store:
         Returns None where the condition does not hold: another has written it, or this call has and the answer was
         lost.
         """
-        return attempt(self.url_of(name), self._write_if, name, content, tag)
+        return attempt(self.url, self._write_if, name, content, tag)
 
     def _write_if(self, name: str, content: bytes, tag: str | None) -> str | None:
         bucket, key, _ = self._filesystem.split_path(self._path(name))
@@ -511,7 +515,7 @@ class Store:
 
     def tagged(self, name: str) -> Tagged | None:
         """Return a small file with its tag, or None if it is not there."""
-        return attempt(self.url_of(name), self._tagged, name)
+        return attempt(self.url, self._tagged, name)
 
     def _tagged(self, name: str) -> Tagged | None:
         bucket, key, _ = self._filesystem.split_path(self._path(name))
