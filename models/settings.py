@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from models.base import Settings
 from models.quality.settings import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from models.selection.settings import SelectionSettings
-from models.urls import without_credentials, writable
+from models.urls import is_url, without_credentials, writable
 
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 """Columns of every document that hold a number, whatever the source's `extra_columns`."""
@@ -176,6 +176,13 @@ class EngineSettings(Settings):
         description="Folder of this machine in which a workspace at a URL is worked on; null: "
         "`fineweb-mask` in the user's cache folder. It holds as much as the workspace.",
     )
+
+    @field_validator("scratch")
+    @classmethod
+    def _scratch_is_local(cls, scratch: str | None) -> str | None:
+        if scratch is not None and is_url(scratch):
+            raise ValueError("must be a folder of this machine, not a URL")
+        return scratch
 
 
 class PipelineSettings(Settings):

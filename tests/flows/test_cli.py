@@ -83,7 +83,8 @@ def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, invoke, mon
         (["--set", "quality.scorers.0.labels.score_column=grade"], "set score_column to one of"),
         (["--set", "quality.scorers.0.model=no/model.bin"], "quality.scorers.0.model: 'no/model.bin' does not exist"),
         (["--refit", "everything"], "--refit takes one of encoder, quality, received 'everything'"),
-        (["--workspace", "s3://bucket/x"], "workspace: workspace must be a local folder, not a URL"),
+        (["--workspace", "https://example.org/x"], "workspace: https:// can only be read: give a folder, s3://"),
+        (["--workspace", "abc://bucket/x"], "abc://bucket/x: Protocol not known: abc"),
         (["--set", "selection.lamb"], "--set takes section.key=value, received 'selection.lamb'"),
     ],
 )
