@@ -13,7 +13,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from email.utils import parsedate_to_datetime
-from pathlib import Path, PurePosixPath
+from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import fsspec
@@ -468,14 +469,15 @@ class Store:
 
     def upload(self, source: Path, name: str) -> Stored:
         """Copy a file to the store in one step: others see the file that was there before, or the whole new one."""
-        try:
-            return attempt(self.url_of(name), self._upload, source, name)
-        except RemoteError:
-            self._abort_quietly(name)
-            raise
+        tries = count()
+        found = attempt(self.url_of(name), self._upload, source, name, tries)
+        if next(tries) > 1:  # one that failed may have left parts, for the server then failed at other requests, too
+            attempt(self.url, self._abort_unfinished, name)
+        return found
 
-    def _upload(self, source: Path, name: str) -> Stored:
+    def _upload(self, source: Path, name: str, tries: Iterator[int]) -> Stored:
         stop_if_requested()
+        next(tries)
         size = source.stat().st_size
         parts = {"chunksize": TRANSFER_BYTES, "max_concurrency": TRANSFERS_AT_ONCE} if self._is_s3 else {}
         try:
@@ -556,9 +558,10 @@ class Store:
         bucket, key, _ = self._filesystem.split_path(self._path(name) if name else f"{self._root}/")
         try:
             for upload in self._unfinished(bucket, key):
-                self._filesystem.call_s3(
-                    "abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                )
+                if not name or upload["Key"] == key:
+                    self._filesystem.call_s3(
+                        "abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
         except (PermissionError, NotImplementedError):
             _log.debug("this store does not list unfinished uploads")
 
@@ -577,4 +580,4 @@ class Store:
 
 def is_inside(name: str) -> bool:
     """Return whether a name from a listing stays below its folder; whoever may write there chose it."""
-    return bool(name) and not name.startswith("/") and not {"..", "."} & set(PurePosixPath(name).parts)
+    return not {"", ".", ".."} & set(name.split("/"))
