@@ -375,39 +375,42 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
         return None
 
 
-def written_key(path: Path) -> StageKey | None:
-    """Return what a stage file was written under, or None if there is no whole one."""
-    metadata = read_footer(path)
+def _footer(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]] | None:
+    """Return what a stage wrote to the footer of its file, or None if it is no stage's."""
     try:
-        return None if metadata is None else StageKey.model_validate(_stage_footer(metadata))
+        footer = None if metadata is None else json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))
+        return None if footer is None else (StageKey.model_validate(footer), footer["details"])
     except ValueError:
         return None
 
 
-def _stage_footer(metadata: pq.FileMetaData) -> Any:  # noqa: ANN401
-    """Return what the stage wrote to a footer; raises ValueError if it is not JSON."""
-    return json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))
+def written_key(path: Path) -> StageKey | None:
+    """Return what a stage file was written under, or None if there is no whole one."""
+    footer = _footer(read_footer(path))
+    return None if footer is None else footer[0]
+
+
+def written_fingerprint(path: Path) -> str | None:
+    """Return what depends on a stage file depends on, or None if there is no whole one."""
+    footer = _footer(read_footer(path))
+    return None if footer is None else str(footer[1].get("content", footer[0].fingerprint))
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
     """Return a reference to a stage file if it is whole and its footer agrees with `key`, else None."""
     metadata, size = read_footer(path), _size(path)
-    if metadata is None or size is None:
+    footer = _footer(metadata)
+    if footer is None or size is None or footer[0] != key:
         return None
-    try:
-        footer = _stage_footer(metadata)
-    except ValueError:
-        return None
-    if not isinstance(footer, dict) or {field: footer.get(field) for field in key.model_dump()} != key.model_dump():
-        return None
+    details = footer[1]
     return StageFile(
         stage=key.stage,
         name=name,
         path=workspace.relative(path),
         rows=metadata.num_rows,
         bytes=size,
-        fingerprint=footer["details"].get("content", key.fingerprint),
-        details=footer["details"],
+        fingerprint=details.get("content", key.fingerprint),
+        details=details,
         reused=True,
     )
 
