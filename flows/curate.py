@@ -19,6 +19,7 @@ from tasks import embed
 from tasks.accounting import Counts, mean_terms
 from tasks.gpu import offer_slots
 from tasks.lake import Workspace, removed, written_file
+from tasks.materialize import Output
 from tasks.mirror import brought
 from tasks.parts import discard_finished
 from tasks.quality_models import check_scorers
@@ -166,7 +167,9 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """
     check_scorers(settings.quality.scorers)
     embed.check_model(settings.embedding)
-    Workspace(settings.workspace, settings.engine.scratch).check()
+    workspace = Workspace(settings.workspace, settings.engine.scratch)
+    workspace.check()
+    Output.of(workspace, settings.materialize).check()
     return discover(settings.source)
 
 
@@ -182,11 +185,12 @@ def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:
 def _summary(run: Run, curation: Curation) -> RunSummary:
     counts, workspace = curation.counts, run.workspace
     objective, terms = mean_terms(curation.groups)
+    dataset = curation.output.shown
     return RunSummary(
         status="quarantined" if run.quarantined else "done",
         workspace=workspace.shown(workspace.root),
-        dataset=workspace.shown(workspace.dataset),
-        card=workspace.shown(workspace.dataset / "README.md"),
+        dataset=dataset,
+        card=f"{dataset}/README.md",
         report=workspace.shown(workspace.reports / "index.html"),
         documents_in=counts.documents_in,
         documents_kept=counts.selected,

@@ -16,12 +16,13 @@ from models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from models.urls import without_credentials, writable
 from tasks.embed import EmbedJob
 from tasks.lake import StageFile, Workspace
+from tasks.materialize import Output
 from tasks.score import ScoreJob
 from tasks.stage import StageJob
 
 FOLDERS: dict[Stage, str] = {"ingest": "documents", "score": "scores", "embed": "embeddings", "select": "masks"}
 """Where a stage writes one file per shard."""
-PRODUCTS: dict[Stage, str] = {"dedup": "duplicates", "materialize": "dataset", "report": "reports"}
+PRODUCTS: dict[Stage, str] = {"dedup": "duplicates", "report": "reports"}
 """Where a stage writes one product."""
 
 
@@ -141,6 +142,8 @@ def _stage(
         trained = sum(getattr(scorer, "model", "") is None for scorer in settings.quality.scorers)
         status.done = len(files)
         status.missing = trained + 1 + (settings.embedding.model == STATIC) - len(files)
+    elif stage == "materialize":
+        _count(status, is_done=bool(files), is_there=Output.of(workspace, settings.materialize).is_there)
     elif stage in PRODUCTS:
         _count(status, is_done=bool(files), is_there=workspace.holds(workspace.root / PRODUCTS[stage]))
     else:

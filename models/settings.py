@@ -147,6 +147,12 @@ class PipelineSelectionSettings(SelectionSettings):
 class MaterializeSettings(Settings):
     """How the product is written."""
 
+    output: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder or URL (s3://, hf://) of the dataset; null: `dataset` in the workspace. A folder is "
+        "replaced in whole, so it must be new, empty or hold a dataset of this pipeline.",
+    )
     title: str = Field("FineWeb-Mask", min_length=1, description="Title of the dataset card.")
     license: str = Field(
         "odc-by", min_length=1, description="Licence identifier for the dataset card; FineWeb's is odc-by."
@@ -181,6 +187,11 @@ class MaterializeSettings(Settings):
     spill: str | None = Field(
         None, min_length=1, description="Folder that DuckDB spills into; null: the workspace's own cache folder."
     )
+
+    @field_validator("output")
+    @classmethod
+    def _output_can_be_written(cls, output: str | None) -> str | None:
+        return None if output is None else writable(without_credentials(output))
 
 
 class EngineSettings(Settings):

@@ -8,15 +8,17 @@ import yaml
 from tasks.templating import render
 
 
-def write_card(folder: Path, details: dict[str, Any]) -> None:
+def write_card(folder: Path, details: dict[str, Any], data: str) -> None:
     """Write `README.md`, with the hub's YAML header, into a dataset's folder.
 
     Parameters
     ----------
     folder
-        The dataset, its files in `data`.
+        The dataset.
     details
         Its provenance.
+    data
+        Name of the folder of its data files.
     """
     recipe = details["recipe"]
     settings = recipe["materialize"]
@@ -31,7 +33,7 @@ def write_card(folder: Path, details: dict[str, Any]) -> None:
         "configs": [
             {
                 "config_name": "default",
-                "data_files": [{"split": "train", "path": f"data/**/*.{settings['format']}"}],
+                "data_files": [{"split": "train", "path": f"{data}/**/*.{settings['format']}"}],
             }
         ],
     }
@@ -41,6 +43,7 @@ def write_card(folder: Path, details: dict[str, Any]) -> None:
         title=settings["title"],
         recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         details=details,
+        data=data,
         scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
     )
     (folder / "README.md").write_text(text, encoding="utf-8")

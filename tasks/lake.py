@@ -136,8 +136,8 @@ class Workspace:
         return self.root / LOCAL_ONLY
 
     def relative(self, path: Path) -> str:
-        """Return a path inside the workspace as it stands in a `StageFile`."""
-        return path.relative_to(self.root).as_posix()
+        """Return a path as it stands in a `StageFile`: relative to the workspace, unless it is elsewhere."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
 
     def resolve(self, file: StageFile) -> Path:
         """Return where a referenced file lies now, on this machine."""
@@ -400,7 +400,7 @@ def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) 
     """Return a reference to a stage file if it is whole and its footer agrees with `key`, else None."""
     metadata, size = read_footer(path), _size(path)
     footer = _footer(metadata)
-    if footer is None or size is None or footer[0] != key:
+    if metadata is None or footer is None or size is None or footer[0] != key:
         return None
     details = footer[1]
     return StageFile(

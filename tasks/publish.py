@@ -56,7 +56,7 @@ def _version(folder: Path) -> str:
     versions = [path.name for path in folder.iterdir() if path.is_dir() and VERSION_FOLDER.fullmatch(path.name)]
     if len(versions) != 1 or not all((folder / name).is_file() for name in (PROVENANCE, CARD)):
         raise LakeError(
-            f"{folder} is no dataset that can be published: it has not one data folder, a card and a record"
+            f"{folder} cannot be published: it must hold one data-<version> folder, {CARD} and {PROVENANCE}"
         )
     return versions[0]
 
