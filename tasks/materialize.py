@@ -47,6 +47,10 @@ VERSION = 2
 STAGE = "materialize"
 
 
+class OutputError(ValueError):
+    """The dataset may not be put where the settings have it."""
+
+
 class MaterializeShard(BaseModel):
     """The files of a shard that the dataset is made of, and where they came from."""
 
@@ -107,7 +111,7 @@ class Output(NamedTuple):
 
         Raises
         ------
-        LakeError
+        OutputError
             If the folder holds something else, which would be lost.
         RemoteError
             If the URL is out of reach.
@@ -118,7 +122,7 @@ class Output(NamedTuple):
         is_free = self.is_own or not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
         manifest = None if is_free else read_manifest(self.folder / PROVENANCE)
         if not is_free and (manifest is None or manifest.key.stage != STAGE):
-            raise LakeError(
+            raise OutputError(
                 f"materialize.output: {self.folder} holds something else than a dataset of this pipeline, and would be "
                 "replaced: give a new or empty folder"
             )

@@ -123,6 +123,12 @@ def is_transient(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError" and type(error).__module__.startswith("torch")
 
 
+def is_missing(error: FileNotFoundError) -> bool:
+    """Return whether a file is not there: fsspec raises the same error for an HTTP server that refuses or is gone."""
+    answer = _answer(error)
+    return not is_transient(error) and (answer is None or answer[0] in {404, 410})
+
+
 def _answer(error: BaseException) -> tuple[int, str] | None:
     """Return the HTTP status and the store's own code that an error tells of, if a server answered at all."""
     for one in (error, error.__cause__):
@@ -362,10 +368,13 @@ class RemoteFile(io.RawIOBase):
         file = self._filesystem.open(self._path, "rb", cache_type="none")
         if not file.seekable() or getattr(file, "size", None) is None:
             file.close()
-            raise RemoteError(
-                errno.ESPIPE, f"{redacted(self._url)}: the server does not serve parts of files: download it first"
-            )
+            raise self._not_by_parts()
         self._file = file
+
+    def _not_by_parts(self) -> RemoteError:
+        return RemoteError(
+            errno.ESPIPE, f"{redacted(self._url)}: the server does not serve parts of files: download it first"
+        )
 
     def _range(self, start: int, size: int) -> bytes:
         stop_if_requested()
@@ -374,6 +383,9 @@ class RemoteFile(io.RawIOBase):
                 self._open()
             self._file.seek(start)
             found: bytes = self._file.read(size)
+        except ValueError as error:  # fsspec's HTTP file, of a server that sends the whole file whatever is asked for
+            self._drop()
+            raise self._not_by_parts() from error
         except BaseException:
             self._drop()
             raise
@@ -441,7 +453,7 @@ class Store:
         try:
             return stored(self._filesystem.info(self._path(name)), self.url_of(name))
         except FileNotFoundError as error:
-            if is_transient(error):
+            if not is_missing(error):
                 raise
             return None
 
@@ -538,7 +550,7 @@ class Store:
         try:
             self._filesystem.rm_file(self._path(name))
         except FileNotFoundError as error:
-            if is_transient(error):
+            if not is_missing(error):
                 raise
 
     def abort_unfinished(self) -> None:

@@ -22,6 +22,7 @@ from tasks.remote import (
     RemoteFile,
     attempt,
     is_local,
+    is_missing,
     is_transient,
     open_filesystem,
     stored,
@@ -99,7 +100,7 @@ def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[s
     try:
         info = filesystem.info(root)
     except FileNotFoundError as error:
-        if is_transient(error):
+        if not is_missing(error):
             raise
         info = None
     if info is not None and info["type"] == "file":
@@ -211,6 +212,10 @@ class ShardReader:
                 raise
             raise self._bad(error) from error
 
+    def _check_unchanged(self) -> None:
+        if self._look() != self._state:
+            raise self._bad("it was changed while it was read: run again")
+
     def _bad(self, reason: object) -> BadShardError:
         return BadShardError(f"{self.shard.relative}: {reason}")
 
@@ -245,13 +250,13 @@ class ShardReader:
         try:
             for batch, problems in rows:
                 yield conform(batch, self.settings.text_column, self.settings.id_column, self.extra), problems
-            if self._look() != self._state:
-                raise self._bad("it was changed while it was read: run again")
+            self._check_unchanged()
         except BadShardError:
             raise
         except (*BROKEN_FILE_ERRORS, OSError, ValueError) as error:
             if is_transient(error):
                 raise
+            self._check_unchanged()
             raise self._bad(error) from error
 
     def _open_parquet(self) -> pq.ParquetFile:

@@ -1,7 +1,5 @@
 """The sample from a bucket into a bucket of a real S3 server that refuses, is gone for a while, is met afresh."""
 
-import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from flows.status import workspace_status
 from tasks.lake import Workspace
 from tests.conftest import Bucket
 from tests.integration.conftest import ROOT, RunSample, Service
-from tests.s3 import KEY_ID, SECRET, Proxy, environment
+from tests.s3 import KEY_ID, SECRET, Proxy
 
 STAGES = ("documents", "duplicates", "scores", "embeddings", "masks")
 
@@ -136,30 +134,3 @@ def relative_files(mirror: Path) -> list[str]:
 def data_of(files: dict[str, bytes]) -> list[tuple[str, bytes]]:
     """Return what is in the dataset's files, and their names below the folder of their version."""
     return sorted((name.split("/", 2)[2], content) for name, content in files.items() if name.startswith("dataset/"))
-
-
-def test_the_command_tells_what_is_out_of_reach(service: Service, bucket: Bucket) -> None:
-    import subprocess
-    import sys
-
-    def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "flows.cli", *arguments],
-            cwd=ROOT,
-            env=os.environ | environment(bucket.server.url),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    recipe = "deployments/recipes/sample.yaml"
-    done = command("run", recipe, "--workspace", "s3://no-such-bucket-here/x", "--json")
-    assert done.returncode == 2
-    assert "s3://no-such-bucket-here/x is not there" in json.loads(done.stdout)["error"]
-    done = command("status", f"{bucket.url}/nothing")
-    assert done.returncode == 2
-    assert f"{bucket.url}/nothing is no workspace in which a run was begun" in done.stderr
-    done = command("status", f"s3://user:{SECRET}@bucket/x")
-    assert done.returncode == 2
-    assert "put credentials in the environment" in done.stderr
-    assert SECRET not in done.stderr + done.stdout
