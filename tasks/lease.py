@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from models.stopping import request_stop
-from tasks.remote import RemoteError, Store, Tagged
+from models.stopping import StoppedError, request_stop
+from tasks.remote import BRIEF_SECONDS, RemoteError, Store, Tagged
 
 NAME = ".run.json"
 RENEW_SECONDS = 60.0
@@ -60,7 +60,7 @@ def lease(store: Store, remembered: Path) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        renewing.join()
+        renewing.join(BRIEF_SECONDS)  # it may be waiting for a server that is gone
         held.release()
 
 
@@ -83,7 +83,7 @@ class _Held:
                 break
         if found is None:
             raise HeldError(f"another run begins in {self._store.url}: wait for it")
-        owner = _owner(found)
+        owner = _owner(found.content)
         if owner.get("token") == self._token:  # written, and the answer was lost
             self._tag = found.tag
             return
@@ -104,7 +104,7 @@ class _Held:
             except RemoteError as error:
                 _log.warning("the workspace's lock was not renewed: %s", error)
                 continue
-            if found is not None and _owner(found).get("token") == self._token:
+            if found is not None and _owner(found.content).get("token") == self._token:
                 self._tag = found.tag
                 continue
             _log.error("another run has taken %s over: this one stops", self._store.url)
@@ -113,9 +113,10 @@ class _Held:
             return
 
     def release(self) -> None:
-        found = self._store.tagged(NAME)
-        if found is not None and _owner(found).get("token") == self._token:
-            self._store.delete([NAME])
+        try:
+            self._store.give_up(NAME, lambda content: _owner(content).get("token") == self._token)
+        except (RemoteError, StoppedError) as error:  # what ended the run is the error to tell
+            _log.warning("the workspace's lock was not given up, and is free in a while: %s", error)
 
     def _write(self, tag: str | None) -> bool:
         self._beats += 1
@@ -127,9 +128,9 @@ class _Held:
         return True
 
 
-def _owner(found: Tagged) -> dict[str, object]:
+def _owner(content: bytes) -> dict[str, object]:
     try:
-        owner = json.loads(found.content)
+        owner = json.loads(content)
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}

@@ -30,6 +30,9 @@ Result = TypeVar("Result")
 PATIENCE_SECONDS = 300.0
 """For how long one operation is tried again: a server that is restarted is waited for."""
 
+BRIEF_SECONDS = 5.0
+"""For how long one is that only spares others a wait."""
+
 LONGEST_WAIT_SECONDS = 15.0
 
 TRANSFER_BYTES = 16 * 2**20
@@ -168,8 +171,12 @@ def attempt(
     UnansweredError
         If it failed for `PATIENCE_SECONDS`.
     """
+    return _attempt(PATIENCE_SECONDS, url, lambda: work(*args, **kwargs))
+
+
+def _attempt(patience: float, url: str, work: Callable[[], Result]) -> Result:
     retrying = Retrying(
-        stop=stop_after_delay(PATIENCE_SECONDS),
+        stop=stop_after_delay(patience),
         wait=wait_random_exponential(multiplier=0.25, max=LONGEST_WAIT_SECONDS),
         retry=retry_if_exception(is_transient),
         before_sleep=_tell,
@@ -177,13 +184,13 @@ def attempt(
         reraise=True,
     )
     try:
-        return retrying(work, *args, **kwargs)
+        return retrying(work)
     except RemoteError:
         raise
     except Exception as error:
         if not _is_of_storage(error):
             raise
-        explained = explain(url, error)
+        explained = explain(url, error, patience)
     raise explained  # outside of the handler: the error's own text, which may hold a secret, is not chained
 
 
@@ -192,15 +199,25 @@ def _is_of_storage(error: BaseException) -> bool:
     return isinstance(error, OSError) or foreign or is_transient(error)
 
 
-def explain(url: str, error: BaseException) -> RemoteError:
-    """Return an error that names the URL and the remedy, without the credentials that `error` may tell."""
+def explain(url: str, error: BaseException, patience: float) -> RemoteError:
+    """Return an error that names the URL and the remedy, without the credentials that `error` may tell.
+
+    Parameters
+    ----------
+    url
+        What was to be read or written.
+    error
+        What came of it.
+    patience
+        Seconds for which it was tried.
+    """
     place, text = redacted(url), redacted(" ".join(str(error).split()) or type(error).__name__)
     answer = _answer(error)
     status = 0 if answer is None else answer[0]
     if is_transient(error):
         return UnansweredError(
             errno.ETIMEDOUT,
-            f"{place}: failed for {PATIENCE_SECONDS:.0f} s, at last with: {text}; see whether the server is up and run "
+            f"{place}: failed for {patience:.0f} s, at last with: {text}; see whether the server is up and run "
             "the same command again",
         )
     if isinstance(error, PermissionError) or status in {401, 403} or "Credentials" in type(error).__name__:
@@ -208,7 +225,8 @@ def explain(url: str, error: BaseException) -> RemoteError:
         remedy = f": set {variables} in the environment" if variables else ""
         return RemoteError(errno.EACCES, f"{place}: access is refused ({text}){remedy}")
     if isinstance(error, FileNotFoundError) or status == 404:
-        return RemoteError(errno.ENOENT, f"{place} is not there ({text}): look at its spelling, and at the bucket's")
+        remedy = ": look at its spelling, and at the bucket's" if is_url(url) else ""
+        return RemoteError(errno.ENOENT, f"{place} is not there ({text}){remedy}")
     if type(error).__name__ == "FileExpired":
         return ChangedError(errno.EINVAL, f"{place} was changed while it was read")
     return RemoteError(getattr(error, "errno", None) or errno.EINVAL, f"{place}: {text}")
@@ -540,6 +558,16 @@ class Store:
             return None
         now = parsedate_to_datetime(head["ResponseMetadata"]["HTTPHeaders"]["date"])
         return Tagged(content, head["ETag"], (now - head["LastModified"]).total_seconds())
+
+    def give_up(self, name: str, is_own: Callable[[bytes], bool]) -> None:
+        """Delete a small file if it is one's own; a server that does not answer is hardly waited for."""
+
+        def delete_own() -> None:
+            found = self._tagged(name)
+            if found is not None and is_own(found.content):
+                self._delete(name)
+
+        _attempt(BRIEF_SECONDS, self.url_of(name), delete_own)
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files; those that are not there are no error."""

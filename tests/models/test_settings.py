@@ -183,15 +183,19 @@ def test_a_workspace_is_a_folder_or_a_url(workspace):
     assert PipelineSettings.model_validate(recipe(workspace=workspace)).workspace == workspace
 
 
-@pytest.mark.parametrize(("section", "key"), [("source", "path"), (None, "workspace")])
+@pytest.mark.parametrize(("section", "key"), [("source", "path"), (None, "workspace"), ("materialize", "output")])
 def test_a_url_with_credentials_is_refused_without_repeating_them(section, key):
     secret = "hunter2secret"
     url = f"s3://user:{secret}@bucket/x"
-    values = recipe(**({section: {key: url}} if section else {key: url}))
+    values = recipe(**({section: MINIMAL.get(section, {}) | {key: url}} if section else {key: url}))
     with pytest.raises(ValidationError) as caught:
         PipelineSettings.model_validate(values)
     assert "put credentials in the environment" in str(caught.value)
     assert secret not in str(caught.value)
+
+
+def test_an_output_that_cannot_be_written_is_refused():
+    assert problem_of(recipe(materialize={"output": "https://example.org/x"}))[0] == "materialize.output"
 
 
 def test_scratch_is_a_local_folder():

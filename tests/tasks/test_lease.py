@@ -3,15 +3,18 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from models.stopping import StoppedError, allow_work, stop_if_requested
 from tasks import lease as lease_module
+from tasks import remote
 from tasks.lease import NAME, HeldError, lease
 from tasks.remote import Store
 from tests.conftest import Bucket
+from tests.s3 import Proxy
 
 
 @pytest.fixture
@@ -39,18 +42,32 @@ def test_what_a_killed_run_left_is_taken_over_by_the_same_machine(store: Store, 
         pass
 
 
-@pytest.mark.parametrize("content", [b"{}", b"not json", b"[]"])
-def test_what_nobody_renews_is_taken_over(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
-    store.write_if(NAME, content, None)
-    with pytest.raises(HeldError), lease(store, tmp_path / "lease"):
-        pass
+def test_what_nobody_renews_is_taken_over(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = (b'{"token": "x"}', b"{}", b"not json", b"[]")
+    stores = [Store(f"{bucket.url}/{number}") for number, _ in enumerate(contents)]
+    for store, content in zip(stores, contents, strict=True):
+        store.write_if(NAME, content, None)
+        with pytest.raises(HeldError), lease(store, tmp_path / "lease"):
+            pass
     monkeypatch.setattr(lease_module, "STALE_SECONDS", 1.0)
     time.sleep(2.1)  # the store counts in whole seconds
-    with lease(store, tmp_path / "lease"):
+    for store in stores:
+        with lease(store, tmp_path / "lease"):
+            pass
+        assert store.listed() == {}
+
+
+def test_a_server_that_is_gone_at_the_end_does_not_hide_what_ended_the_run(
+    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach(proxy.url)
+    monkeypatch.setattr(remote, "BRIEF_SECONDS", 0.2)
+    with pytest.raises(KeyError, match="mine"), lease(Store(f"{bucket.url}/ws"), tmp_path / "lease"):
+        proxy.kill()
+        raise KeyError("mine")
+    proxy.start()
+    with lease(Store(f"{bucket.url}/ws"), tmp_path / "lease"):  # the same machine's, and nobody's any more
         pass
-    assert store.listed() == {}
 
 
 def test_of_many_that_begin_at_once_one_runs(store: Store, tmp_path: Path) -> None:
