@@ -62,9 +62,13 @@ def test_a_server_that_is_gone_at_the_end_does_not_hide_what_ended_the_run(
 ) -> None:
     reach(proxy.url)
     monkeypatch.setattr(remote, "BRIEF_SECONDS", 0.2)
-    with pytest.raises(KeyError, match="mine"), lease(Store(f"{bucket.url}/ws"), tmp_path / "lease"):
+
+    def fail() -> None:
         proxy.kill()
         raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"), lease(Store(f"{bucket.url}/ws"), tmp_path / "lease"):
+        fail()
     proxy.start()
     with lease(Store(f"{bucket.url}/ws"), tmp_path / "lease"):  # the same machine's, and nobody's any more
         pass

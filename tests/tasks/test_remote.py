@@ -186,9 +186,16 @@ def test_an_unknown_protocol_is_named() -> None:
         Store("abc://x")
 
 
-def big_file(folder: Path, mib: int = 40) -> Path:
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest parts that S3 allows."""
+    monkeypatch.setattr(remote, "TRANSFER_BYTES", 5 * MIB)
+
+
+def big_file(folder: Path) -> Path:
+    """Write a file of three parts."""
     path = folder / "big"
-    path.write_bytes(b"".join(hashlib.sha256(str(block).encode()).digest() * 2048 for block in range(mib * 16)))
+    path.write_bytes(b"".join(hashlib.sha256(str(block).encode()).digest() * 2048 for block in range(12 * 16)))
     return path
 
 
