@@ -28,6 +28,7 @@ from prefect.settings import PREFECT_API_URL
 from flows.progress import Listener, listener
 from tasks.accounting import documents_through
 from tasks.lake import StageFile, read_manifest
+from tasks.mirror import brought
 from tasks.templating import markdown as as_markdown
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Shown:
             rows.append(row | {"documents/s": round(built / stage.seconds) if built and stage.seconds else None})
         return rows
 
-    def publish(self, summary: "RunSummary") -> None:
+    def publish(self, summary: "RunSummary", reports: Path) -> None:
         """Publish the table and the report of a finished run."""
         with or_warn():
             slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
@@ -156,7 +157,9 @@ class Shown:
             if len(self._files) > SHARD_ROWS:
                 note += f" Of {len(self._files):,} files, the {SHARD_ROWS:,} that took longest."
             create_table_artifact(table, key="funnel", description=note)
-            create_markdown_artifact(markdown(summary), key="report", description="What was selected, and why.")
+            create_markdown_artifact(
+                markdown(summary, reports), key="report", description="What was selected, and why."
+            )
 
 
 @contextmanager
@@ -211,10 +214,10 @@ def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float
     }
 
 
-def markdown(summary: "RunSummary") -> str:
+def markdown(summary: "RunSummary", reports: Path) -> str:
     """Return the report of a run: its page, what was set aside, where all lies."""
     parts = [
-        page_markdown(Path(summary.report).parent),
+        page_markdown(reports),
         *_table(
             f"set aside ({len(summary.quarantined):,})",
             ["reason"],
@@ -244,9 +247,9 @@ def page_markdown(folder: Path) -> str:
     if manifest is None:
         return ""
     left = PICTURE_BYTES
-    text = (folder / "index.md").read_text(encoding="utf-8")
+    text = brought(folder / "index.md").read_text(encoding="utf-8")
     for name in (name for name in manifest.files if name.endswith(".png")):
-        picture = f"data:image/png;base64,{base64.b64encode((folder / name).read_bytes()).decode()}"
+        picture = f"data:image/png;base64,{base64.b64encode(brought(folder / name).read_bytes()).decode()}"
         fits = len(picture) <= left
         left -= len(picture) if fits else 0
         alt = Path(name).stem

@@ -18,7 +18,9 @@ from models.stopping import allow_work, request_stop
 from tasks import embed
 from tasks.accounting import Counts, mean_terms
 from tasks.gpu import offer_slots
-from tasks.lake import Workspace, written_file
+from tasks.lake import Workspace, removed, written_file
+from tasks.materialize import Output
+from tasks.mirror import brought
 from tasks.parts import discard_finished
 from tasks.quality_models import check_scorers
 from tasks.scoring import end_scoring_processes
@@ -73,7 +75,7 @@ class LastRun(BaseModel):
     @classmethod
     def of(cls, workspace: Workspace) -> Self:
         """Read it from the workspace."""
-        return cls.model_validate_json((workspace.root / "run.json").read_text())
+        return cls.model_validate_json(brought(workspace.root / "run.json").read_text())
 
 
 @flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
@@ -108,7 +110,7 @@ def curate(
         curation.plan_report(run.times)
         run.work()
         summary = _summary(run, curation)
-        shown.publish(summary)
+        shown.publish(summary, run.workspace.reports)
         return summary
 
 
@@ -122,7 +124,8 @@ def opened(
 ) -> Iterator[tuple[Run, Curation, Shown]]:
     """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails."""
     shards = check_inputs(settings)
-    with Workspace(settings.workspace).exclusive() as workspace, shown_in_ui() as shown:
+    opened_workspace = Workspace(settings.workspace, settings.engine.scratch)
+    with opened_workspace.exclusive() as workspace, shown_in_ui() as shown:
         run = Run(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
@@ -164,6 +167,9 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """
     check_scorers(settings.quality.scorers)
     embed.check_model(settings.embedding)
+    workspace = Workspace(settings.workspace, settings.engine.scratch)
+    workspace.check()
+    Output.of(workspace, settings.materialize).check()
     return discover(settings.source)
 
 
@@ -172,19 +178,20 @@ def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:
     patterns = {"encoder": ["encoder.json"], "quality": ["quality-*.json"]}
     for name in refit:
         for pattern in patterns[name]:
-            for manifest in workspace.fitted.glob(pattern):
-                manifest.unlink()
+            for manifest in workspace.files(f"fitted/{pattern}"):
+                removed(manifest)
 
 
 def _summary(run: Run, curation: Curation) -> RunSummary:
     counts, workspace = curation.counts, run.workspace
     objective, terms = mean_terms(curation.groups)
+    dataset = curation.output.shown
     return RunSummary(
         status="quarantined" if run.quarantined else "done",
-        workspace=str(workspace.root),
-        dataset=str(workspace.dataset),
-        card=str(workspace.dataset / "README.md"),
-        report=str(workspace.reports / "index.html"),
+        workspace=workspace.shown(workspace.root),
+        dataset=dataset,
+        card=f"{dataset}/README.md",
+        report=workspace.shown(workspace.reports / "index.html"),
         documents_in=counts.documents_in,
         documents_kept=counts.selected,
         not_selected=counts.not_selected,

@@ -265,6 +265,11 @@ class Curation:
         self._jobs.add("report", job, lambda _: None)
 
     @property
+    def output(self) -> materialize.Output:
+        """Where the dataset goes."""
+        return materialize.Output.of(self._workspace, self._settings.materialize)
+
+    @property
     def groups(self) -> list[StageFile]:
         """The groups of shards that were selected from together."""
         return list({group.name: group for _, group in self.masks.values()}.values())

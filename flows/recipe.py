@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from models.settings import PipelineSettings
+from models.urls import redacted
 
 UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
 """What pydantic adds to a location to say which type of several did not fit; it is no part of the key."""
@@ -43,9 +44,11 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2024-99-99
-        raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {error}") from error
+        raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {redacted(str(error))}") from error
     if not isinstance(content, dict):
-        raise RecipeError(f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {content!r}")
+        raise RecipeError(
+            f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {redacted(repr(content))}"
+        )
     for override in overrides:
         _apply(content, override)
     if workspace is not None:
@@ -78,11 +81,11 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 def _apply(content: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise RecipeError(f"--set takes section.key=value, received {override!r}")
+        raise RecipeError(f"--set takes section.key=value, received {redacted(repr(override))}")
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
-        raise RecipeError(f"--set {key}: the value {text!r} is not valid YAML") from error
+        raise RecipeError(f"--set {key}: the value {redacted(repr(text))} is not valid YAML") from error
     target: Any = content
     parts = key.split(".")
     for part in parts[:-1]:
@@ -98,7 +101,7 @@ def _child(target: Any, part: str, key: str) -> Any:  # noqa: ANN401
     if child is None and isinstance(target, dict):
         child = target[part] = {}
     if not isinstance(child, dict | list):
-        raise RecipeError(f"--set {key}: {part!r} is not a section, its value is {child!r}")
+        raise RecipeError(f"--set {key}: {part!r} is not a section, its value is {redacted(repr(child))}")
     return child
 
 
@@ -124,13 +127,13 @@ def explain(problem: Mapping[str, Any], settings: type[BaseModel] = PipelineSett
     message = str(problem["msg"]).removeprefix("Value error, ")
     if not location:  # of several sections, which the message names
         return message
-    return f"{key}: {message[0].lower()}{message[1:]}, received {problem['input']!r}"
+    return f"{key}: {message[0].lower()}{message[1:]}, received {redacted(repr(problem['input']))}"
 
 
 def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
     given = problem["input"]
     if not isinstance(given, dict):
-        return f"{key}: input should be a section with a kind, received {given!r}"
+        return f"{key}: input should be a section with a kind, received {redacted(repr(given))}"
     kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
     return f"{key}.kind: input should be one of {kinds}, received {given['kind']!r}"
 

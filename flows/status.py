@@ -1,6 +1,5 @@
 """What a workspace holds, stage by stage: read from its files, without a server."""
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import chdir
@@ -13,14 +12,16 @@ from flows.curate import LastRun, check_inputs
 from flows.curation import Curation, Given
 from flows.run import STAGES, Stage, Then, recorded_seconds
 from models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from models.urls import without_credentials, writable
 from tasks.embed import EmbedJob
 from tasks.lake import StageFile, Workspace
+from tasks.materialize import Output
 from tasks.score import ScoreJob
 from tasks.stage import StageJob
 
 FOLDERS: dict[Stage, str] = {"ingest": "documents", "score": "scores", "embed": "embeddings", "select": "masks"}
 """Where a stage writes one file per shard."""
-PRODUCTS: dict[Stage, str] = {"dedup": "duplicates", "materialize": "dataset", "report": "reports"}
+PRODUCTS: dict[Stage, str] = {"dedup": "duplicates", "report": "reports"}
 """Where a stage writes one product."""
 
 
@@ -74,8 +75,8 @@ def _as_it_will_be(job: ScoreJob | EmbedJob) -> StageFile:
     )
 
 
-def last_run(folder: Path) -> LastRun:
-    """Return the recipe of a workspace's last run.
+def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
+    """Return a workspace, the recipe of its last run, and the folder that relative paths in the recipe start from.
 
     Raises
     ------
@@ -83,15 +84,20 @@ def last_run(folder: Path) -> LastRun:
         If the folder is no workspace, or the folder that the run was begun from is gone.
     """
     try:
-        last = LastRun.of(Workspace(folder))
-    except (OSError, ValidationError) as error:
+        workspace = Workspace(writable(without_credentials(str(folder))))
+        workspace.look()
+        last = LastRun.of(workspace)
+    except (FileNotFoundError, ValidationError) as error:
         raise StatusError(f"{folder} is no workspace in which a run was begun: it has no readable run.json") from error
-    if not Path(last.folder).is_dir():
+    except (OSError, ValueError) as error:
+        raise StatusError(str(error)) from error
+    begun = Path(last.folder)
+    if not begun.is_dir() and workspace.url is None:
         raise StatusError(f"{folder}: the folder {last.folder}, from which its last run was begun, is gone")
-    return last
+    return workspace, last, begun if begun.is_dir() else Path.cwd()  # the run was another machine's
 
 
-def workspace_status(folder: Path) -> WorkspaceStatus:
+def workspace_status(folder: str | Path) -> WorkspaceStatus:
     """Return how far every stage is, under the recipe of the workspace's last run.
 
     Raises
@@ -99,9 +105,8 @@ def workspace_status(folder: Path) -> WorkspaceStatus:
     StatusError
         If the folder is no workspace, or its source or models are out of reach.
     """
-    workspace = Workspace(folder)
-    last = last_run(folder)
-    with chdir(last.folder):
+    workspace, last, begun = last_run(folder)
+    with chdir(begun):
         try:
             shards = check_inputs(last.settings)
             given = Given.of(last.settings)
@@ -119,7 +124,7 @@ def workspace_status(folder: Path) -> WorkspaceStatus:
         stages = [
             _stage(workspace, stage, looked.found[stage], names, last.settings) for stage in _stages(last.settings)
         ]
-    return WorkspaceStatus(workspace=str(workspace.root), shards=len(shards), stages=stages)
+    return WorkspaceStatus(workspace=workspace.shown(workspace.root), shards=len(shards), stages=stages)
 
 
 def _stages(settings: PipelineSettings) -> Iterator[Stage]:
@@ -148,8 +153,10 @@ def _stage(
         trained = sum(getattr(scorer, "model", "") is None for scorer in settings.quality.scorers)
         status.done = len(files)
         status.missing = trained + 1 + (settings.embedding.model == STATIC) - len(files)
+    elif stage == "materialize":
+        _count(status, is_done=bool(files), is_there=Output.of(workspace, settings.materialize).is_there)
     elif stage in PRODUCTS:
-        _count(status, is_done=bool(files), is_there=any(_listed(workspace.root / PRODUCTS[stage])))
+        _count(status, is_done=bool(files), is_there=workspace.holds(workspace.root / PRODUCTS[stage]))
     else:
         done = {name for job, _ in files for name in _shards_of(job)}
         for name in shards:
@@ -168,13 +175,9 @@ def _count(status: StageStatus, *, is_done: bool, is_there: bool) -> None:
 
 def _is_there(workspace: Workspace, stage: Stage, shard: str) -> bool:
     folders = [FOLDERS["score"], FOLDERS["embed"]] if stage == "score_embed" else [FOLDERS[stage]]
-    return any(workspace.shard_path(folder, shard).exists() for folder in folders)
+    return any(workspace.holds(workspace.shard_path(folder, shard)) for folder in folders)
 
 
 def _shards_of(job: StageJob) -> list[str]:
     group: list[Any] | None = getattr(job, "shards", None)
     return [job.name] if group is None else [shard.name for shard in group]
-
-
-def _listed(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208

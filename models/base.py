@@ -14,4 +14,10 @@ def _in_order(schema: dict[str, Any]) -> None:
 class Settings(BaseModel):
     """A section of the settings; an unknown key or a wrong type is an error, never ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, json_schema_extra=_in_order)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        json_schema_extra=_in_order,
+        hide_input_in_errors=True,  # it may be a URL with a password, which a log is to be spared
+    )

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from models.base import Settings
 from models.quality.settings import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from models.selection.settings import SelectionSettings
+from models.urls import is_url, without_credentials, writable
 
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 """Columns of every document that hold a number, whatever the source's `extra_columns`."""
@@ -49,6 +50,11 @@ class SourceSettings(Settings):
         "mtime",
         description="How a changed file is noticed: size and modification time (or etag), or a hash of its content.",
     )
+
+    @field_validator("path")
+    @classmethod
+    def _holds_no_credentials(cls, path: str) -> str:
+        return without_credentials(path)
 
 
 class IngestSettings(Settings):
@@ -141,6 +147,12 @@ class PipelineSelectionSettings(SelectionSettings):
 class MaterializeSettings(Settings):
     """How the product is written."""
 
+    output: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder or URL (s3://, hf://) of the dataset; null: `dataset` in the workspace. A folder is "
+        "replaced in whole, so it must be new, empty or hold a dataset of this pipeline.",
+    )
     title: str = Field("FineWeb-Mask", min_length=1, description="Title of the dataset card.")
     license: str = Field(
         "odc-by", min_length=1, description="Licence identifier for the dataset card; FineWeb's is odc-by."
@@ -176,6 +188,11 @@ class MaterializeSettings(Settings):
         None, min_length=1, description="Folder that DuckDB spills into; null: the workspace's own cache folder."
     )
 
+    @field_validator("output")
+    @classmethod
+    def _output_can_be_written(cls, output: str | None) -> str | None:
+        return None if output is None else writable(without_credentials(output))
+
 
 class ReportSettings(Settings):
     """What the report looks at."""
@@ -203,13 +220,28 @@ class EngineSettings(Settings):
     score_processes: int | None = Field(
         None, ge=1, description="Processes that score with fastText; null: one per core. 1 scores in the task itself."
     )
+    scratch: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder of this machine in which a workspace at a URL is worked on; null: "
+        "`fineweb-mask` in the user's cache folder. It holds as much as the workspace.",
+    )
+
+    @field_validator("scratch")
+    @classmethod
+    def _scratch_is_local(cls, scratch: str | None) -> str | None:
+        if scratch is not None and is_url(scratch):
+            raise ValueError("must be a folder of this machine, not a URL")
+        return scratch
 
 
 class PipelineSettings(Settings):
     """A complete recipe."""
 
     workspace: str = Field(
-        min_length=1, description="Folder that holds every stage's files, the dataset and the reports."
+        min_length=1,
+        description="Folder that holds every stage's files, the dataset and the reports; a local path or a URL that "
+        "can be written to (s3://, hf://).",
     )
     source: SourceSettings
     ingest: IngestSettings = Field(default_factory=IngestSettings)
@@ -222,10 +254,8 @@ class PipelineSettings(Settings):
 
     @field_validator("workspace")
     @classmethod
-    def _workspace_is_local(cls, workspace: str) -> str:
-        if "://" in workspace:
-            raise ValueError("workspace must be a local folder, not a URL")
-        return workspace
+    def _workspace_can_be_written(cls, workspace: str) -> str:
+        return writable(without_credentials(workspace))
 
     @model_validator(mode="after")
     def _scores_of_the_source_are_carried_along(self) -> Self:

@@ -10,17 +10,19 @@ from tasks.sections import distributions, retention
 from tasks.templating import render
 
 
-def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown) -> None:
+def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown, data: str) -> None:
     """Write `README.md`, with the hub's YAML header, and the plots that it shows into a dataset's folder.
 
     Parameters
     ----------
     folder
-        The dataset, its files in `data`.
+        The dataset.
     details
         Its provenance.
     breakdown
         What was selected of which documents.
+    data
+        Name of the folder of its data files.
     """
     recipe = details["recipe"]
     settings = recipe["materialize"]
@@ -35,7 +37,7 @@ def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown) -> N
         "configs": [
             {
                 "config_name": "default",
-                "data_files": [{"split": "train", "path": f"data/**/*.{settings['format']}"}],
+                "data_files": [{"split": "train", "path": f"{data}/**/*.{settings['format']}"}],
             }
         ],
     }
@@ -52,6 +54,7 @@ def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown) -> N
         details=details,
         figures=figures,
         tables=kept.tables,
+        data=data,
         scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
     )
     (folder / "README.md").write_text(text, encoding="utf-8")

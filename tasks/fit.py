@@ -28,6 +28,7 @@ from tasks.lake import (
     is_whole,
     manifest_reference,
     read_manifest,
+    removed,
     tree_files,
     write_manifest,
     written_file,
@@ -58,7 +59,7 @@ class FitJob(StageJob):
     def current(self) -> StageFile | None:
         """Return what was fitted if it is whole and was fitted with these settings, else None."""
         manifest = read_manifest(self.manifest_path)
-        if manifest is None or not is_whole(self.manifest_path, manifest):
+        if manifest is None or not is_whole(self.manifest_path, manifest, here=True):
             return None
         wanted, found = self.key, manifest.key
         if (found.stage, found.version, found.settings) != (wanted.stage, wanted.version, wanted.settings):
@@ -67,7 +68,7 @@ class FitJob(StageJob):
 
     def forget(self) -> None:
         """Ask for a refit: the next run of this job fits anew, on the corpus as it is then."""
-        self.manifest_path.unlink(missing_ok=True)
+        removed(self.manifest_path)
 
     def fitting_documents(self) -> list[StageFile]:
         """Return the documents to fit on: those of a lost earlier fit where they are unchanged, else all."""
@@ -90,7 +91,7 @@ def sampled_shards(lake: Workspace, shards: list[str]) -> list[str]:
         Names of all shards.
     """
     every = max(1, -(-len(shards) // SAMPLED_SHARDS))
-    manifests = [read_manifest(path) for path in lake.fitted.glob("*.json")]
+    manifests = [read_manifest(path) for path in lake.files("fitted/*.json")]
     earlier = {name for manifest in manifests if manifest is not None for name in manifest.fitted_on}
     return [name for index, name in enumerate(shards) if index % every == 0 or name in earlier]
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,10 +22,15 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from models.stopping import stop_if_requested
+from models.urls import is_url
+from tasks.exchange import exchange
+from tasks.lease import HeldError, lease
+from tasks.mirror import LOCAL_ONLY, brought, mirror_at, mirror_in, mirror_of
 
 FOOTER_KEY = b"fineweb_mask"
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 65_536
+SMALL_BYTES = 2**18
 
 
 class LakeError(RuntimeError):
@@ -109,10 +114,30 @@ def file_digest(path: Path) -> str:
 
 
 class Workspace:
-    """The folder of one corpus, with the layout that every stage relies on."""
+    """The folder of one corpus, with the layout that every stage relies on.
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root).absolute()
+    Parameters
+    ----------
+    root
+        The folder, or a URL: then `root` of the workspace is the local folder that mirrors it (see `tasks.mirror`).
+    scratch
+        The folder in which the mirror lies; None is the user's cache folder.
+    """
+
+    def __init__(self, root: str | Path, scratch: str | Path | None = None) -> None:
+        text = str(root).removeprefix("file://")
+        mirror = mirror_at(text, scratch) if is_url(text) else mirror_in(Path(text).absolute())
+        self.root = Path(text).absolute() if mirror is None else mirror.root
+        self._mirror = mirror
+
+    @property
+    def url(self) -> str | None:
+        """Where the workspace is, unless it is a folder of this machine."""
+        return None if self._mirror is None else self._mirror.url
+
+    def shown(self, path: Path) -> str:
+        """Return where a path of the workspace is, as a user knows it: at the URL, or here."""
+        return str(path) if self._mirror is None else self._mirror.url_of(path)
 
     def shard_path(self, stage_folder: str, shard: str) -> Path:
         """Return the file of a shard in `documents`, `duplicates`, `scores`, `embeddings` or `masks`."""
@@ -136,15 +161,29 @@ class Workspace:
     @property
     def cache(self) -> Path:
         """The results that Prefect persists."""
-        return self.root / "cache"
+        return self.root / LOCAL_ONLY
 
     def relative(self, path: Path) -> str:
-        """Return a path inside the workspace as it stands in a `StageFile`."""
-        return path.relative_to(self.root).as_posix()
+        """Return a path as it stands in a `StageFile`: relative to the workspace, unless it is elsewhere."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
 
     def resolve(self, file: StageFile) -> Path:
-        """Return where a referenced file lies now."""
-        return self.root / file.path
+        """Return where a referenced file lies now, on this machine."""
+        return brought(self.root / file.path)
+
+    def files(self, pattern: str) -> list[Path]:
+        """Return the paths that match a pattern such as `fitted/*.json`, here or at the URL."""
+        found = set(self.root.glob(pattern))
+        if self._mirror is not None:
+            found.update(self._mirror.names(pattern))
+        return sorted(found)
+
+    def holds(self, path: Path) -> bool:
+        """Return whether there is such a file, or a folder with any in it."""
+        here = any(path.iterdir()) if path.is_dir() else path.exists()
+        if here or self._mirror is None:
+            return here
+        return self._mirror.held(path) is not None or self._mirror.holds_below(path)
 
     @contextmanager
     def exclusive(self) -> Iterator[Self]:
@@ -155,6 +194,17 @@ class Workspace:
         LakeError
             If another run holds it.
         """
+        with self._locked(), self._leased():
+            for leftover in self.root.rglob(".*.partial"):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            if self._mirror is not None:
+                self._mirror.store.abort_unfinished()
+                self._mirror.synchronise()
+            yield self
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes of this machine out."""
         with disk_errors_explained(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
         with disk_errors_explained(self.root), (self.root / ".lock").open("w") as lock:
@@ -162,11 +212,36 @@ class Workspace:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise LakeError(
-                    f"another run is using the workspace {self.root}: wait for it, or choose another with --workspace"
+                    f"another run is using the workspace {self.url or self.root}: wait for it, "
+                    "or choose another with --workspace"
                 ) from error
-            for leftover in self.root.rglob(".*.partial"):
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-            yield self
+            yield
+
+    @contextmanager
+    def _leased(self) -> Iterator[None]:
+        """Keep other machines out, where the workspace is at a URL."""
+        with ExitStack() as held:
+            if self._mirror is not None:
+                try:
+                    held.enter_context(lease(self._mirror.store, self.root / ".lease"))
+                except HeldError as error:
+                    raise LakeError(str(error)) from error
+            yield
+
+    def check(self) -> None:
+        """Raise `RemoteError` if the workspace is at a URL that is out of reach."""
+        if self._mirror is not None:
+            self._mirror.store.check()
+
+    def look(self) -> None:
+        """Take note of what others have written since, where the workspace is at a URL."""
+        if self._mirror is None:
+            return
+        try:
+            with self._locked():
+                self._mirror.synchronise()
+        except LakeError:  # a run of this machine works there
+            self._mirror.look()
 
 
 def _partial(path: Path) -> Path:
@@ -184,12 +259,18 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def written_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; rename it to `path` once the block ends without an error."""
+    """Give a temporary path beside `path`; rename it to `path` once the block ends without an error.
+
+    In the mirror of a URL, it is sent there before.
+    """
     partial = _partial(path)
     try:
         yield partial
         with partial.open("rb") as stream:
             os.fsync(stream.fileno())
+        mirror = mirror_of(path)
+        if mirror is not None:
+            mirror.send(partial, path)
         partial.replace(path)
         _sync_folder(path.parent)
     finally:
@@ -198,21 +279,38 @@ def written_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def written_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `path`; put it in `path`'s place once the block ends without an error."""
+    """Give a temporary folder beside `path`; put it in `path`'s place once the block ends without an error.
+
+    A reader finds the old folder or the new one; only where the file system cannot exchange two folders (some network
+    shares) is there an instant without either. In the mirror of a URL, its files are sent there before.
+    """
     partial = _partial(path)
     partial.mkdir()
+    mirror = mirror_of(path)
     try:
         yield partial
-        if path.exists():
+        if mirror is not None:
+            mirror.send_folder(partial, path)
+        if not path.exists():
+            partial.rename(path)
+        elif not exchange(partial, path):
             retired = _partial(path)
             path.rename(retired)
             partial.rename(path)
             shutil.rmtree(retired)
-        else:
-            partial.rename(path)
         _sync_folder(path.parent)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)  # after an exchange, the old one
+    if mirror is not None:
+        mirror.prune(path)
+
+
+def removed(path: Path) -> None:
+    """Remove a file, here and, in the mirror of a URL, there; it is no error if there is none."""
+    path.unlink(missing_ok=True)
+    mirror = mirror_of(path)
+    if mirror is not None:
+        mirror.remove(path)
 
 
 class ParquetStageWriter:
@@ -285,46 +383,74 @@ def written_parquet(
             )
 
 
-def _footer(path: Path) -> tuple[StageKey, dict[str, Any]] | None:
-    """Return what the footer of a stage file says, or None if there is no whole one."""
+def read_footer(path: Path) -> pq.FileMetaData | None:
+    """Return the Parquet footer of a stage file, or None if there is no whole one; reads no more than it.
+
+    Raises
+    ------
+    RemoteError
+        If the file is at a URL that does not answer.
+    """
+    mirror = mirror_of(path)
     try:
-        footer = json.loads((pq.read_metadata(path).metadata or {}).get(FOOTER_KEY, b"null"))
-        return StageKey.model_validate(footer), footer["details"]
-    except (OSError, pa.ArrowInvalid, ValueError):
+        if mirror is not None and not path.is_file():
+            return mirror.footer(path)
+        return pq.read_metadata(path)
+    except (FileNotFoundError, pa.ArrowInvalid):
+        return None
+    except OSError:
+        if mirror is not None:
+            raise
+        return None
+
+
+def _footer(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]] | None:
+    """Return what a stage wrote to the footer of its file, or None if it is no stage's."""
+    try:
+        footer = None if metadata is None else json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))
+        return None if footer is None else (StageKey.model_validate(footer), footer["details"])
+    except ValueError:
         return None
 
 
 def written_key(path: Path) -> StageKey | None:
     """Return what a stage file was written under, or None if there is no whole one."""
-    footer = _footer(path)
+    footer = _footer(read_footer(path))
     return None if footer is None else footer[0]
 
 
 def written_fingerprint(path: Path) -> str | None:
     """Return what depends on a stage file depends on, or None if there is no whole one."""
-    footer = _footer(path)
+    footer = _footer(read_footer(path))
     return None if footer is None else str(footer[1].get("content", footer[0].fingerprint))
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
     """Return a reference to a stage file if it is whole and its footer agrees with `key`, else None."""
-    try:
-        metadata = pq.read_metadata(path)
-        footer = json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))
-    except (OSError, pa.ArrowInvalid, ValueError):
+    metadata, size = read_footer(path), _size(path)
+    footer = _footer(metadata)
+    if metadata is None or footer is None or size is None or footer[0] != key:
         return None
-    if not isinstance(footer, dict) or {field: footer.get(field) for field in key.model_dump()} != key.model_dump():
-        return None
+    details = footer[1]
     return StageFile(
         stage=key.stage,
         name=name,
         path=workspace.relative(path),
         rows=metadata.num_rows,
-        bytes=path.stat().st_size,
-        fingerprint=footer["details"].get("content", key.fingerprint),
-        details=footer["details"],
+        bytes=size,
+        fingerprint=details.get("content", key.fingerprint),
+        details=details,
         reused=True,
     )
+
+
+def _size(path: Path) -> int | None:
+    """Return the size of a file that is here or at the URL that is mirrored here, or None if there is none."""
+    if path.is_file():
+        return path.stat().st_size
+    mirror = mirror_of(path)
+    held = None if mirror is None else mirror.held(path)
+    return None if held is None else held.bytes
 
 
 class ManifestFile(BaseModel):
@@ -370,17 +496,44 @@ def write_manifest(
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Return a manifest, or None if it is missing or unreadable; says nothing about its files."""
+    """Return a manifest, or None if it is missing or unreadable; says nothing about its files.
+
+    Raises
+    ------
+    RemoteError
+        If it is at a URL that does not answer.
+    """
+    brought(path)
     try:
         return Manifest.model_validate_json(path.read_text())
     except (OSError, ValueError):
         return None
 
 
-def is_whole(path: Path, manifest: Manifest) -> bool:
-    """Return whether every file of a manifest at `path` is there in its full size."""
-    targets = {path.parent / name: file.bytes for name, file in manifest.files.items()}
-    return all(target.is_file() and target.stat().st_size == size for target, size in targets.items())
+def is_whole(path: Path, manifest: Manifest, *, here: bool = False) -> bool:
+    """Return whether every file of a manifest at `path` is there in its full size.
+
+    In the mirror of a URL, the content of small files is compared, too, and that of all files that `here` copies here:
+    the files of a folder are sent one by one, so that those of a run that was killed may lie beside older ones.
+
+    Parameters
+    ----------
+    path
+        The manifest.
+    manifest
+        Its content.
+    here
+        Whether files that are only at a URL are to be copied here.
+    """
+    is_mirrored = mirror_of(path) is not None
+    for name, file in manifest.files.items():
+        target = path.parent / name
+        if _size(target) != file.bytes:
+            return False
+        is_compared = is_mirrored and (file.bytes <= SMALL_BYTES or (here and not target.is_file()))
+        if is_compared and file_digest(brought(target)) != file.sha256:
+            return False
+    return True
 
 
 def manifest_reference(workspace: Workspace, path: Path, name: str, manifest: Manifest) -> StageFile:

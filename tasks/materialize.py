@@ -1,7 +1,7 @@
 """Materialize: the product.
 
 DuckDB joins documents, scores and masks, the selected rows are written; a card and a provenance record lie beside them.
-The folder is put in place whole, once it is verified.
+The folder is put in place whole, once it is verified; one at a URL as `tasks.publish` says.
 """
 
 import os
@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import duckdb
 from pydantic import BaseModel, ConfigDict
 
 from models.settings import MaterializeSettings, PipelineSettings
+from models.urls import is_url
 from tasks.accounting import Counts
 from tasks.breakdown import as_metrics, break_down
 from tasks.card import write_card
@@ -40,10 +41,17 @@ from tasks.lake import (
 )
 from tasks.overlap import behind
 from tasks.provenance import code_and_packages
+from tasks.publish import PROVENANCE, publish, published, version_folder
+from tasks.remote import Store
 from tasks.source import SourceShard
 from tasks.stage import StageJob, build_once, stage_task
 
 VERSION = 2
+STAGE = "materialize"
+
+
+class OutputError(ValueError):
+    """The dataset may not be put where the settings have it."""
 
 
 class MaterializeShard(BaseModel):
@@ -66,16 +74,68 @@ class MaterializeJob(StageJob):
     recipe: PipelineSettings
 
     @property
-    def manifest_path(self) -> Path:
-        """The provenance record, which is also the manifest of the dataset's files."""
-        return self.lake.dataset / "provenance.json"
+    def output(self) -> "Output":
+        """Where the dataset goes."""
+        return Output.of(self.lake, self.recipe.materialize)
 
     def current(self) -> StageFile | None:
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or manifest.key != self.key or not is_whole(self.manifest_path, manifest):
+        output, path = self.output, self.output.folder / PROVENANCE
+        if output.url is not None:
+            manifest = published(output.url)
+        else:
+            manifest = read_manifest(path)
+            manifest = manifest if manifest is not None and is_whole(path, manifest) else None
+        if manifest is None or manifest.key != self.key:
             return None
-        return manifest_reference(self.lake, self.manifest_path, self.name, manifest)
+        return manifest_reference(self.lake, path, self.name, manifest)
+
+
+class Output(NamedTuple):
+    """Where a dataset goes."""
+
+    folder: Path  # of this machine, in which it is made
+    url: str | None  # to which it is then sent; not of a workspace that is itself at a URL
+    shown: str  # as a user knows it
+    is_own: bool  # of the workspace, in which nobody else writes
+
+    @classmethod
+    def of(cls, workspace: Workspace, settings: MaterializeSettings) -> Self:
+        """Return where the settings have it."""
+        if settings.output is None:
+            return cls(workspace.dataset, None, workspace.shown(workspace.dataset), is_own=True)
+        if is_url(settings.output) and not settings.output.startswith("file://"):
+            return cls(workspace.cache / "dataset", settings.output, settings.output.rstrip("/"), is_own=False)
+        folder = Path(settings.output.removeprefix("file://")).absolute()
+        return cls(folder, None, str(folder), is_own=False)
+
+    def check(self) -> None:
+        """Check that a dataset may be put there, before any work starts.
+
+        Raises
+        ------
+        OutputError
+            If the folder holds something else, which would be lost.
+        RemoteError
+            If the URL is out of reach.
+        """
+        if self.url is not None:
+            Store(self.url).check()
+            return
+        is_free = self.is_own or not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
+        manifest = None if is_free else read_manifest(self.folder / PROVENANCE)
+        if not is_free and (manifest is None or manifest.key.stage != STAGE):
+            raise OutputError(
+                f"materialize.output: {self.folder} holds something else than a dataset of this pipeline, and would be "
+                "replaced: give a new or empty folder"
+            )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is any dataset."""
+        if self.url is not None:
+            return Store(self.url).info(PROVENANCE) is not None
+        return read_manifest(self.folder / PROVENANCE) is not None
 
 
 def plan(
@@ -88,9 +148,9 @@ def plan(
     """Return the job that writes the dataset."""
     ordered = sorted(shards, key=lambda shard: shard.documents.name)
     key = StageKey(
-        stage="materialize",
+        stage=STAGE,
         version=VERSION,
-        settings=digest(recipe.materialize.model_dump(exclude={"memory_limit", "threads", "spill"})),
+        settings=digest(recipe.materialize.model_dump(exclude={"output", "memory_limit", "threads", "spill"})),
         inputs=digest(
             [
                 [
@@ -129,7 +189,9 @@ def materialize(job: MaterializeJob) -> StageFile:
 def _build(job: MaterializeJob) -> None:
     for shard in job.shards:
         _check_inputs(job.lake, shard)
-    with written_folder(job.lake.dataset) as folder, _database(job) as connection:
+    output = job.output
+    output.check()
+    with written_folder(output.folder) as folder, _database(job) as connection:
         shards = [
             ShardFiles(*(str(job.lake.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
             for shard in job.shards
@@ -143,8 +205,14 @@ def _build(job: MaterializeJob) -> None:
             "retention": documents.retention(),
             "retention_by_decile": {name: as_metrics(rows) for name, rows in breakdown.deciles.items()},
         }
-        write_card(folder, details, breakdown)
-        write_manifest(folder / "provenance.json", job.key, tree_files(folder), details)
+        data = folder / "data"
+        if output.url is not None or job.lake.url is not None:
+            data = data.rename(folder / version_folder(data))
+        write_card(folder, details, breakdown, data.name)
+        write_manifest(folder / PROVENANCE, job.key, tree_files(folder), details)
+    if output.url is not None:
+        publish(output.folder, output.url)
+        shutil.rmtree(output.folder)
 
 
 def _check_inputs(lake: Workspace, shard: MaterializeShard) -> None:
@@ -239,7 +307,9 @@ def _provenance(job: MaterializeJob, tokens: int) -> dict[str, Any]:
             }
             for shard in job.shards
         ],
-        "recipe": job.recipe.model_dump(mode="json", exclude={"workspace", "report", "engine"}),
+        "recipe": job.recipe.model_dump(
+            mode="json", exclude={"workspace": True, "report": True, "engine": True, "materialize": {"output"}}
+        ),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
         "seed": job.recipe.selection.seed,
         **code_and_packages(),

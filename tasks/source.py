@@ -1,5 +1,6 @@
 """The raw documents: finding the source files (shards) and reading them as batches of Arrow columns."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -9,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
@@ -17,7 +17,18 @@ from pydantic import BaseModel, ConfigDict
 from models.documents import conform
 from models.schemas import FINEWEB, RESERVED_COLUMNS
 from models.settings import SourceSettings
-from tasks.stage import BadShardError, is_transient
+from tasks.remote import (
+    READ_AHEAD_BYTES,
+    RemoteFile,
+    attempt,
+    is_local,
+    is_missing,
+    is_transient,
+    open_filesystem,
+    stored,
+    version_of,
+)
+from tasks.stage import BadShardError
 
 BATCH_ROWS = 1_000
 FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
@@ -69,10 +80,12 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     ------
     SourceError
         If there is none, if a file's format is unknown, or if two would be the same shard.
+    RemoteError
+        If the source is at a URL that does not answer, or refuses access.
     """
-    filesystem, root = fsspec.url_to_fs(settings.path)
-    base, paths = _list_files(filesystem, root, settings)
-    shards = [_shard(filesystem, path, base, settings) for path in paths]
+    filesystem, root = open_filesystem(settings.path)
+    base, found = attempt(settings.path, _list_files, filesystem, root, settings)
+    shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
     names = [shard.name for shard in shards]
     for shard in shards:
         if names.count(shard.name) > 1:
@@ -81,67 +94,80 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     return sorted(shards, key=lambda shard: shard.name)
 
 
-def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[str, list[str]]:  # noqa: ANN401
-    """Return the folder that names are relative to, and the files."""
-    if filesystem.isfile(root):
-        return str(PurePosixPath(root).parent), [root]
-    if filesystem.isdir(root):
-        base, found = root, filesystem.find(root)
+def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[str, dict[str, dict[str, Any]]]:  # noqa: ANN401
+    """Return the folder that names are relative to, and the files with what the file system says of each."""
+    filesystem.invalidate_cache()  # not `isfile` and `isdir`, for which a server that does not answer has no file
+    try:
+        info = filesystem.info(root)
+    except FileNotFoundError as error:
+        if not is_missing(error):
+            raise
+        info = None
+    if info is not None and info["type"] == "file":
+        return str(PurePosixPath(root).parent), {root: info}
+    if info is not None:
+        base, found = root, filesystem.find(root, detail=True)
     elif GLOB_CHARACTERS & set(root):
         fixed = list(PurePosixPath(root).parts)
         while GLOB_CHARACTERS & set("".join(fixed)):
             fixed.pop()
         base = str(PurePosixPath(*fixed)) if fixed else ""
-        found = [path for path in filesystem.glob(root) if filesystem.isfile(path)]
+        found = filesystem.glob(root, detail=True)
     else:
         raise SourceError(f"source.path: {settings.path!r} does not exist (looked for {root})")
     hidden = (".", "_")
-    paths = [
-        path
-        for path in found
-        if not any(part.startswith(hidden) for part in PurePosixPath(path).relative_to(base or "/").parts)
+    files = {
+        path: info
+        for path, info in found.items()
+        if info["type"] != "directory"
+        and not any(part.startswith(hidden) for part in PurePosixPath(path).relative_to(base or "/").parts)
         and (settings.format != "auto" or _suffix(path) is not None)
-    ]
-    if not paths:
+    }
+    if not files:
         raise SourceError(f"source.path: no {'/'.join(sorted(FORMATS))} file below {settings.path!r}")
-    return base, paths
+    return base, files
 
 
 def _suffix(path: str) -> str | None:
     return next((suffix for suffix in sorted(FORMATS, key=len, reverse=True) if path.lower().endswith(suffix)), None)
 
 
-def _shard(filesystem: Any, path: str, base: str, settings: SourceSettings) -> SourceShard:  # noqa: ANN401
+def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings: SourceSettings) -> SourceShard:  # noqa: ANN401
     relative = str(PurePosixPath(path).relative_to(base)) if base else path
     suffix = _suffix(path)
     if settings.format == "auto" and suffix is None:
         raise SourceError(f"source.path: cannot tell the format of {path!r}: set source.format to parquet or jsonl")
     stem = relative.removesuffix(".parquet")
     safe = "".join(character if character.isalnum() or character in "._-" else "-" for character in stem)
-    info = filesystem.info(path)
+    url = filesystem.unstrip_protocol(path)
+    if is_local(filesystem) or info.get("size") is None:  # a listing of links tells no size; one may be a link itself
+        info = attempt(url, filesystem.info, path)
     return SourceShard(
         name=safe,
         relative=relative,
-        url=filesystem.unstrip_protocol(path),
+        url=url,
         format=FORMATS[suffix] if settings.format == "auto" and suffix else settings.format,
-        bytes=int(info["size"]),
-        fingerprint=_fingerprint(filesystem, path, info, settings),
+        bytes=stored(info, url).bytes,
+        fingerprint=_content(url) if settings.fingerprint == "content" else _state(info),
     )
 
 
-def _fingerprint(filesystem: Any, path: str, info: dict[str, Any], settings: SourceSettings) -> str:  # noqa: ANN401
-    if settings.fingerprint == "content":
-        with filesystem.open(path, "rb") as stream:
-            return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
-    changed = next(
-        (
-            info[key]
-            for key in ("mtime", "ETag", "etag", "LastModified", "last_modified", "blob_id", "created")
-            if info.get(key)
-        ),
-        "",
-    )
-    return f"size:{info['size']} changed:{changed}"
+def _state(info: dict[str, Any]) -> str:
+    """Return a fingerprint by what the file system says of a file, without reading it."""
+    return f"size:{info['size']} changed:{version_of(info)}"
+
+
+def _content(url: str) -> str:
+    with _opened(url) as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+
+def _opened(url: str) -> io.BufferedReader:
+    """Open a local file, or one at a URL that is asked for again where reading it fails."""
+    filesystem, path = open_filesystem(url)
+    if is_local(filesystem):
+        return open(path, "rb")  # noqa: PTH123
+    return io.BufferedReader(RemoteFile(url), READ_AHEAD_BYTES)
 
 
 class ShardReader:
@@ -163,6 +189,10 @@ class ShardReader:
     def __init__(self, shard: SourceShard, settings: SourceSettings) -> None:
         self.shard = shard
         self.settings = settings
+        self._filesystem, self._path = open_filesystem(shard.url)
+        self._state = self._look()
+        if settings.fingerprint == "mtime" and self._state != shard.fingerprint:
+            raise self._bad("it was changed since the run began: run again")
         try:
             names = self._open_parquet().schema_arrow if shard.format == "parquet" else self._infer_json_schema()
         except (*BROKEN_FILE_ERRORS, OSError) as error:
@@ -172,6 +202,19 @@ class ShardReader:
         if settings.text_column not in names.names:
             raise self._bad(f"no column {settings.text_column!r}, set source.text_column to one of {names.names}")
         self.extra = self._extra_fields(names)
+
+    def _look(self) -> str:
+        self._filesystem.invalidate_cache()
+        try:
+            return _state(attempt(self.shard.url, self._filesystem.info, self._path))
+        except OSError as error:
+            if is_transient(error):
+                raise
+            raise self._bad(error) from error
+
+    def _check_unchanged(self) -> None:
+        if self._look() != self._state:
+            raise self._bad("it was changed while it was read: run again")
 
     def _bad(self, reason: object) -> BadShardError:
         return BadShardError(f"{self.shard.relative}: {reason}")
@@ -207,14 +250,17 @@ class ShardReader:
         try:
             for batch, problems in rows:
                 yield conform(batch, self.settings.text_column, self.settings.id_column, self.extra), problems
+            self._check_unchanged()
+        except BadShardError:
+            raise
         except (*BROKEN_FILE_ERRORS, OSError, ValueError) as error:
             if is_transient(error):
                 raise
+            self._check_unchanged()
             raise self._bad(error) from error
 
     def _open_parquet(self) -> pq.ParquetFile:
-        filesystem, path = fsspec.url_to_fs(self.shard.url)
-        return pq.ParquetFile(path if "file" in filesystem.protocol else filesystem.open(path, "rb"))
+        return pq.ParquetFile(self._path if is_local(self._filesystem) else RemoteFile(self.shard.url))
 
     def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, None]]:
         with self._open_parquet() as file:
@@ -230,8 +276,8 @@ class ShardReader:
 
     def _json_records(self) -> Iterator[dict[str, Any] | None]:
         name = self.shard.relative.lower()
-        with fsspec.open(self.shard.url, "rb", compression="gzip" if name.endswith(".gz") else None) as stream:
-            for line in _zstd_lines(stream) if name.endswith(".zst") else stream:
+        with _opened(self.shard.url) as stream, _decompressed(stream, name) as lines:
+            for line in lines:
                 if line.strip():
                     yield _parse(line)
 
@@ -259,10 +305,11 @@ class ShardReader:
         yield _json_batch(pending, fields)
 
 
-def _zstd_lines(stream: Any) -> Iterator[bytes]:  # noqa: ANN401
-    """Yield the lines of all frames; Arrow, unlike fsspec's own decompression, notices a frame cut short."""
-    with io.BufferedReader(pa.CompressedInputStream(stream, "zstd")) as lines:
-        yield from lines
+def _decompressed(stream: io.BufferedReader, name: str) -> io.BufferedReader | gzip.GzipFile:
+    """Return the lines of all frames; Arrow notices a frame of zstd that is cut short."""
+    if name.endswith(".zst"):
+        return io.BufferedReader(pa.CompressedInputStream(stream, "zstd"))
+    return gzip.GzipFile(fileobj=stream) if name.endswith(".gz") else stream
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """What every stage shares: a job knows its key and whether its output is current; a task is cached on that key."""
 
-import errno
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,21 +14,9 @@ from prefect.tasks import exponential_backoff
 from pydantic import BaseModel, ConfigDict
 
 from tasks.lake import LakeError, StageFile, StageKey, Workspace, current_parquet, disk_errors_explained
+from tasks.remote import is_transient
 
 Parameters = ParamSpec("Parameters")
-
-TRANSIENT_ERRNO = frozenset(
-    {
-        errno.EIO,
-        errno.EAGAIN,
-        errno.EBUSY,
-        errno.EINTR,
-        errno.ENETUNREACH,
-        errno.EHOSTUNREACH,
-        errno.ESTALE,
-        errno.ETIMEDOUT,
-    }
-)
 
 
 class BadShardError(ValueError):
@@ -88,18 +75,6 @@ def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
     if built is None:
         raise LakeError(f"{job.key.stage} {job.name}: the output does not agree with what was to be built")
     return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "reused": False})
-
-
-def is_transient(error: BaseException) -> bool:
-    """Return whether trying again may help: timeouts, lost connections, input/output, server errors, GPU memory."""
-    if isinstance(error, TimeoutError | ConnectionError):
-        return True
-    if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNO:
-        return True
-    if type(error).__name__ == "OutOfMemoryError" and type(error).__module__.startswith("torch"):
-        return True  # after the batches were made as small as can be: somebody else's memory may be free again
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return isinstance(status, int) and status >= 500
 
 
 def _retry(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:

@@ -3,8 +3,11 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from tests.s3 import Proxy, S3Server, environment
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the arrays are small; threads that wait for each other are not fast
@@ -95,3 +98,71 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+class Bucket(NamedTuple):
+    """An empty bucket of its own, and the environment set so that it is reached."""
+
+    server: S3Server
+    name: str
+    url: str
+
+    def names(self, prefix: str = "") -> dict[str, int]:
+        """Return the size of every object, by key."""
+        return self.server.names(self.name, prefix)
+
+    def read(self, key: str) -> bytes:
+        """Return an object's content."""
+        return self.server.read(self.name, key)
+
+    def write(self, key: str, content: bytes) -> None:
+        """Write an object, as another program does."""
+        self.server.client.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def unfinished(self) -> list[str]:
+        """Return the keys of uploads that were begun and neither ended nor aborted."""
+        return self.server.unfinished(self.name)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server on loopback; not to be killed."""
+    server = S3Server()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Return the function that sets the environment for a server's URL, with nothing left of another."""
+
+    def set_environment(url: str, cache: Path | None = None) -> None:
+        from s3fs import S3FileSystem
+
+        from tasks import mirror, remote
+
+        monkeypatch.setattr(remote, "LONGEST_WAIT_SECONDS", 0.2)
+        S3FileSystem.clear_instance_cache()
+        monkeypatch.setattr(mirror, "_mirrors", {})
+        for name, value in environment(url).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache or tmp_path / "cache"))
+
+    return set_environment
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, reach: Callable[[str], None], request: pytest.FixtureRequest) -> Bucket:
+    """An empty bucket, reached without a proxy."""
+    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
+    s3_server.client.create_bucket(Bucket=name)
+    reach(s3_server.url)
+    return Bucket(s3_server, name, f"s3://{name}")
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    """What fails on its way to the server, as it is told to; `reach(proxy.url)` goes through it."""
+    proxy = Proxy(s3_server)
+    yield proxy
+    proxy.kill()

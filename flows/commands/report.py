@@ -4,7 +4,6 @@ import os
 import sys
 import webbrowser
 from contextlib import chdir
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +26,7 @@ class ReportSummary(BaseModel):
 
 
 def report(
-    workspace: Annotated[Path, typer.Argument(help="Workspace folder of a finished run.")],
+    workspace: Annotated[str, typer.Argument(help="Workspace of a finished run: a folder, or a URL such as s3://.")],
     *,
     by: Annotated[
         list[str] | None,
@@ -54,11 +53,11 @@ def report(
     from flows.status import last_run
     from tasks.breakdown import check_columns
 
-    workspace = workspace.absolute()
     try:
-        last = last_run(workspace)
-        settings = _changed(last.settings, workspace, {"by": by, "sample": sample, "map": kind_of_map})
-        check_columns((workspace / "documents").rglob("*.parquet"), settings.report.by)
+        lake, last, begun = last_run(workspace)
+        settings = _changed(last.settings, lake.url or str(lake.root), {"by": by, "sample": sample, "map": kind_of_map})
+        if lake.url is None:
+            check_columns((lake.root / "documents").rglob("*.parquet"), settings.report.by)
     except ValidationError as error:
         fail("\n".join(explain(problem) for problem in error.errors()), as_json, WRONG_USAGE)
     except ValueError as error:
@@ -66,7 +65,7 @@ def report(
     from flows.curate import check_inputs
     from flows.stages import run_stage
 
-    with chdir(last.folder):
+    with chdir(begun):
         try:
             check_inputs(settings)
         except (OSError, ValueError, ImportError) as error:
@@ -77,7 +76,7 @@ def report(
             fail("interrupted; run the same command again", as_json, 130)
         except Exception as error:  # noqa: BLE001 - the last place that can say what happened
             fail(f"{type(error).__name__}: {error}", as_json, FAILED)
-    folder = workspace / "reports"
+    folder = lake.reports
     page = folder / "index.html"
     if as_json:
         plots = sorted(str(path) for path in (folder / "plots").glob("*.png"))
@@ -91,9 +90,9 @@ def report(
 
 
 def _changed(
-    settings: "PipelineSettings", workspace: Path, given: dict[str, list[str] | int | str | None]
+    settings: "PipelineSettings", workspace: str, given: dict[str, list[str] | int | str | None]
 ) -> "PipelineSettings":
     from models.settings import PipelineSettings
 
     report = settings.report.model_dump() | {name: value for name, value in given.items() if value is not None}
-    return PipelineSettings.model_validate({**settings.model_dump(), "workspace": str(workspace), "report": report})
+    return PipelineSettings.model_validate({**settings.model_dump(), "workspace": workspace, "report": report})

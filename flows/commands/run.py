@@ -27,7 +27,7 @@ def run(
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option(help="Workspace folder in place of the recipe's.", metavar="DIR")
+        str | None, typer.Option(help="Workspace folder or URL in place of the recipe's.", metavar="DIR")
     ] = None,
     refit: Annotated[
         list[str] | None,

@@ -1,6 +1,5 @@
 """`fineweb-mask status`: how far every stage is."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def status(
-    workspace: Annotated[Path, typer.Argument(help="Workspace folder.")],
+    workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
 ) -> None:

@@ -83,7 +83,8 @@ def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, invoke, mon
         (["--set", "quality.scorers.0.labels.score_column=grade"], "set score_column to one of"),
         (["--set", "quality.scorers.0.model=no/model.bin"], "quality.scorers.0.model: 'no/model.bin' does not exist"),
         (["--refit", "everything"], "--refit takes one of encoder, quality, received 'everything'"),
-        (["--workspace", "s3://bucket/x"], "workspace: workspace must be a local folder, not a URL"),
+        (["--workspace", "https://example.org/x"], "workspace: https:// can only be read: give a folder, s3://"),
+        (["--workspace", "abc://bucket/x"], "abc://bucket/x: Protocol not known: abc"),
         (["--set", "selection.lamb"], "--set takes section.key=value, received 'selection.lamb'"),
     ],
 )
@@ -166,3 +167,33 @@ def test_labels_of_one_class_fail_before_training_and_say_which_threshold(invoke
     assert result.exit_code == 1
     assert "same side of the threshold: set threshold, now 9, between the scores" in result.stderr
     assert not (tmp_path / "m.bin").exists()
+
+
+def test_a_workspace_at_a_url_that_is_out_of_reach_is_told_before_anything_starts(invoke, recipe, bucket):
+    done = invoke("run", recipe, "--workspace", "s3://no-such-bucket-here/x", "--json")
+    assert done.exit_code == 2
+    assert "s3://no-such-bucket-here/x is not there" in json.loads(done.stdout)["error"]
+    done = invoke("run", recipe, "--set", "materialize.output=s3://no-such-bucket-here/x")
+    assert done.exit_code == 2
+    assert "s3://no-such-bucket-here/x is not there" in done.stderr
+    assert bucket.names() == {}
+
+
+def test_an_output_that_holds_something_else_is_not_replaced(invoke, recipe, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    done = invoke("run", recipe, "--set", f"materialize.output={tmp_path / 'mine'}")
+    assert done.exit_code == 2
+    assert "materialize.output:" in done.stderr
+    assert "would be replaced: give a new or empty folder" in done.stderr
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
+
+
+def test_the_status_of_a_url(invoke, bucket):
+    done = invoke("status", f"{bucket.url}/nothing")
+    assert done.exit_code == 2
+    assert f"{bucket.url}/nothing is no workspace in which a run was begun" in done.stderr
+    done = invoke("status", "s3://user:hunter2@bucket/x")
+    assert done.exit_code == 2
+    assert "put credentials in the environment" in done.stderr
+    assert "hunter2" not in done.stderr

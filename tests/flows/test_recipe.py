@@ -87,7 +87,26 @@ def test_set_fills_a_section_that_the_recipe_leaves_empty(tmp_path):
 
 def test_the_workspace_option_wins(path):
     assert load_recipe(path, ["workspace=a"], workspace="b").workspace == "b"
-    assert "workspace: workspace must be a local folder" in error_of(path, workspace="s3://b/c")
+    assert "workspace: https:// can only be read" in error_of(path, workspace="https://b/c")
+
+
+SECRET = "hunter2secret"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"source.path=s3://user:{SECRET}@bucket/x",
+        f"source.path=https://example.org/x?X-Amz-Signature={SECRET}",
+        f"source=https://example.org/x?X-Amz-Signature={SECRET}",
+        f"workspace=https://user:{SECRET}@example.org/x",
+        f"source.path=[https://example.org/x?sig={SECRET}",
+        f"source.format=https://user:{SECRET}@example.org/",
+        f"source.path.x=https://user:{SECRET}@example.org/",
+    ],
+)
+def test_an_error_does_not_repeat_a_credential(path, override):
+    assert SECRET not in error_of(path, override)
 
 
 @pytest.mark.parametrize(

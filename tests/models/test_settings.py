@@ -173,9 +173,33 @@ def test_an_impossible_value_is_refused(section, key, value):
     assert problem_of(recipe(**{section: {key: value}}))[0] == f"{section}.{key}"
 
 
-@pytest.mark.parametrize("workspace", ["s3://bucket/x", "hf://datasets/x/y", "file:///tmp/x", ""])
-def test_a_workspace_is_a_local_folder(workspace):
+@pytest.mark.parametrize("workspace", ["https://example.org/x", "http://127.0.0.1/x", ""])
+def test_a_workspace_that_cannot_be_written_is_refused(workspace):
     assert problem_of(recipe(workspace=workspace))[0] == "workspace"
+
+
+@pytest.mark.parametrize("workspace", ["folder", "s3://bucket/x", "hf://datasets/x/y@main", "file:///tmp/x"])
+def test_a_workspace_is_a_folder_or_a_url(workspace):
+    assert PipelineSettings.model_validate(recipe(workspace=workspace)).workspace == workspace
+
+
+@pytest.mark.parametrize(("section", "key"), [("source", "path"), (None, "workspace"), ("materialize", "output")])
+def test_a_url_with_credentials_is_refused_without_repeating_them(section, key):
+    secret = "hunter2secret"
+    url = f"s3://user:{secret}@bucket/x"
+    values = recipe(**({section: MINIMAL.get(section, {}) | {key: url}} if section else {key: url}))
+    with pytest.raises(ValidationError) as caught:
+        PipelineSettings.model_validate(values)
+    assert "put credentials in the environment" in str(caught.value)
+    assert secret not in str(caught.value)
+
+
+def test_an_output_that_cannot_be_written_is_refused():
+    assert problem_of(recipe(materialize={"output": "https://example.org/x"}))[0] == "materialize.output"
+
+
+def test_scratch_is_a_local_folder():
+    assert problem_of(recipe(engine={"scratch": "s3://bucket/x"}))[0] == "engine.scratch"
 
 
 def test_the_pipeline_s_selection_is_the_selection_s_settings_and_where_it_runs():

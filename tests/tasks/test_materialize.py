@@ -590,3 +590,41 @@ def test_types_that_nothing_unites_become_text() -> None:
     expected = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
     assert common_schema([numbers, texts]).equals(expected)
     assert common_schema([texts, numbers, texts]).equals(expected)
+
+
+def test_the_dataset_goes_to_a_folder_of_its_own(copied: Any, pipeline: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "dataset"
+    settings = copied.recipe.materialize.model_copy(update={"output": str(folder)})
+    shutil.rmtree(copied.workspace.dataset)
+    made = pipeline(copied.recipe.model_copy(update={"workspace": str(copied.workspace.root), "materialize": settings}))
+    assert not copied.workspace.dataset.exists()
+    assert (folder / "README.md").is_file()
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "data", "provenance.json"]
+    assert str(folder) not in (folder / "provenance.json").read_text()
+    assert made.dataset.fingerprint == copied.dataset.fingerprint
+    assert made.dataset_job.current() is not None
+    assert made.dataset_job.output.is_there
+    assert made.dataset_job.output.shown == str(folder)
+    made.dataset_job.output.check()
+    next(folder.rglob("*.parquet")).unlink()
+    assert made.dataset_job.current() is None
+    materialize.materialize(made.dataset_job)
+    assert made.dataset_job.current() is not None
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "provenance.json"])
+def test_a_folder_of_something_else_is_not_replaced(copied: Any, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    settings = copied.recipe.materialize.model_copy(update={"output": str(folder)})
+    output = materialize.Output.of(copied.workspace, settings)
+    output.check()
+    (folder / name).write_text("mine")
+    with pytest.raises(materialize.OutputError, match=r"mine holds something else .*: give a new or empty folder"):
+        output.check()
+    job = copied.dataset_job.model_copy(
+        update={"recipe": copied.recipe.model_copy(update={"materialize": settings}), "anew": True}
+    )
+    with pytest.raises(materialize.OutputError):
+        materialize.materialize(job)
+    assert (folder / name).read_text() == "mine"

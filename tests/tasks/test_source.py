@@ -1,9 +1,14 @@
 """Finding the source files, and reading them whatever their format."""
 
+import functools
 import gzip
+import hashlib
 import json
+import os
+import threading
 from collections.abc import Callable
 from datetime import datetime
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +22,12 @@ from fsspec.implementations.local import LocalFileSystem
 from models.documents import ColumnTypeError
 from models.schemas import FINEWEB
 from models.settings import SourceSettings
+from tasks import remote
+from tasks.remote import RemoteError
 from tasks.source import BATCH_ROWS, ShardReader, SourceError, SourceShard, discover
 from tasks.stage import BadShardError
+from tests.conftest import Bucket
+from tests.s3 import Proxy
 
 Row = dict[str, Any]
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
@@ -376,13 +385,120 @@ class SlowFileSystem(LocalFileSystem):
 
     protocol = "slow"
 
-    def open(self, *_: Any, **__: Any) -> Any:
+    def info(self, *_: Any, **__: Any) -> Any:
         raise TimeoutError("no answer")
+
+    open = info
 
 
 @pytest.mark.parametrize("name", ["parquet", "jsonl"])
-def test_a_share_that_does_not_answer_is_no_bad_shard(name: str) -> None:
+def test_a_share_that_does_not_answer_is_no_bad_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
     fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
     shard = SourceShard(name="a", relative="a", url=f"slow:///a.{name}", format=name, bytes=1, fingerprint="f")
     with pytest.raises(TimeoutError):
         ShardReader(shard, settings("slow:///"))
+
+
+@pytest.fixture
+def at_urls(
+    bucket: Bucket, tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path]
+) -> tuple[Bucket, pa.Table, pa.Table]:
+    """A bucket with the same rows as Parquet and as lines of JSON, and what they read as."""
+    paths = (make_parquet(tmp_path / "a.parquet", rows), write_lines(tmp_path / "b.jsonl.gz", lines_of(rows), ".gz"))
+    for path in paths:
+        bucket.write(f"corpus/{path.name}", path.read_bytes())
+    return bucket, *(read(settings(path))[0] for path in paths)
+
+
+def lines_of(rows: list[Row]) -> list[str]:
+    return [json.dumps(row) for row in rows]
+
+
+def test_files_in_a_bucket_are_found_and_read(at_urls: tuple[Bucket, pa.Table, pa.Table]) -> None:
+    bucket, parquet, lines = at_urls
+    bucket.write("corpus/_hidden/c.parquet", b"x")
+    bucket.write("corpus/notes.txt", b"x")
+    assert found(settings(f"{bucket.url}/corpus")) == {"a.parquet": "a", "b.jsonl.gz": "b.jsonl.gz"}
+    assert found(settings(f"{bucket.url}/corpus/*.parquet")) == {"a.parquet": "a"}
+    assert read(settings(f"{bucket.url}/corpus/a.parquet"))[0].equals(parquet)
+    assert read(settings(f"{bucket.url}/corpus/b.jsonl.gz"))[0].equals(lines)
+    first = discover(settings(f"{bucket.url}/corpus"))
+    assert first == discover(settings(f"{bucket.url}/corpus"))
+    by_content = discover(settings(f"{bucket.url}/corpus", fingerprint="content"))
+    for shard in by_content:
+        assert shard.fingerprint == f"sha256:{hashlib.sha256(bucket.read(f'corpus/{shard.relative}')).hexdigest()}"
+    bucket.write("corpus/a.parquet", b"another")
+    assert discover(settings(f"{bucket.url}/corpus"))[0].fingerprint != first[0].fingerprint
+
+
+@pytest.mark.parametrize("path", ["none", "corpus/none.parquet", "corpus/none*.parquet"])
+def test_what_is_not_in_a_bucket_is_an_error(at_urls: tuple[Bucket, pa.Table, pa.Table], path: str) -> None:
+    with pytest.raises(SourceError, match=r"does not exist|no .* file below"):
+        discover(settings(f"{at_urls[0].url}/{path}"))
+
+
+def test_files_at_a_web_server_are_read(at_urls: tuple[Bucket, pa.Table, pa.Table]) -> None:
+    bucket, parquet, lines = at_urls
+    web = f"{bucket.server.url}/{bucket.name}/corpus"
+    with pytest.raises(RemoteError, match=r"/corpus/a\.parquet: access is refused"):
+        discover(settings(f"{web}/a.parquet"))
+    for name in bucket.names():
+        bucket.server.client.put_object_acl(Bucket=bucket.name, Key=name, ACL="public-read")
+    assert read(settings(f"{web}/a.parquet"))[0].equals(parquet)
+    assert read(settings(f"{web}/b.jsonl.gz"))[0].equals(lines)
+    before = discover(settings(f"{web}/a.parquet"))[0].fingerprint
+    bucket.server.client.put_object(Bucket=bucket.name, Key="corpus/a.parquet", Body=b"another", ACL="public-read")
+    assert discover(settings(f"{web}/a.parquet"))[0].fingerprint != before
+
+
+def test_a_web_server_that_serves_no_parts_of_files_is_told(
+    at_urls: tuple[Bucket, pa.Table, pa.Table], tmp_path: Path
+) -> None:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    (tmp_path / "big.parquet").write_bytes(os.urandom(300_000))
+    serve = functools.partial(Quiet, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            with pytest.raises(BadShardError, match="does not serve parts of files: download it first"):
+                read(settings(f"http://127.0.0.1:{server.server_port}/big.parquet"))
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
+def test_a_connection_that_is_cut_and_refusals_are_survived(
+    at_urls: tuple[Bucket, pa.Table, pa.Table], proxy: Proxy, reach: Callable[[str], None], name: str
+) -> None:
+    bucket, parquet, lines = at_urls
+    reach(proxy.url)
+    proxy.failing, proxy.cut_after = 0.2, 200
+    table, _ = read(settings(f"{bucket.url}/corpus/{name}"))
+    assert proxy.cuts == 1
+    assert table.equals(parquet if name == "a.parquet" else lines)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
+@pytest.mark.parametrize("fingerprint", ["mtime", "content"])
+def test_a_file_that_is_changed_before_or_while_it_is_read_is_no_good(
+    at_urls: tuple[Bucket, pa.Table, pa.Table], tmp_path: Path, name: str, fingerprint: str
+) -> None:
+    bucket = at_urls[0]
+    local = next(path for path in tmp_path.iterdir() if path.name == name)
+    for place, write in (
+        (f"{bucket.url}/corpus/{name}", lambda: bucket.write(f"corpus/{name}", local.read_bytes() + b" ")),
+        (str(local), lambda: local.write_bytes(local.read_bytes() + b" ")),
+    ):
+        source = settings(place, fingerprint=fingerprint)
+        [shard] = discover(source)
+        reader = ShardReader(shard, source)
+        write()
+        with pytest.raises(BadShardError, match="changed while it was read"):
+            list(reader.batches())
+        if fingerprint == "mtime":
+            with pytest.raises(BadShardError, match="changed since the run began"):
+                ShardReader(shard, source)

@@ -1,0 +1,65 @@
+"""Paths that may be URLs: told apart, and kept free of credentials."""
+
+import re
+from urllib.parse import parse_qsl, urlsplit
+
+SECRET_PARAMETER = re.compile(
+    r"^(x-(amz|goog|ms|oss)-.*|sig|signature|.*token|.*secret.*|.*passw(or)?d|pwd|.*credentials?|auth|authorization|"
+    r"(.*[-_])?key([-_]?id)?|.*(access|api)key(id)?)$",
+    re.IGNORECASE,
+)
+USER_AND_PASSWORD = re.compile(r"://[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
+"""A password may hold any character but "@"; host:port/path@revision is none."""
+USER = re.compile(r"://[^\s/@]+@")
+QUERY = re.compile(r"(\w+://[^\s?#'\"<>]*)[?#][^\s'\"<>]+")
+READ_ONLY = ("http://", "https://")
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path is a URL, or a chain of them such as `simplecache::https://...`."""
+    return "://" in path
+
+
+def without_credentials(path: str) -> str:
+    """Return a path or URL as it is.
+
+    Raises
+    ------
+    ValueError
+        If it holds what may be a credential. Its text does not repeat it.
+    """
+    if is_url(path) and any(_holds_credentials(url) for url in path.split("::")):
+        raise ValueError(
+            "a URL must hold no user, password, key, token or signature, for it is kept in the workspace and in the "
+            "dataset: put credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or HF_TOKEN)"
+        )
+    return path
+
+
+def writable(path: str) -> str:
+    """Return a path or URL as it is.
+
+    Raises
+    ------
+    ValueError
+        If nothing can be written there.
+    """
+    if path.startswith(READ_ONLY):
+        raise ValueError("https:// can only be read: give a folder, s3://bucket/folder or hf://datasets/name/folder")
+    return path
+
+
+def redacted(text: str) -> str:
+    """Return a text without the users, passwords and queries of the URLs in it."""
+    return QUERY.sub(r"\1?***", USER.sub("://***@", USER_AND_PASSWORD.sub("://***@", text)))
+
+
+def _holds_credentials(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as an IPv6 address without its bracket
+        return True
+    has_user = "@" in parts.netloc and parts.scheme != "hf"  # hf://name@revision
+    parameters = parse_qsl(parts.query, keep_blank_values=True) + parse_qsl(parts.fragment, keep_blank_values=True)
+    secret = any(SECRET_PARAMETER.match(name) for name, _ in parameters)
+    return has_user or secret or USER_AND_PASSWORD.search(url) is not None

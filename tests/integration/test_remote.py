@@ -1,0 +1,136 @@
+"""The sample from a bucket into a bucket of a real S3 server that refuses, is gone for a while, is met afresh."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.curate import LastRun
+from flows.status import workspace_status
+from tasks.lake import Workspace
+from tests.conftest import Bucket
+from tests.integration.conftest import ROOT, RunSample, Service
+from tests.s3 import KEY_ID, SECRET, Proxy
+
+STAGES = ("documents", "duplicates", "scores", "embeddings", "masks")
+
+
+@pytest.fixture
+def corpus(bucket: Bucket) -> str:
+    """The URL of the sample corpus."""
+    for path in (ROOT / "data_samples" / "corpus").glob("*.parquet"):
+        bucket.write(f"corpus/{path.name}", path.read_bytes())
+    return f"{bucket.url}/corpus"
+
+
+def gone_for_a_while(proxy: Proxy, bucket: Bucket, until: threading.Event) -> None:
+    """Kill the server, as far as its clients can tell, when documents are being written, and start it again."""
+    while not any(name.startswith("ws/scores/") for name in bucket.names()):
+        if until.wait(0.05):
+            return
+    proxy.kill()
+    time.sleep(2)
+    proxy.start()
+
+
+def rows_of(workspace: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield what lies in the stages' files, footers aside: those say when the source was changed."""
+    for stage in STAGES:
+        for path in sorted((workspace / stage).glob("*.parquet")):
+            yield f"{stage}/{path.name}", pq.read_table(path).replace_schema_metadata().to_pydict().__repr__().encode()
+
+
+def holding(folders: list[Path], marker: str) -> list[Path]:
+    """Return the files that a text is in."""
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if marker.encode() in path.read_bytes()]
+
+
+def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
+    bucket: Bucket,
+    corpus: str,
+    proxy: Proxy,
+    reach: Callable[..., None],
+    run_sample: RunSample,
+    finished: Path,
+    service: Service,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reach(proxy.url)
+    url = f"{bucket.url}/ws"
+    proxy.failing, ended = 0.1, threading.Event()
+    gone = threading.Thread(target=gone_for_a_while, args=(proxy, bucket, ended))
+    gone.start()
+    try:
+        summary = run_sample(url, f"source.path={corpus}")
+    finally:
+        ended.set()
+        gone.join()
+    proxy.failing = 0.0
+    assert summary.status == "done"
+    assert summary.workspace == url
+    assert summary.report == f"{url}/reports/index.html"
+    assert proxy.failed > 10
+
+    # As on this machine alone, byte by byte where no footer tells of the source.
+    mirror = Workspace(url).root
+    assert mirror.parent == tmp_path / "cache" / "fineweb-mask"
+    here = {name: mirror / name for name in relative_files(mirror)}
+    there = {name.removeprefix("ws/"): size for name, size in bucket.names("ws/").items()}
+    assert {name: path.stat().st_size for name, path in here.items()} == there
+    assert all(bucket.read(f"ws/{name}") == path.read_bytes() for name, path in here.items())
+    assert dict(rows_of(mirror)) == dict(rows_of(finished))
+    assert data_of(mirror) == data_of(finished) != []
+    assert bucket.unfinished() == []
+    assert not list(mirror.rglob("*.partial"))
+
+    # No credential is in what was written, here or there, nor in the logs, nor in what Prefect keeps.
+    assert LastRun.of(Workspace(url)).settings.workspace == url
+    for marker in (KEY_ID, SECRET):
+        assert holding([tmp_path, service.state, service.home], marker) == []
+        assert marker not in caplog.text
+        assert not any(marker.encode() in bucket.read(name) for name in bucket.names("ws/"))
+
+    # A machine that has nothing finds all of it done, and copies no documents, scores or vectors to see that.
+    reach(proxy.url, tmp_path / "fresh")
+    proxy.sent.clear()
+    again = run_sample(url, f"source.path={corpus}")
+    assert {stage.stage: (stage.files, stage.cached) for stage in again.stages} == {
+        stage.stage: (stage.files, stage.files) for stage in summary.stages
+    }
+    fresh = Workspace(url).root
+    assert fresh.is_relative_to(tmp_path / "fresh")
+    assert not any(list((fresh / stage).glob("*.parquet")) for stage in STAGES)
+    status = workspace_status(url)
+    assert status.workspace == url
+    assert all(stage.missing == stage.stale == 0 and stage.done for stage in status.stages)
+
+    # What is deleted there is made anew, and nothing else; so is what somebody overwrote.
+    shard = "CC-MAIN-2024-10_00000"
+    bucket.server.client.delete_object(Bucket=bucket.name, Key=f"ws/scores/{shard}.parquet")
+    bucket.write(f"ws/masks/{shard}.parquet", b"overwritten")
+    repaired = {stage.stage: stage.files - stage.cached for stage in run_sample(url, f"source.path={corpus}").stages}
+    assert repaired == dict.fromkeys(repaired, 0) | {"score": 1, "select": 1}
+    assert all(
+        bucket.read(f"ws/{stage}/{shard}.parquet") == here[f"{stage}/{shard}.parquet"].read_bytes() for stage in STAGES
+    )
+
+
+def relative_files(mirror: Path) -> list[str]:
+    """Return the files of a mirror that are at the URL, too."""
+    names = [path.relative_to(mirror) for path in mirror.rglob("*") if path.is_file()]
+    return [
+        name.as_posix()
+        for name in names
+        if name.parts[0] != "cache" and not any(part.startswith(".") for part in name.parts)
+    ]
+
+
+def data_of(workspace: Path) -> list[tuple[str, bytes]]:
+    """Return the dataset's files, by their names below the folder of their version."""
+    files = sorted((workspace / "dataset").glob("data*/**/*.parquet"))
+    return [("/".join(path.relative_to(workspace).parts[2:]), path.read_bytes()) for path in files]

@@ -1,0 +1,70 @@
+"""Paths that may be URLs, and what must not be in them."""
+
+import pytest
+
+from models.urls import is_url, redacted, without_credentials, writable
+
+
+@pytest.mark.parametrize("path", ["folder", "/a/b", "C:\\data", "s3:bucket", "a@b?token=1"])
+def test_a_local_path_is_no_url_and_may_hold_anything(path):
+    assert not is_url(path)
+    assert without_credentials(path) == path
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/folder",
+        "hf://datasets/name/folder",
+        "hf://datasets/owner/name@revision/file",
+        "https://example.org:8080/a@b/file.parquet",
+        "https://example.org/file.parquet?download=true&page=2",
+        "https://example.org/?monkey=1",
+        "simplecache::https://example.org/file.parquet",
+    ],
+)
+def test_a_url_without_credentials_is_taken(url):
+    assert is_url(url)
+    assert without_credentials(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://AKIA:hunter2@bucket/x",
+        "s3://AKIA:hun/ter2@bucket/x",
+        "https://hunter2@example.org/x",
+        "hf://user:hunter2@datasets/x",
+        "simplecache::https://user:hunter2@example.org/x",
+        "https://example.org/x?X-Amz-Signature=hunter2",
+        "https://example.org/x?a=1&X-Goog-Credential=hunter2",
+        "https://example.org/x?AWSAccessKeyId=hunter2",
+        "https://example.org/x?se=2026&sig=hunter2",
+        "https://example.org/x?token=hunter2",
+        "https://example.org/x?access_token=hunter2",
+        "https://example.org/x?api_key=hunter2",
+        "https://example.org/x?key=hunter2",
+        "https://example.org/x#token=hunter2",
+        "s3://bucket/x?secret_key=hunter2",
+        "https://[hunter2",
+    ],
+)
+def test_a_url_with_credentials_is_refused_and_not_repeated(url):
+    with pytest.raises(ValueError, match="put credentials in the environment") as caught:
+        without_credentials(url)
+    assert "hunter2" not in str(caught.value)
+    if "[" not in url:
+        assert "hunter2" not in redacted(f"cannot read '{url}': no")
+
+
+def test_redaction_leaves_the_rest():
+    assert redacted("get https://example.org/a/b?x=1 failed") == "get https://example.org/a/b?*** failed"
+    assert redacted("a?b@c: hf://name@rev/file") == "a?b@c: hf://***@rev/file"
+    assert redacted("https://example.org:80/a@b") == "https://example.org:80/a@b"
+
+
+@pytest.mark.parametrize("url", ["https://example.org/x", "http://example.org/x"])
+def test_https_can_only_be_read(url):
+    with pytest.raises(ValueError, match="can only be read"):
+        writable(url)
+    assert writable("s3://bucket/x") == "s3://bucket/x"
