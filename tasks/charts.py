@@ -1,0 +1,298 @@
+"""Charts of every page in one style: title, axes with units, n, colours that colour-blind readers tell apart.
+
+A chart is a PNG on white. A page shows it inverted, with its hues kept, to readers who prefer dark; so yellow, which
+would turn dark, is in no chart. Text from the web is drawn as it is: no markup, and a box in place of what the font
+lacks. Matplotlib is imported where a chart is drawn: a run that draws none does not wait for it.
+"""
+
+import io
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+"""Okabe and Ito's, without black and yellow (https://jfly.uni-koeln.de/color/)."""
+MARKERS = "osD^vP"
+"""One for each colour, so that a line is told from others in print, too."""
+BEFORE, AFTER = "#9aa5b1", BLUE
+INK, QUIET, FAINT = "#1c2733", "#5b6875", "#e3e8ed"
+WIDTH, HEIGHT = 6.6, 3.7  # inches
+DOTS = 150  # per inch
+LONGEST_LABEL = 34  # characters
+REPLACEMENT = "\N{WHITE SQUARE}"
+
+
+class Share(NamedTuple):
+    """How many of a group's documents are selected."""
+
+    label: str
+    documents: int
+    selected: int
+
+
+class Series(NamedTuple):
+    """A line through points, of which some may be marked and named."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    marked: Sequence[int] = ()  # indices of the points with a larger mark
+    labels: Sequence[str] = ()  # beside every point, if any
+
+
+class Bar(NamedTuple):
+    """A value, with the half-width of its interval if it is known."""
+
+    label: str
+    value: float
+    error: float | None = None
+
+
+class Place(NamedTuple):
+    """A name on a map."""
+
+    x: float
+    y: float
+    label: str
+
+
+def histogram(
+    title: str,
+    x_label: str,
+    edges: NDArray[np.floating[Any]],  # (bins + 1,)
+    counts: Mapping[str, NDArray[np.integer[Any]]],  # name of each population -> (bins,)
+    *,
+    unit: str = "documents",
+    logarithmic: bool = False,
+) -> bytes:
+    """Draw the shares of one or more populations by bin; the first is filled, the others are outlines."""
+    figure, axes = _figure(title, x_label, f"share of {unit} (%)")
+    for index, (name, heights) in enumerate(counts.items()):
+        n = int(heights.sum())
+        label = f"{safe(name)} (n = {n:,})"
+        shares = 100 * heights / max(n, 1)
+        if index == 0:
+            axes.stairs(shares, edges, fill=True, color=BEFORE, alpha=0.75, label=label)
+        else:
+            axes.stairs(shares, edges, color=COLOURS[(index - 1) % len(COLOURS)], linewidth=2, label=label)
+    if logarithmic:
+        axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    _legend(axes)
+    return _png(figure)
+
+
+def retention(title: str, rows: Sequence[Share], *, of: str = "documents", note: str = "") -> bytes:
+    """Draw the share selected of each group in the order given, with that of all of them as a line."""
+    documents, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
+    overall = 100 * selected / max(documents, 1)
+    figure, axes = _figure(title, f"share of {of} selected (%)", "", note or f"n = {documents:,} {of}", rows=len(rows))
+    shares = [100 * row.selected / max(row.documents, 1) for row in rows]
+    bars = axes.barh(range(len(rows)), shares, color=AFTER, height=0.66)
+    labels = [f"{row.selected:,} of {row.documents:,}" for row in rows]
+    axes.bar_label(bars, labels, padding=4, fontsize=8, color=QUIET, path_effects=_halo(), zorder=4)
+    axes.axvline(overall, color=VERMILION, linestyle="--", linewidth=1.4, label=f"all: {overall:.1f}%")
+    _name_rows(axes, [row.label for row in rows])
+    axes.set_xlim(0, 1.3 * max([*shares, overall, 1e-9]))
+    _legend(axes, outside=True)
+    return _png(figure)
+
+
+def bars(
+    title: str, x_label: str, rows: Sequence[Bar], *, note: str = "", form: Callable[[float], str] | None = None
+) -> bytes:
+    """Draw a value of each group in the order given, with its interval where there is one."""
+    figure, axes = _figure(title, x_label, "", note, rows=len(rows))
+    errors = [row.error or 0 for row in rows] if any(row.error is not None for row in rows) else None
+    drawn = axes.barh(
+        range(len(rows)), [row.value for row in rows], xerr=errors, color=AFTER, ecolor=INK, capsize=3, height=0.66
+    )
+    axes.bar_label(drawn, [(form or _number)(row.value) for row in rows], padding=6, fontsize=8, color=QUIET)
+    _name_rows(axes, [row.label for row in rows])
+    axes.margins(x=0.18)
+    return _png(figure)
+
+
+def lines(
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Sequence[Series],
+    *,
+    levels: Mapping[str, float] | None = None,
+    note: str = "",
+    logarithmic: bool = False,
+) -> bytes:
+    """Draw lines with a marker at each point, and dashed levels such as a bound; `logarithmic` is the x axis."""
+    figure, axes = _figure(title, x_label, y_label, note)
+    axes.grid(axis="y", color=FAINT)
+    for index, one in enumerate(series):
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        axes.plot(one.x, one.y, color=colour, linewidth=2, marker=marker, markersize=4, label=safe(one.name))
+        if one.marked:
+            x, y = [one.x[place] for place in one.marked], [one.y[place] for place in one.marked]
+            axes.scatter(x, y, s=110, facecolors="none", edgecolors=INK, linewidths=1.6, zorder=4)
+        for x_at, y_at, label in zip(one.x, one.y, one.labels, strict=False):
+            axes.annotate(
+                safe(label), (x_at, y_at), xytext=(6, 5), textcoords="offset points", fontsize=8, color=QUIET,
+                path_effects=_halo(),
+            )  # fmt: skip
+    for (name, level), style in zip((levels or {}).items(), ("--", ":", "-.") * len(levels or {}), strict=False):
+        colour = VERMILION if style == "--" else QUIET
+        axes.axhline(level, color=colour, linestyle=style, linewidth=1.4, label=safe(name))
+    if logarithmic:
+        axes.set_xscale("log")
+    axes.margins(0.06)
+    if len(series) + len(levels or {}) > 1:
+        _legend(axes, outside=True)
+    return _png(figure)
+
+
+def scatter_map(
+    title: str,
+    x_label: str,
+    y_label: str,
+    populations: Mapping[str, NDArray[np.floating[Any]]],  # name -> (n, 2); later ones on top
+    *,
+    places: Sequence[Place] = (),
+    note: str = "",
+) -> bytes:
+    """Draw points of one or more populations on a map; the first is what the others lie on."""
+    figure, axes = _figure(title, x_label, y_label, note, height=5.4)
+    for index, (name, points) in enumerate(populations.items()):
+        colour = BEFORE if index == 0 else COLOURS[(index - 1) % len(COLOURS)]
+        size = float(np.clip(20_000 / max(len(points), 1), 2, 18))
+        label = f"{safe(name)} (n = {len(points):,})"
+        axes.scatter(points[:, 0], points[:, 1], s=size, color=colour, alpha=0.45, linewidths=0, label=label)
+    _name_places(axes, places)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for handle in _legend(axes, outside=True).legend_handles:
+        if handle is not None:
+            handle.set_alpha(1)
+            handle.set_sizes([30])
+    return _png(figure)
+
+
+def heat_map(
+    title: str,
+    value_label: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: NDArray[np.floating[Any]],  # (rows, columns); NaN is left blank
+    *,
+    limits: tuple[float, float] | None = None,
+    note: str = "",
+    form: str = "{:.2f}",
+) -> bytes:
+    """Draw a matrix with its values written into the cells."""
+    figure, axes = _figure(title, "", "", note, height=max(2.8, 0.42 * len(rows) + 1.7))
+    low, high = limits or (float(np.nanmin(values)), float(np.nanmax(values)))
+    image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            colour = INK if (value - low) / max(high - low, 1e-12) < 0.55 else "white"
+            axes.text(column, row, form.format(value), ha="center", va="center", fontsize=8, color=colour)
+    _name_rows(axes, rows, inverted=False)
+    axes.set_xticks(range(len(columns)), [safe(name) for name in columns], rotation=30, ha="right")
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axes, label=safe(value_label, 60)).outline.set_visible(False)
+    return _png(figure)
+
+
+def safe(text: str, longest: int = LONGEST_LABEL) -> str:
+    """Return a text as it can be drawn: one line, no markup, no control marks, only what the font has; cut if long."""
+    one_line = " ".join(unicodedata.normalize("NFC", text[: 4 * longest]).split())
+    plain = "".join(c if ord(c) in _drawable() else REPLACEMENT for c in one_line if c.isprintable())
+    if len(plain) > longest:
+        plain = plain[: longest - 1] + "…"
+    return plain.replace("$", r"\$")
+
+
+@cache
+def _drawable() -> frozenset[int]:
+    """Return the code points that the charts' font has and that are drawn from left to right."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    charmap = get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap()
+    return frozenset(
+        code for code in charmap if unicodedata.bidirectional(chr(code)) not in {"R", "AL", "RLE", "RLO", "RLI"}
+    )
+
+
+def _figure(
+    title: str, x_label: str, y_label: str, note: str = "", *, height: float = HEIGHT, rows: int | None = None
+) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    if rows is not None:
+        height = max(2.0, 0.27 * rows + 1.25)
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)  # inches
+    figure = Figure(figsize=(WIDTH, height), dpi=DOTS, layout=layout, facecolor="white")
+    axes = figure.subplots()
+    axes.set_title(safe(title, 80), loc="left", fontsize=11.5, fontweight="bold", color=INK, pad=20 if note else 8)
+    if note:
+        axes.annotate(
+            safe(note, 110), (0, 1), xytext=(0, 6), xycoords="axes fraction", textcoords="offset points", fontsize=9,
+            color=QUIET,
+        )  # fmt: skip
+    axes.set_xlabel(safe(x_label, 80), color=INK)
+    axes.set_ylabel(safe(y_label, 60), color=INK)
+    axes.tick_params(colors=QUIET, labelcolor=INK, labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(QUIET)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_formatter("{x:,.6g}")
+    axes.yaxis.set_major_formatter("{x:,.6g}")
+    return figure, axes
+
+
+def _name_rows(axes: "Axes", labels: Sequence[str], *, inverted: bool = True) -> None:
+    axes.set_yticks(range(len(labels)), [safe(label) for label in labels])
+    axes.tick_params(axis="y", length=0)
+    if inverted:
+        axes.spines["left"].set_visible(False)
+        axes.set_ylim(len(labels) - 0.4, -0.6)
+
+
+def _name_places(axes: "Axes", places: Sequence[Place]) -> None:
+    for place in places:
+        axes.text(
+            place.x, place.y, safe(place.label), fontsize=8.5, fontweight="bold", color=INK, ha="center", va="center",
+            path_effects=_halo(),
+        )  # fmt: skip
+
+
+def _halo() -> list[Any]:
+    """Return what keeps a text readable on top of points and lines."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=3, foreground="white")]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _legend(axes: "Axes", *, outside: bool = False) -> Any:  # noqa: ANN401 - matplotlib's own type lacks its handles'
+    if not outside:
+        return axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    return axes.figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower left", frameon=False, fontsize=9, labelcolor=INK, ncols=3
+    )
+
+
+def _png(figure: "Figure") -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", metadata={"Software": None}, pil_kwargs={"optimize": True})
+    return stream.getvalue()
