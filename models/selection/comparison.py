@@ -78,7 +78,8 @@ def jaccard(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
     both = np.array([[np.count_nonzero(a & b) for b in masks] for a in masks], dtype=np.float64)
     sizes = np.count_nonzero(masks, axis=1)
     either = sizes[:, None] + sizes[None] - both
-    return np.divide(both, either, out=np.ones_like(both), where=either > 0)
+    overlap: NDArray[np.float64] = np.divide(both, either, out=np.ones_like(both), where=either > 0)
+    return overlap
 
 
 class Coverage(NamedTuple):
