@@ -157,6 +157,60 @@ def lines(
     return _png(figure)
 
 
+def trade_off(
+    title: str,
+    x_label: str,
+    y_label: str,
+    points: Sequence[Place],
+    *,
+    curve: Series | None = None,
+    note: str = "",
+) -> bytes:
+    """Draw named points where more of x costs y, and a curve through some of its own; more of both is better."""
+    figure, axes = _figure(title, x_label, y_label, note, height=4.6)
+    axes.grid(color=FAINT)
+    if curve is not None:
+        axes.plot(curve.x, curve.y, color=BLUE, linewidth=2, marker="o", markersize=5, label=safe(curve.name))
+        for place in curve.marked:
+            axes.scatter(
+                curve.x[place], curve.y[place], s=170, facecolors="none", edgecolors=INK, linewidths=1.8, zorder=4,
+                label=f"recommended: {safe(curve.labels[place])}",
+            )  # fmt: skip
+        for x, y, label in zip(curve.x, curve.y, curve.labels, strict=False):
+            _annotate(axes, x, y, label, (7, 6))
+    for index, point in enumerate(points, start=curve is not None):
+        colour, marker = COLOURS[index % len(COLOURS)], (MARKERS + "X")[index % (len(MARKERS) + 1)]
+        axes.scatter(point.x, point.y, s=70, color=colour, marker=marker, zorder=3, edgecolors="white", linewidths=0.8)
+    for point, below in zip(points, _crowded(axes, points), strict=True):
+        _annotate(axes, point.x, point.y, point.label, (7, -12) if below else (7, 6))
+    axes.margins(0.12)
+    if curve is not None:
+        _legend(axes, outside=True)
+    return _png(figure)
+
+
+def _annotate(axes: "Axes", x: float, y: float, text: str, offset: tuple[int, int]) -> None:
+    axes.annotate(
+        safe(text), (x, y), xytext=offset, textcoords="offset points", fontsize=8.5, color=INK, path_effects=_halo(),
+        zorder=5,
+    )  # fmt: skip
+
+
+def _crowded(axes: "Axes", points: Sequence[Place]) -> list[bool]:
+    """Return which points have another one close above, so that their name goes below them."""
+    axes.autoscale_view()
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    across, up = (right - left) or 1, (high - low) or 1
+    return [
+        any(
+            abs(other.x - point.x) < 0.2 * across and (0, place) < ((other.y - point.y) / up, index) < (0.09, 0)
+            for index, other in enumerate(points)
+            if index != place
+        )
+        for place, point in enumerate(points)
+    ]
+
+
 def scatter_map(
     title: str,
     x_label: str,

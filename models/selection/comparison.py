@@ -62,23 +62,27 @@ def near_duplicate_rate(rows: Rows, threshold: float = NEAR_DUPLICATE) -> float:
     return float((nearest(rows, 2).similarity[1] >= threshold).double().mean())
 
 
-def jaccard(masks: NDArray[np.bool_]) -> NDArray[np.float64]:
+def intersections(masks: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Count what every two of some selections (s, n) share: (s, s); the counts of several parts of n add up."""
+    return np.array([[np.count_nonzero(a & b) for b in masks] for a in masks], dtype=np.int64)
+
+
+def jaccard(both: NDArray[np.int64]) -> NDArray[np.float64]:
     """Give |A and B| / |A or B| for every two of some selections.
 
     Parameters
     ----------
-    masks
-        (s, n), one selection in a row.
+    both
+        (s, s), what every two share; on the diagonal the size of each.
 
     Returns
     -------
     ndarray
         (s, s); two empty selections are equal.
     """
-    both = np.array([[np.count_nonzero(a & b) for b in masks] for a in masks], dtype=np.float64)
-    sizes = np.count_nonzero(masks, axis=1)
+    sizes = np.diag(both)
     either = sizes[:, None] + sizes[None] - both
-    overlap: NDArray[np.float64] = np.divide(both, either, out=np.ones_like(both), where=either > 0)
+    overlap: NDArray[np.float64] = np.divide(both, either, out=np.ones(both.shape), where=either > 0)
     return overlap
 
 
