@@ -107,7 +107,7 @@ def curate(
         run.work()
         curation.plan_dataset()
         run.work()
-        curation.plan_report([stage.model_dump() for stage in run.in_order])
+        curation.plan_report(run.times)
         run.work()
         summary = _summary(run, curation)
         shown.publish(summary)

@@ -4,6 +4,7 @@ A shard is scored and embedded when it is ingested, whatever its neighbours do. 
 is fitted on a sample of the corpus (the first time only), and the duplicates across it, which the selection needs.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeGuard
 
@@ -15,6 +16,7 @@ from tasks.accounting import Counts, account
 from tasks.lake import StageFile, Workspace
 from tasks.quality_models import QualityModel, fitted_model, given_model
 from tasks.scoring import useful_processes
+from tasks.selected import SelectedShard
 from tasks.source import SourceShard
 
 
@@ -245,17 +247,22 @@ class Curation:
     def _materialized(self, file: StageFile | None) -> None:
         self.dataset = file
 
-    def plan_report(self, stages: list[dict[str, Any]]) -> None:
-        """Plan the report, once the dataset is there; `stages` says what the run spent on each."""
+    def plan_report(self, stages: Iterable[report.StageTime]) -> None:
+        """Plan the report, once the dataset is there; `stages` says what each took."""
         if self.dataset is None:
             return
         job = report.plan(
             self._workspace,
             dataset=self.dataset,
-            shards=self._chosen,
+            shards=[
+                SelectedShard(**shard._asdict(), masks=self.masks[shard.documents.name][0])
+                for shard in self.scored
+                if shard.documents.name in self.masks
+            ],
             counts=self.counts,
             blocks=self.blocks,
-            stages=stages,
+            stages=list(stages),
+            settings=self._settings.report,
         )
         self._jobs.expect("report", 1)
         self._jobs.add("report", job, lambda _: None)

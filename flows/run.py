@@ -1,5 +1,6 @@
 """Runs jobs as soon as they are known, later stages first, and keeps the books of one run."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
@@ -29,7 +30,9 @@ from tasks import (
     select,
     sweep,
 )
+from tasks.accounting import documents_through
 from tasks.lake import StageFile, Workspace
+from tasks.report import StageTime
 from tasks.stage import BadShardError, StageJob
 
 Then = Callable[[StageFile | None], None]
@@ -74,6 +77,15 @@ TASKS: dict[str, Task[..., StageFile]] = {
 def label_of(key_stage: str) -> str:
     """Return the stage that a job is counted under, given the one in its key."""
     return "fit" if key_stage.startswith("fit_") else key_stage
+
+
+def recorded_seconds(workspace: Workspace, job: StageJob) -> float:
+    """Return what building a file took, from the record that Prefect persisted; 0 without one."""
+    try:
+        record = json.loads((workspace.cache / job.key.cache_key).read_text())
+        return float(json.loads(record["result"])["data"]["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
 
 
 class MissingInputError(RuntimeError):
@@ -145,6 +157,7 @@ class Run:
         self._waiting: list[tuple[int, int, Stage, StageJob, Then]] = []  # a heap
         self._started: dict[int, _Started] = {}
         self._done: SimpleQueue[tuple[int, float]] = SimpleQueue()
+        self._times: dict[str, StageTime] = {}
         self._busy: list[tuple[float, float]] = []  # from when to when each job was at work
 
     def expect(self, stage: Stage, jobs: int) -> None:
@@ -156,6 +169,7 @@ class Run:
         """Take a job; one that is out of scope must have been done before."""
         if self._scope is not None and job.key.stage not in self._scope:
             if (file := job.current()) is not None:
+                self._count(stage, job, file)
                 then(file)
             else:
                 self.missing.setdefault(stage, []).append(job.name)
@@ -213,6 +227,21 @@ class Run:
         """What was spent, in the order of the stages."""
         return [self.stages[stage] for stage in ALL_STAGES if stage in self.stages]
 
+    @property
+    def times(self) -> list[StageTime]:
+        """What the files of every stage took, in the order of the stages, whichever run made them."""
+        return [self._times[stage] for stage in STAGES if stage in self._times]
+
+    def _count(self, stage: Stage, job: StageJob, file: StageFile) -> None:
+        time = self._times.setdefault(stage, StageTime(stage=stage, files=0))
+        time.files += 1
+        time.cached += file.reused
+        time.seconds = round(time.seconds + file.seconds, 3)
+        built = recorded_seconds(self.workspace, job) if file.reused else file.seconds
+        time.built_seconds = round(time.built_seconds + built, 3)
+        if (through := documents_through(file)) is not None:
+            time.documents = (time.documents or 0) + through[0]
+
     def _finished(self, number: int, _future: PrefectFuture[Any]) -> None:
         self._done.put((number, perf_counter()))
 
@@ -239,6 +268,7 @@ class Run:
             raise file
         if done.future.state.name == "Cached" or file.reused:
             file = file.model_copy(update={"reused": True, "seconds": 0.0})
+        self._count(done.stage, done.job, file)
         summary.cached += file.reused
         summary.seconds = round(summary.seconds + file.seconds, 3)
         listener.get().finished(done.stage, file)

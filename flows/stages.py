@@ -67,7 +67,7 @@ def _finish(stage: StageFlow, run: Run, curation: Curation) -> None:
         run.work()
         _check(run.missing.get("materialize", []), "is not written", "materialize")
     if stage == "report":
-        curation.plan_report([])
+        curation.plan_report(run.times)
         run.work()
 
 

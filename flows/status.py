@@ -1,6 +1,5 @@
 """What a workspace holds, stage by stage: read from its files, without a server."""
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from flows.curate import LastRun, check_inputs
 from flows.curation import Curation, Given
-from flows.run import STAGES, Stage, Then
+from flows.run import STAGES, Stage, Then, recorded_seconds
 from models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from tasks.embed import EmbedJob
 from tasks.lake import StageFile, Workspace
@@ -75,6 +74,23 @@ def _as_it_will_be(job: ScoreJob | EmbedJob) -> StageFile:
     )
 
 
+def last_run(folder: Path) -> LastRun:
+    """Return the recipe of a workspace's last run.
+
+    Raises
+    ------
+    StatusError
+        If the folder is no workspace, or the folder that the run was begun from is gone.
+    """
+    try:
+        last = LastRun.of(Workspace(folder))
+    except (OSError, ValidationError) as error:
+        raise StatusError(f"{folder} is no workspace in which a run was begun: it has no readable run.json") from error
+    if not Path(last.folder).is_dir():
+        raise StatusError(f"{folder}: the folder {last.folder}, from which its last run was begun, is gone")
+    return last
+
+
 def workspace_status(folder: Path) -> WorkspaceStatus:
     """Return how far every stage is, under the recipe of the workspace's last run.
 
@@ -84,12 +100,7 @@ def workspace_status(folder: Path) -> WorkspaceStatus:
         If the folder is no workspace, or its source or models are out of reach.
     """
     workspace = Workspace(folder)
-    try:
-        last = LastRun.of(workspace)
-    except (OSError, ValidationError) as error:
-        raise StatusError(f"{folder} is no workspace in which a run was begun: it has no readable run.json") from error
-    if not Path(last.folder).is_dir():
-        raise StatusError(f"{folder}: the folder {last.folder}, from which its last run was begun, is gone")
+    last = last_run(folder)
     with chdir(last.folder):
         try:
             shards = check_inputs(last.settings)
@@ -124,7 +135,7 @@ def _stage(
     settings: PipelineSettings,
 ) -> StageStatus:
     files = [(job, file) for job, file in found if file is not None]
-    seconds = sum(_seconds(workspace, job) for job, _ in files)
+    seconds = sum(recorded_seconds(workspace, job) for job, _ in files)
     rows = sum(file.rows for _, file in files)
     status = StageStatus(
         stage=stage,
@@ -167,12 +178,3 @@ def _shards_of(job: StageJob) -> list[str]:
 
 def _listed(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208
-
-
-def _seconds(workspace: Workspace, job: StageJob) -> float:
-    """Return what building a file took, from the record that Prefect persisted."""
-    try:
-        record = json.loads((workspace.cache / job.key.cache_key).read_text())
-        return float(json.loads(record["result"])["data"]["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0

@@ -154,6 +154,22 @@ class MaterializeSettings(Settings):
     )
 
 
+class ReportSettings(Settings):
+    """What the report looks at."""
+
+    by: list[str] = Field(
+        default_factory=list,
+        description="Further columns of the source to break the selection down by, such as a page's type.",
+    )
+    sample: int = Field(
+        20_000, ge=2, description="Documents of the source, and as many of the selection, whose vectors are looked at."
+    )
+    map: Literal["pca", "umap"] = Field(
+        "pca",
+        description="How vectors are put on a map: `pca`, or `umap` where umap-learn is installed (slower).",
+    )
+
+
 class EngineSettings(Settings):
     """Where tasks run."""
 
@@ -178,6 +194,7 @@ class PipelineSettings(Settings):
     embedding: EmbeddingSettings = Field(default_factory=EmbeddingSettings)
     selection: PipelineSelectionSettings = Field(default_factory=PipelineSelectionSettings)
     materialize: MaterializeSettings = Field(default_factory=MaterializeSettings)
+    report: ReportSettings = Field(default_factory=ReportSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
 
     @field_validator("workspace")

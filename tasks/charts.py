@@ -27,6 +27,9 @@ BEFORE, AFTER = "#9aa5b1", BLUE
 INK, QUIET, FAINT = "#1c2733", "#5b6875", "#e3e8ed"
 WIDTH, HEIGHT = 6.6, 3.7  # inches
 DOTS = 150  # per inch
+NAME_SIZE = 8.5  # points, of a name on a map
+LETTER_WIDTH, LINE_HEIGHT = 0.014, 0.042  # of such a name, in shares of the map
+GAP = 0.018  # between a point and its name, in shares of the chart
 LONGEST_LABEL = 34  # characters
 REPLACEMENT = "\N{WHITE SQUARE}"
 
@@ -55,6 +58,7 @@ class Bar(NamedTuple):
     label: str
     value: float
     error: float | None = None
+    aside: bool = False  # drawn in grey
 
 
 class Place(NamedTuple):
@@ -85,7 +89,7 @@ def histogram(
         else:
             axes.stairs(shares, edges, color=COLOURS[(index - 1) % len(COLOURS)], linewidth=2, label=label)
     if logarithmic:
-        axes.set_xscale("log")
+        _logarithmic(axes)
     axes.set_ylim(bottom=0)
     _legend(axes)
     return _png(figure)
@@ -114,7 +118,13 @@ def bars(
     figure, axes = _figure(title, x_label, "", note, rows=len(rows))
     errors = [row.error or 0 for row in rows] if any(row.error is not None for row in rows) else None
     drawn = axes.barh(
-        range(len(rows)), [row.value for row in rows], xerr=errors, color=AFTER, ecolor=INK, capsize=3, height=0.66
+        range(len(rows)),
+        [row.value for row in rows],
+        xerr=errors,
+        color=[BEFORE if row.aside else AFTER for row in rows],
+        ecolor=INK,
+        capsize=3,
+        height=0.66,
     )
     axes.bar_label(drawn, [(form or _number)(row.value) for row in rows], padding=6, fontsize=8, color=QUIET)
     _name_rows(axes, [row.label for row in rows])
@@ -150,7 +160,7 @@ def lines(
         colour = VERMILION if style == "--" else QUIET
         axes.axhline(level, color=colour, linestyle=style, linewidth=1.4, label=safe(name))
     if logarithmic:
-        axes.set_xscale("log")
+        _logarithmic(axes)
     axes.margins(0.06)
     if len(series) + len(levels or {}) > 1:
         _legend(axes, outside=True)
@@ -176,39 +186,42 @@ def trade_off(
                 curve.x[place], curve.y[place], s=170, facecolors="none", edgecolors=INK, linewidths=1.8, zorder=4,
                 label=f"recommended: {safe(curve.labels[place])}",
             )  # fmt: skip
-        for x, y, label in zip(curve.x, curve.y, curve.labels, strict=False):
-            _annotate(axes, x, y, label, (7, 6))
     for index, point in enumerate(points, start=curve is not None):
         colour, marker = COLOURS[index % len(COLOURS)], (MARKERS + "X")[index % (len(MARKERS) + 1)]
         axes.scatter(point.x, point.y, s=70, color=colour, marker=marker, zorder=3, edgecolors="white", linewidths=0.8)
-    for point, below in zip(points, _crowded(axes, points), strict=True):
-        _annotate(axes, point.x, point.y, point.label, (7, -12) if below else (7, 6))
     axes.margins(0.12)
+    _name_points(axes, points, curve)
     if curve is not None:
         _legend(axes, outside=True)
     return _png(figure)
 
 
-def _annotate(axes: "Axes", x: float, y: float, text: str, offset: tuple[int, int]) -> None:
-    axes.annotate(
-        safe(text), (x, y), xytext=offset, textcoords="offset points", fontsize=8.5, color=INK, path_effects=_halo(),
-        zorder=5,
-    )  # fmt: skip
-
-
-def _crowded(axes: "Axes", points: Sequence[Place]) -> list[bool]:
-    """Return which points have another one close above, so that their name goes below them."""
-    axes.autoscale_view()
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    across, up = (right - left) or 1, (high - low) or 1
-    return [
-        any(
-            abs(other.x - point.x) < 0.2 * across and (0, place) < ((other.y - point.y) / up, index) < (0.09, 0)
-            for index, other in enumerate(points)
-            if index != place
-        )
-        for place, point in enumerate(points)
-    ]
+def _name_points(axes: "Axes", points: Sequence[Place], curve: Series | None) -> None:
+    """Write the points' names beside them, then as many of the curve's as have room, the marked and the ends first."""
+    names = [(point, True) for point in points]
+    if curve is not None and curve.labels:
+        last = len(curve.labels) - 1
+        order = sorted(range(last + 1), key=lambda place: (place not in curve.marked, place not in {0, last}, place))
+        names += [(Place(curve.x[place], curve.y[place], curve.labels[place]), False) for place in order]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    taken: list[tuple[float, float, float]] = []  # middle of a name and half its width, in shares of the chart
+    for place, needed in names:
+        label = safe(place.label, 24)
+        x, y = (place.x - left) / (right - left), (place.y - bottom) / (top - bottom)
+        half = LETTER_WIDTH * len(label) / 2
+        beside = [
+            (x + side * (half + GAP), y + line * LINE_HEIGHT) for line in (0.5, -0.5, 1.5, -1.5) for side in (1, -1)
+        ]
+        beside = [(x, y) for x, y in beside if half < x < 1 - half and 0 < y < 1]
+        free = [(x, y) for x, y in beside if not _overlaps(taken, x, y, half)]
+        if not free and not needed:
+            continue
+        x, y = (free or beside or [(x, y)])[0]
+        taken.append((x, y, half))
+        axes.annotate(
+            label, (place.x, place.y), xytext=(x, y), textcoords="axes fraction", fontsize=NAME_SIZE, color=INK,
+            ha="center", va="center", path_effects=_halo(), zorder=5, fontweight="bold" if needed else "normal",
+        )  # fmt: skip
 
 
 def scatter_map(
@@ -320,11 +333,48 @@ def _name_rows(axes: "Axes", labels: Sequence[str], *, inverted: bool = True) ->
 
 
 def _name_places(axes: "Axes", places: Sequence[Place]) -> None:
+    """Write names on a map, each as near to its place as the ones before it let it."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    taken: list[tuple[float, float, float]] = []  # middle of a name and half its width, in shares of the map
     for place in places:
-        axes.text(
-            place.x, place.y, safe(place.label), fontsize=8.5, fontweight="bold", color=INK, ha="center", va="center",
+        label = safe(place.label, 24)
+        if not label:
+            continue
+        x, y = (place.x - left) / (right - left), (place.y - bottom) / (top - bottom)
+        half = LETTER_WIDTH * len(label) / 2
+        x = min(max(x, half), 1 - half)
+        lines = sorted((y + LINE_HEIGHT * step for step in range(-12, 13)), key=lambda line: abs(line - y))
+        free = (line for line in lines if 0 <= line <= 1 and not _overlaps(taken, x, line, half))
+        line = next(free, y)
+        taken.append((x, line, half))
+        axes.annotate(
+            label,
+            (place.x, place.y),
+            xytext=(x, line),
+            textcoords="axes fraction",
+            fontsize=NAME_SIZE,
+            fontweight="bold",
+            color=INK,
+            ha="center",
+            va="center",
             path_effects=_halo(),
-        )  # fmt: skip
+            arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.8} if line != y else None,
+        )
+
+
+def _overlaps(taken: Sequence[tuple[float, float, float]], x: float, y: float, half: float) -> bool:
+    return any(
+        abs(y - other_y) < 0.99 * LINE_HEIGHT and abs(x - other_x) < half + width for other_x, other_y, width in taken
+    )
+
+
+def _logarithmic(axes: "Axes") -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,.6g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _halo() -> list[Any]:

@@ -39,8 +39,8 @@ DEFINITIONS = (
     "share of the documents of either that both hold (Jaccard).",
 )
 TOPIC_DEFINITION = (
-    "Topics are those of the label column. Effective topics is exp(entropy): as many equally large topics as spread "
-    "like the selection. The rarest topic's share is that of the topic of which least is selected."
+    "Topics are those of the label column that have a selected document; effective is exp(entropy): as many equally "
+    "large topics as spread like the selection; rarest is the share of the topic of which least is selected."
 )
 
 
@@ -233,21 +233,22 @@ def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
     columns = {
         "mean_quality": Column("mean quality", "number"),
         **{name: Column(name, "number") for name in METRIC_LABELS},
-        "near_duplicates": Column("near-duplicates", "share"),
+        "near_duplicates": Column("near-dup.", "share"),
     }
     if job.label_column is not None:
         columns |= {
             "topics": Column("topics", "count"),
-            "effective_topics": Column("effective topics", "number"),
-            "rarest_topic": Column("rarest topic", "share"),
+            "effective_topics": Column("effective", "number"),
+            "rarest_topic": Column("rarest", "share"),
         }
     columns |= {
         "objective": Column("J", "number"),
         "gap": Column("gap", "gap"),
-        "selected": Column("selected", "count"),
         "tokens": Column("tokens", "count"),
         "seconds": Column("seconds", "seconds"),
     }
+    if len({one["selected"] for one in metrics["selectors"].values()}) > 1:  # a budget of tokens
+        columns["selected"] = Column("selected", "count")
     rows = [[name, *(one[figure] for figure in columns)] for name, one in metrics["selectors"].items()]
     note = "Seconds are those of the selection alone, with every selector using all cores in its turn."
     return Table("All selectors.", [Column("selector"), *columns.values()], rows, note=note, wide=True)

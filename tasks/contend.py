@@ -297,7 +297,8 @@ def diversity_axis(settings: PipelineSelectionSettings) -> tuple[str, str]:
 
 def described_settings(settings: PipelineSelectionSettings) -> str:
     """Return what all selections have in common, in a line."""
-    metrics = " + ".join(f"{weight:g} {name}" for name, weight in settings.metric_weights.items())
+    weights = settings.metric_weights
+    metrics = next(iter(weights)) if len(weights) == 1 else " + ".join(f"{w:g} {name}" for name, w in weights.items())
     budget = f"{settings.budget:,}" if settings.budget is not None else f"{settings.select_ratio:.4g}"
     return (
         f"Budget: {budget} of the {settings.budget_by} in each block. Diversity: {metrics}. "

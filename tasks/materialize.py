@@ -328,7 +328,7 @@ def _provenance(job: MaterializeJob, retention: list[dict[str, Any]]) -> dict[st
             }
             for shard in job.shards
         ],
-        "recipe": job.recipe.model_dump(mode="json", exclude={"workspace", "engine"}),
+        "recipe": job.recipe.model_dump(mode="json", exclude={"workspace", "report", "engine"}),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
         "seed": job.recipe.selection.seed,
         "code": {"version": version("fineweb-mask"), **code_commit()},

@@ -82,13 +82,25 @@ class Side:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page; what is empty is left out."""
+    """A part of a page; what is empty is left out.
+
+    As many narrow tables as figures stand each beside its figure; else the tables follow.
+    """
 
     title: str
     text: Sequence[str] = ()  # paragraphs
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     sides: Sequence[Side] = ()
+
+    @property
+    def items(self) -> list[tuple[str, Figure | Table]]:
+        """Figures and tables in the order in which they fill a page of two columns."""
+        figures: list[tuple[str, Figure | Table]] = [("figure", figure) for figure in self.figures]
+        tables: list[tuple[str, Figure | Table]] = [("table", table) for table in self.tables]
+        if len(figures) == len(tables) and not any(table.wide for table in self.tables):
+            return [item for pair in zip(figures, tables, strict=True) for item in pair]
+        return figures + tables
 
     @property
     def anchor(self) -> str:

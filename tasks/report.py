@@ -1,73 +1,91 @@
 """Report: a self-contained HTML page on what went in, what came out and why; its numbers and its plots as files."""
 
-import base64
-import io
-import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
+from pydantic import BaseModel
 
+from models.analysis.vectors import NEAR_DUPLICATE, unit_rows
+from models.settings import ReportSettings
+from tasks import charts
 from tasks.accounting import Counts
-from tasks.lake import (
-    StageFile,
-    StageKey,
-    Workspace,
-    digest,
-    is_whole,
-    manifest_reference,
-    read_manifest,
-    write_manifest,
-    written_file,
-)
-from tasks.materialize import MaterializeShard
-from tasks.stage import StageJob, build_once, stage_task
-from tasks.templating import render
+from tasks.breakdown import Breakdown, Distribution, as_metrics, break_down
+from tasks.charts import Bar, Series, Share
+from tasks.charts import Place as Label
+from tasks.lake import StageFile, StageKey, Workspace, digest
+from tasks.pages import Card, Column, Figure, Page, PageJob, Section, Side, Table, Tile, write_page
+from tasks.selected import NearThreshold, SelectedShard, documents_at, near_threshold, vectors_at
+from tasks.spread import Spread, measure
+from tasks.stage import build_once, stage_task
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+VERSION = 3
+LISTED_BLOCKS = 200
+DRAWN_POINTS = 6_000
+LONGEST_TEXT = 400  # characters of a document beside the threshold
+STAGE_OF = {"duplicate": "dedup", "bad_vector": "embed"}
+"""Which stage drops for a reason that is not ingest's."""
+GEOMETRY = ("documents", "effective_rank", "mean_cosine", "nearest", "near_duplicates")
+GROUPS = {
+    "dump": "dump",
+    "domain": "url domain",
+    "n_chars": "length decile (characters)",
+    "quality": "quality decile (standard deviations)",
+    "language_score": "language score decile",
+}
 
-VERSION = 2
-BINS = 40
-BEFORE, AFTER = "#9aa5b1", "#0072b2"  # told apart by colour-blind readers too (Okabe and Ito)
+
+class StageTime(BaseModel):
+    """What a stage took."""
+
+    stage: str
+    files: int
+    cached: int = 0  # there before this run
+    seconds: float = 0.0  # spent by this run, summed over its tasks
+    built_seconds: float = 0.0  # spent by the runs that wrote the files, this one included
+    documents: int | None = None  # that went through
 
 
-class ReportJob(StageJob):
+class ReportJob(PageJob):
     """Write the report of a dataset."""
 
     dataset: StageFile
-    shards: list[MaterializeShard]
+    shards: list[SelectedShard]
     counts: Counts
     blocks: list[dict[str, Any]]
-    stages: list[dict[str, Any]]  # of the run that the report is first written in: name, seconds, files, cached
+    stages: list[StageTime]  # of the run that the report is first written in
+    settings: ReportSettings
 
     @property
-    def manifest_path(self) -> Path:
-        """The manifest of the report's files."""
-        return self.lake.reports / "manifest.json"
-
-    def current(self) -> StageFile | None:
-        """Return a reference to the report if it is whole and of this dataset, else None."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or manifest.key != self.key or not is_whole(self.manifest_path, manifest):
-            return None
-        return manifest_reference(self.lake, self.manifest_path, self.name, manifest)
+    def folder(self) -> Path:
+        """Where the page lies."""
+        return self.lake.reports
 
 
 def plan(
     workspace: Workspace,
     *,
     dataset: StageFile,
-    shards: list[MaterializeShard],
+    shards: list[SelectedShard],
     counts: Counts,
     blocks: list[dict[str, Any]],
-    stages: list[dict[str, Any]],
+    stages: list[StageTime],
+    settings: ReportSettings,
 ) -> ReportJob:
     """Return the job that reports on a dataset."""
-    key = StageKey(stage="report", version=VERSION, settings=digest([]), inputs=digest([dataset.fingerprint]))
+    read = [
+        [file.name, file.fingerprint]
+        for shard in shards
+        for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
+    ]
+    key = StageKey(
+        stage="report",
+        version=VERSION,
+        settings=digest(settings.model_dump()),
+        inputs=digest([dataset.fingerprint, read]),
+    )
     return ReportJob(
         workspace=str(workspace.root),
         name="report",
@@ -77,130 +95,456 @@ def plan(
         counts=counts,
         blocks=blocks,
         stages=stages,
+        settings=settings,
     )
 
 
 def report(job: ReportJob) -> StageFile:
-    """Write `index.html`, `metrics.json` and the plots in `plots/`."""
-    return build_once(job, lambda: _build(job))
+    """Write `index.html`, `metrics.json` and the plots in `plots/`.
+
+    Raises
+    ------
+    ValueError
+        If `report.by` names a column that no shard has, or one that has no text.
+    """
+    return build_once(job, lambda: write_page(job.folder, _page(job), job.key))
 
 
-def _build(job: ReportJob) -> None:
-    columns = _read_columns(job)
-    provenance = job.dataset.details
-    selected = columns["selected"]
-    figures = {
-        "quality": _histogram("Quality before and after", "quality (standardised)", columns["quality"], selected),
-        "length": _histogram("Length before and after", "characters (log10)", np.log10(columns["n_chars"]), selected),
-        "retention": _retention(provenance["retention"]),
-    }
-    if job.blocks and job.blocks[0]["history"]:
-        figures["learning-curve"] = _learning_curve(job.blocks[0])
-    plots = {name: _png(figure) for name, figure in figures.items()}
-    metrics = {
-        "counts": job.counts.model_dump(),
-        "retention": provenance["retention"],
-        "stages": job.stages,
-        "blocks": job.blocks,
-    }
-    page = render(
-        "report.html",
-        counts=job.counts,
-        blocks=job.blocks,
-        stages=job.stages,
-        retention=provenance["retention"],
-        figures=[base64.b64encode(plot).decode() for plot in plots.values()],
-        captions=[figure.axes[0].get_title() for figure in figures.values()],
-        code=provenance["code"],
+def _page(job: ReportJob) -> Page:
+    breakdown = break_down(job.lake, job.shards, job.settings.by)
+    spread = measure(job.lake, job.shards, job.settings)
+    code = job.dataset.details["code"]
+    sections = [
+        _funnel(job),
+        _distributions(breakdown),
+        _retention(breakdown),
+        *([] if spread is None else [_diversity(spread)]),
+        _certificate(job.blocks),
+        *([] if spread is None else [_threshold(job, spread, breakdown)]),
+        *([_time(job.stages)] if job.stages else []),
+    ]
+    commit = f", commit {code['commit'][:12]}" if code["commit"] else ""
+    changed = " with local changes" if code["dirty"] else ""
+    return Page(
+        title="Selection report",
+        lead="What went in, what came out and why, and how near to the best possible the selection is.",
+        tiles=_tiles(job),
+        sections=sections,
+        footer=f"fineweb-mask {code['version']}{commit}{changed}",
+        metrics={
+            "counts": job.counts.model_dump(),
+            "retention": {
+                **{name: as_metrics(shares) for name, shares in breakdown.groups.items()},
+                **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},
+            },
+            "diversity": {}
+            if spread is None
+            else {name: geometry.as_metrics() for name, geometry in spread.geometry.items()},
+            "clusters": [] if spread is None else [cluster._asdict() for cluster in spread.clusters],
+            "blocks": job.blocks,
+            "stages": [stage.model_dump() for stage in job.stages],
+        },
     )
-    outputs = {
-        job.lake.reports / "index.html": page.encode(),
-        job.lake.reports / "metrics.json": (json.dumps(metrics, indent=2) + "\n").encode(),
-        **{job.lake.reports / "plots" / f"{name}.png": plot for name, plot in plots.items()},
-    }
-    for path, content in outputs.items():
-        with written_file(path) as partial:
-            partial.write_bytes(content)
-    write_manifest(job.manifest_path, job.key, outputs, {})
 
 
-def _read_columns(job: ReportJob) -> dict[str, NDArray[Any]]:
-    """Return quality, length and selection of every eligible document."""
-    parts: dict[str, list[NDArray[Any]]] = {"quality": [], "n_chars": [], "selected": []}
+def _tiles(job: ReportJob) -> list[Tile]:
+    counts = job.counts
+    estimated = " (in part estimated)" if counts.tokens_estimated else ""
+    share = counts.selected / max(counts.documents_eligible, 1)
+    tiles = [
+        Tile(f"{counts.documents_in:,}", "documents in"),
+        Tile(f"{counts.documents_eligible:,}", "eligible for selection"),
+        Tile(f"{counts.selected:,}", f"selected, {share:.1%} of the eligible"),
+        Tile(f"{counts.tokens_selected:,}", f"tokens selected{estimated}"),
+    ]
+    if (gap := _widest_gap(job.blocks)) is not None:
+        tiles.append(Tile(f"{gap:.3%}", "from the best possible, at most"))
+    return tiles
+
+
+def _funnel(job: ReportJob) -> Section:
+    counts = job.counts
+    drops = list(_drops(job))
+    rows = [
+        Bar("in the source", counts.documents_in),
+        *(Bar(_worded(reason), number, aside=True) for stage, reason, number in drops if stage == "ingest"),
+        Bar("ingested", counts.documents_ingested),
+        *(Bar(_worded(reason), number, aside=True) for stage, reason, number in drops if stage != "ingest"),
+        Bar("eligible for selection", counts.documents_eligible),
+        Bar("not selected", counts.not_selected, aside=True),
+        Bar("selected", counts.selected),
+    ]
+    outcomes = [*drops, ("select", "not selected", counts.not_selected), ("select", "selected", counts.selected)]
+    return Section(
+        "Where documents went",
+        figures=[
+            Figure(
+                "funnel",
+                charts.bars(
+                    "From the source to the selection",
+                    "documents",
+                    rows,
+                    note=f"n = {counts.documents_in:,} documents in the source; grey: left out",
+                    form=lambda value: f"{value:,.0f}",
+                ),
+                alt=f"Of {counts.documents_in:,} documents {counts.selected:,} are selected.",
+                caption="Blue bars are what is left after a stage, grey ones what it left out.",
+            )
+        ],
+        tables=[
+            Table(
+                "Every document of the source",
+                [Column("stage"), Column("outcome"), Column("documents", "count"), Column("share", "share")],
+                [
+                    [stage, _worded(reason), number, number / max(counts.documents_in, 1)]
+                    for stage, reason, number in outcomes
+                ],
+            )
+        ],
+    )
+
+
+def _drops(job: ReportJob) -> Iterator[tuple[str, str, int]]:
+    """Yield stage, reason and number of what was dropped, in the order of the stages."""
+    by_ingest: Counter[str] = Counter()
     for shard in job.shards:
-        masks = pq.read_table(job.lake.resolve(shard.masks), columns=["selected", "block"])
-        eligible = masks["block"].is_valid().to_numpy()
-        parts["selected"].append(masks["selected"].to_numpy()[eligible])
-        for file, name in ((shard.scores, "quality"), (shard.documents, "n_chars")):
-            parts[name].append(pq.read_table(job.lake.resolve(file), columns=[name])[name].to_numpy()[eligible])
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        by_ingest.update(shard.documents.details.get("dropped", {}))
+    later = []
+    for reason, number in job.counts.dropped.items():
+        if by_ingest[reason]:
+            yield "ingest", reason, by_ingest[reason]
+        if number > by_ingest[reason]:
+            later.append((STAGE_OF.get(reason, "select"), reason, number - by_ingest[reason]))
+    yield from sorted(later)
 
 
-def _figure(title: str, x_label: str, y_label: str) -> "Figure":
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.6), dpi=130, layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
+def _worded(reason: str) -> str:
+    return reason.replace("_", " ")
 
 
-def _histogram(title: str, x_label: str, values: NDArray[Any], selected: NDArray[np.bool_]) -> "Figure":
-    figure = _figure(title, x_label, "share of documents")
-    axes = figure.axes[0]
-    low, high = np.quantile(values, [0.001, 0.999]) if len(values) else (0.0, 1.0)
-    edges = np.linspace(low, max(high, low + 1e-6), BINS + 1)
-    for name, part, colour, filled in (
-        ("eligible", values, BEFORE, True),
-        ("selected", values[selected], AFTER, False),
-    ):
-        heights, _ = np.histogram(np.clip(part, low, high), edges)
-        label = f"{name} (n = {len(part):,})"
-        axes.stairs(heights / max(len(part), 1), edges, fill=filled, color=colour, label=label, linewidth=2)
-    axes.legend(frameon=False)
-    return figure
+def _distributions(breakdown: Breakdown) -> Section:
+    kinds = {
+        "quality": ("Quality before and after", "quality (standard deviations)", "quality"),
+        "n_chars": ("Length before and after", "length (characters, logarithmic)", "length"),
+    }
+    return Section(
+        "Before and after",
+        figures=[
+            _histogram(file, title, x_label, breakdown.histograms[name], logarithmic=name == "n_chars")
+            for name, (title, x_label, file) in kinds.items()
+        ],
+    )
 
 
-def _retention(rows: Sequence[dict[str, Any]]) -> "Figure":
-    top = sorted(rows, key=lambda row: row["documents"], reverse=True)[:30]
-    title = "Share selected by dump" if len(top) == len(rows) else "Share selected by dump (30 largest)"
-    figure = _figure(title, "selected of the ingested documents (%)", "")
-    figure.set_size_inches(6.4, max(2.4, 0.28 * len(top) + 1.4))
-    labels = [_label(row["dump"][:32]) for row in top]
-    shares = [100 * row["selected"] / row["documents"] for row in top]
-    bars = figure.axes[0].barh(range(len(top)), shares, color=AFTER, height=0.6)
-    figure.axes[0].bar_label(bars, [f"n = {row['documents']:,}" for row in top], padding=3, fontsize=8)
-    figure.axes[0].set_yticks(range(len(top)), labels)
-    figure.axes[0].invert_yaxis()
-    figure.axes[0].margins(x=0.18)
-    return figure
+def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool) -> Figure:
+    counts = {"eligible": found.before, "selected": found.after}
+    medians = [_median(found.edges, part) for part in counts.values()]
+    said = "" if None in medians else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."
+    return Figure(
+        name,
+        charts.histogram(title, x_label, found.edges, counts, logarithmic=logarithmic),
+        alt=f"{title}.{said}",
+        caption=f"All eligible and all selected documents.{said} The outer bars hold what lies beyond them, too.",
+    )
 
 
-def _learning_curve(block: dict[str, Any]) -> "Figure":
-    figure = _figure("Learning curve of the first block", "step", "objective")
-    axes = figure.axes[0]
+def _median(edges: Any, counts: Any) -> float | None:  # noqa: ANN401 - arrays (bins + 1,) and (bins,)
+    if not counts.sum():
+        return None
+    reached = np.cumsum(counts) / counts.sum()
+    return float(np.interp(0.5, np.concatenate([[0], reached]), edges))
+
+
+def _retention(breakdown: Breakdown) -> Section:
+    figures: list[Figure] = []
+    tables: list[Table] = []
+    for name, rows in [*breakdown.groups.items(), *breakdown.deciles.items()]:
+        missing = breakdown.missing.get(name, Share("", 0, 0))
+        shares = [*rows, missing] if missing.documents else rows
+        if not shares:
+            continue
+        what = GROUPS.get(name, name)
+        file = f"retention-{len(figures)}" if name not in GROUPS else f"retention-{name.replace('_', '-')}"
+        figures.append(
+            Figure(
+                file.replace("n-chars", "length"),
+                charts.retention(f"Share selected by {what}", shares),
+                alt=f"Share selected of each {what}.",
+                caption=_extremes(rows),
+            )
+        )
+        tables.append(
+            Table(
+                f"By {what}",
+                [Column(what), Column("eligible", "count"), Column("selected", "count"), Column("share", "share")],
+                [[row.label, row.documents, row.selected, row.selected / max(row.documents, 1)] for row in shares],
+            )
+        )
+    return Section(
+        "What was kept of which group",
+        ["Of every group's eligible documents, the share that is selected. The dashed line is the share of all."],
+        figures,
+        tables,
+    )
+
+
+def _extremes(rows: Sequence[Share]) -> str:
+    """Say which groups are kept most and least of."""
+    rated = sorted((row for row in rows if row.documents), key=lambda row: row.selected / row.documents)
+    if len(rated) < 2:
+        return "All eligible documents."
+    low, high = rated[0], rated[-1]
+    return (
+        f"All eligible documents. Kept most of {high.label} ({high.selected / high.documents:.1%}), "
+        f"least of {low.label} ({low.selected / low.documents:.1%})."
+    )
+
+
+def _diversity(spread: Spread) -> Section:
+    before, random, after = spread.geometry.values()
+    drawn = (
+        f"{len(spread.eligible.places):,} of {spread.eligible.of:,} eligible and {len(spread.selected.places):,} of "
+        f"{spread.selected.of:,} selected documents, in {spread.eligible.shards:,} shards."
+    )
+    nearest = {
+        "eligible": before.nearest,
+        "random, as many as selected": random.nearest,
+        "selected": after.nearest,
+    }
+    low = min((float(np.quantile(part, 0.01)) for part in nearest.values() if len(part)), default=0.0)
+    edges = np.linspace(min(low, 0.99), 1, 41)
+    x_label, y_label = spread.map.labels
+    figures = [
+        Figure(
+            "map",
+            charts.scatter_map(
+                "Map of the embeddings",
+                x_label,
+                y_label,
+                {"eligible": spread.map.before[:: _every(spread.map.before)], "selected": _thinned(spread.map.after)},
+                places=[Label(*cluster.centre, cluster.words.split(", ")[0]) for cluster in spread.clusters],
+                note="each point is a document; words: what tells a cluster from the others",
+            ),
+            alt="Eligible documents as grey points, the selected ones on top of them in blue.",
+            caption=f"Sample: {drawn}",
+        ),
+        Figure(
+            "nearest-neighbour",
+            charts.histogram(
+                "Similarity to the nearest neighbour",
+                "cosine",
+                edges,
+                {name: np.histogram(np.clip(part, edges[0], 1), edges)[0] for name, part in nearest.items()},
+            ),
+            alt=f"Mean cosine of the nearest neighbour: {_mean(before.nearest)} before, {_mean(after.nearest)} after.",
+            caption="The fewer documents, the farther the nearest: so the selection is compared with as many drawn at "
+            f"random from the eligible. n: documents whose neighbour was looked for, among {before.documents:,}, "
+            f"{random.documents:,} and {after.documents:,}.",
+        ),
+    ]
+    names = ["eligible", "random, as many as selected", "selected"]
+    geometry = Table(
+        "Spread of the vectors",
+        [
+            Column("documents"),
+            Column("n", "count"),
+            Column("effective rank", "number"),
+            Column("mean cosine", "number"),
+            Column("nearest neighbour, mean cosine", "number"),
+            Column(f"near-duplicates (cosine from {NEAR_DUPLICATE})", "share"),
+        ],
+        [
+            [name, *(one.as_metrics()[measure] for measure in GEOMETRY)]
+            for name, one in zip(names, spread.geometry.values(), strict=True)
+        ],
+        note="Effective rank: the exponential of the entropy of the covariance's spectrum.",
+        wide=True,
+    )
+    totals = sum(cluster.before for cluster in spread.clusters), sum(cluster.after for cluster in spread.clusters)
+    clusters = Table(
+        "Clusters",
+        [
+            Column("words"),
+            Column("eligible", "share"),
+            Column("selected", "share"),
+            Column("ratio", "number"),
+        ],
+        [
+            [cluster.words or "no words", before_share, after_share, after_share / before_share]
+            for cluster in spread.clusters
+            for before_share, after_share in [(cluster.before / totals[0], cluster.after / max(totals[1], 1))]
+        ],
+        note="Shares of the documents drawn. A ratio above 1: more of it after than before.",
+        wide=True,
+    )
+    return Section("How far it spreads", [f"Measured on a sample: {drawn}"], figures, [geometry, clusters])
+
+
+def _every(points: Any) -> int:  # noqa: ANN401 - an array (n, 2)
+    return max(1, -(-len(points) // DRAWN_POINTS))
+
+
+def _thinned(points: Any) -> Any:  # noqa: ANN401 - an array (n, 2)
+    return points[:: _every(points)]
+
+
+def _mean(values: Any) -> str:  # noqa: ANN401 - an array (n,)
+    return f"{values.mean():.3f}" if len(values) else "none"
+
+
+def _widest_gap(blocks: Sequence[dict[str, Any]]) -> float | None:
+    return max((block["gap"] for block in blocks if block["gap"] is not None), default=None)
+
+
+def claim(blocks: Sequence[dict[str, Any]]) -> str:
+    """Say what the certificates prove together."""
+    gap = _widest_gap(blocks)
+    if gap is None:
+        return "This solver gives no bound on the best possible."
+    return f"No selection of this size can be more than {gap:.4%} better, in any block."
+
+
+def _certificate(blocks: Sequence[dict[str, Any]]) -> Section:
+    names = ("objective", "random_objective", "upper_bound", "gap")
+    rows = [
+        [block["name"], block["documents"], block["selected"], *(block[name] for name in names)]
+        for block in blocks[:LISTED_BLOCKS]
+    ]
+    if len(blocks) > 1:
+        totals = [sum(block[name] for block in blocks) for name in ("documents", "selected")]
+        rows.insert(0, [f"all {len(blocks):,} blocks, mean", *totals, *(weighted_mean(blocks, name) for name in names)])
+    note = "The gap is a share of the way from a random selection to the upper bound."
+    if len(blocks) > LISTED_BLOCKS:
+        note += f" The first {LISTED_BLOCKS} of {len(blocks):,} blocks; metrics.json holds them all."
+    table = Table(
+        "Blocks",
+        [
+            Column("block"),
+            Column("documents", "count"),
+            Column("selected", "count"),
+            Column("objective", "precise"),
+            Column("random selection", "precise"),
+            Column("upper bound", "precise"),
+            Column("gap", "gap"),
+        ],
+        rows,
+        note=note,
+        wide=True,
+    )
+    largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
+    curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
+    return Section("How near to the best possible", [claim(blocks)], curves, [table] if rows else [])
+
+
+def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
+    """Return a figure's mean over the blocks, each counted by its documents; None where one lacks it."""
+    if any(block[name] is None for block in blocks):
+        return None
+    total = sum(block["documents"] for block in blocks)
+    return float(sum(block[name] * block["documents"] for block in blocks) / max(total, 1))
+
+
+def _learning_curve(block: dict[str, Any]) -> Figure:
     steps, values = zip(*block["history"], strict=True)
-    axes.plot(steps, values, color=AFTER, linewidth=2, marker="o", markersize=3, label="objective")
-    axes.axhline(block["random_objective"], color=BEFORE, linestyle=":", label="random selection")
-    if block["upper_bound"] is not None:
-        axes.axhline(block["upper_bound"], color="#d55e00", linestyle="--", label="upper bound on any selection")
-    axes.legend(frameon=False)
-    return figure
+    levels = {} if block["upper_bound"] is None else {"upper bound on any selection": block["upper_bound"]}
+    levels["random selection"] = block["random_objective"]
+    return Figure(
+        "learning-curve",
+        charts.lines(
+            "Learning curve of the largest block",
+            "step",
+            "objective",
+            [Series("objective", steps, values)],
+            levels=levels,
+            note=f"n = {block['documents']:,} documents, {block['selected']:,} selected",
+        ),
+        alt=f"The objective rises to {values[-1]:.5g}; the bound is {block['upper_bound']}.",
+        caption="The objective of the selection so far. Nothing can lie above the upper bound.",
+    )
 
 
-def _label(text: str) -> str:
-    """Return a text as matplotlib can draw it: no markup, and only Latin letters, which its font surely has."""
-    latin = "".join(c if ord(c) < 0x250 else "?" for c in text if c.isprintable())
-    return latin.replace("$", r"\$")
+def _threshold(job: ReportJob, spread: Spread, breakdown: Breakdown) -> Section:
+    sides = zip(("Just kept", "Just rejected"), near_threshold(job.lake, job.shards), strict=True)
+    return Section(
+        "Near the threshold",
+        [
+            "The documents whose inclusion is nearest to their block's threshold, on either side: the last that were "
+            "kept and the first that were not. Similar: the cosine with the nearest other selected document"
+            f"{'' if len(spread.selected.places) == spread.selected.of else ' of the sample'}."
+        ],
+        sides=[
+            Side(f"{title} ({len(found)})", _cards(job, spread, breakdown, found)) for title, found in sides if found
+        ],
+    )
 
 
-def _png(figure: "Figure") -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png")
-    return stream.getvalue()
+def _cards(job: ReportJob, spread: Spread, breakdown: Breakdown, found: Sequence[NearThreshold]) -> list[Card]:
+    places = sorted(near.place for near in found)
+    rows = documents_at(job.lake, job.shards, places, ["id", "url", "text"])
+    similar = spread.nearest_selected(unit_rows(vectors_at(job.lake, job.shards, places)), places)
+    row_of, similar_of = dict(zip(places, rows, strict=True)), dict(zip(places, similar, strict=True))
+    cards = []
+    for near in found:
+        row, cosine = row_of[near.place], similar_of[near.place]
+        above = 1 - np.searchsorted(breakdown.quality, np.float32(row["quality"])) / max(len(breakdown.quality), 1)
+        why = f"quality {row['quality']:+.2f} (top {above:.0%}), similar {cosine:.2f}, "
+        why += f"inclusion {near.inclusion:.4g}, threshold {near.threshold:.4g}"
+        cards.append(Card(row.get("url") or row["id"], why, _beginning(row["text"])))
+    return cards
+
+
+def _beginning(text: str) -> str:
+    """Return the first words of a text in one line."""
+    line = " ".join(text[: 2 * LONGEST_TEXT].split())
+    return line if len(line) <= LONGEST_TEXT and len(text) <= 2 * LONGEST_TEXT else f"{line[:LONGEST_TEXT]} …"
+
+
+def _time(stages: Sequence[StageTime]) -> Section:
+    rows = [
+        [
+            stage.stage,
+            stage.files,
+            stage.cached,
+            stage.seconds,
+            stage.built_seconds,
+            stage.documents,
+            stage.documents / stage.built_seconds if stage.documents and stage.built_seconds else None,
+        ]
+        for stage in stages
+    ]
+    total = sum(stage.built_seconds for stage in stages)
+    return Section(
+        "Time by stage",
+        figures=[
+            Figure(
+                "time",
+                charts.bars(
+                    "Time by stage",
+                    "seconds, summed over tasks",
+                    [Bar(stage.stage, stage.built_seconds) for stage in stages],
+                    note=f"n = {sum(stage.files for stage in stages):,} files in {total:,.1f} s",
+                    form="{:,.1f}".format,
+                ),
+                alt=f"The stages took {total:,.1f} seconds in all.",
+                caption="What it took to make the files that the dataset was made from, whichever run made them.",
+            )
+        ],
+        tables=[
+            Table(
+                "Stages",
+                [
+                    Column("stage"),
+                    Column("files", "count"),
+                    Column("already there", "count"),
+                    Column("seconds, this run", "seconds"),
+                    Column("seconds in all", "seconds"),
+                    Column("documents", "count"),
+                    Column("documents/s", "rate"),
+                ],
+                rows,
+            )
+        ],
+    )
 
 
 report_task = stage_task(report)

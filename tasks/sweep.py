@@ -18,9 +18,9 @@ COLUMNS = [
     Column("selected", "count"),
     Column("mean quality", "number"),
     *(Column(name, "number") for name in METRIC_LABELS),
-    Column("near-duplicates", "share"),
+    Column("near-dup.", "share"),
     Column("tokens", "count"),
-    Column("J at its lamb", "number"),
+    Column("J", "number"),
     Column("gap", "gap"),
     Column("seconds", "seconds"),
 ]
@@ -142,7 +142,7 @@ def _page(job: SweepJob, metrics: Mapping[str, Any]) -> Page:
             "Baselines.",
             [Column("selector"), *COLUMNS],
             [[_named(name, one), *_figures(one)] for name, one in metrics["baselines"].items()],
-            note=f"J of all of them is at lamb = {job.settings.lamb:g}, the recipe's.",
+            note=f"J and gap of all of them are at lamb = {job.settings.lamb:g}, the recipe's.",
             wide=True,
         ),
     ]
@@ -173,9 +173,9 @@ def _charts(job: SweepJob, metrics: Mapping[str, Any], amount: str) -> list[Figu
     note = f"n = {amount} of {metrics['documents']:,} documents"
     quality, diversity = [value["mean_quality"] for value in values], [value[axis] for value in values]
     marked = [job.lambs.index(metrics["recommended_lamb"])] if metrics["recommended_lamb"] is not None else []
-    labels = [f"lamb {lamb:g}" for lamb in job.lambs]
+    labels = [f"lamb {lamb:g}" if place in marked else f"{lamb:g}" for place, lamb in enumerate(job.lambs)]
     points = [charts.Place(one["mean_quality"], one[axis], _named(name, one)) for name, one in baselines.items()]
-    curve = charts.Series("frontier: datamask at each lamb", quality, diversity, marked, labels)
+    curve = charts.Series("datamask at each lamb", quality, diversity, marked, labels)
     frontier = charts.trade_off(
         "Frontier of quality and diversity",
         "mean quality (standardised score)",

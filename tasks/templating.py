@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-Form = Literal["text", "count", "number", "seconds", "share", "gap"]
+Form = Literal["text", "count", "number", "precise", "rate", "seconds", "share", "gap"]
 FORMS: dict[Form, Callable[[Any], str]] = {
     "text": str,
     "count": "{:,}".format,
@@ -18,6 +18,8 @@ FORMS: dict[Form, Callable[[Any], str]] = {
     "seconds": "{:,.1f}".format,
     "share": "{:.1%}".format,
     "gap": "{:.4%}".format,
+    "precise": "{:.6f}".format,
+    "rate": "{:,.0f}".format,
 }
 """How the values of a table's column are shown."""
 

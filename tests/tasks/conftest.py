@@ -18,6 +18,7 @@ from tasks import dedup, embed, fit, ingest, materialize, report, score, select
 from tasks.accounting import Counts, account
 from tasks.lake import StageFile, Workspace
 from tasks.quality_models import QualityModel, fitted_model
+from tasks.selected import SelectedShard
 from tasks.source import SourceShard, discover
 
 TOPICS = {
@@ -139,8 +140,18 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     ]
     dataset_job = materialize.plan(workspace, parts, counts, blocks, recipe)
     dataset = materialize.materialize(dataset_job)
-    stages = [{"stage": "ingest", "files": len(shards), "cached": 0, "seconds": 0.5}]
-    report_job = report.plan(workspace, dataset=dataset, shards=parts, counts=counts, blocks=blocks, stages=stages)
+    report_job = report.plan(
+        workspace,
+        dataset=dataset,
+        shards=[
+            SelectedShard(documents=file, scores=scored, embeddings=embedded, masks=mask)
+            for file, scored, embedded, mask in zip(documents, scores, embeddings, masks, strict=True)
+        ],
+        counts=counts,
+        blocks=blocks,
+        stages=[report.StageTime(stage="ingest", files=len(shards), seconds=0.5, built_seconds=0.5, documents=66)],
+        settings=recipe.report,
+    )
     return Built(
         workspace=workspace,
         recipe=recipe,

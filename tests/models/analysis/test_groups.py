@@ -1,0 +1,82 @@
+"""Groups of documents: every value is in one, of about equal size; a domain is what a url parser says."""
+
+import string
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from models.analysis.groups import counts_of, decile_edges, domains, group_of
+
+
+@pytest.mark.parametrize(
+    ("url", "domain"),
+    [
+        ("https://www.Example.org/a?b=http://c.com", "example.org"),
+        ("http://www2.example.org:8080", "www2.example.org"),
+        ("https://user:secret@example.org/", "example.org"),
+        ("http://[::1]:80/", "[::1]"),
+        ("https://example.org./", "example.org"),
+        ("http://www.", "www"),
+        ("https://пример.рф/путь", "пример.рф"),
+        ("http://x<script>alert(1)</script>.org/", "x<script>alert(1)<"),
+        ("http:///nothing", None),
+        ("example.org", None),
+        ("javascript:alert(1)", None),
+        ("mailto:a@b.org", None),
+        ("", None),
+        (None, None),
+        ("http://a b.org", "a"),
+        ("http://" + "x" * 500, "x" * 253),
+    ],
+)
+def test_a_domain_is_the_host_without_www(url, domain):
+    assert domains(pa.array([url], pa.string())).to_pylist() == [domain]
+
+
+HOSTS = st.text(string.ascii_letters + string.digits + "-", min_size=1, max_size=12)
+
+
+@given(
+    st.sampled_from(["http", "https", "HTTP", "ftp"]),
+    st.lists(HOSTS, min_size=1, max_size=4).map(".".join),
+    st.integers(1, 65535) | st.none(),
+    st.text(string.printable.replace("\\", ""), max_size=20),
+)
+def test_a_domain_is_what_the_url_parser_says(scheme, host, port, path):
+    url = f"{scheme}://{host}" + ("" if port is None else f":{port}") + "/" + path
+    assert domains(pa.chunked_array([[url]])).to_pylist() == [urlsplit(url).hostname.removeprefix("www.")]
+
+
+def test_deciles_are_of_equal_size():
+    values = np.random.default_rng(0).permutation(1000).astype(float)
+    edges = decile_edges(values)
+    assert (edges[0], edges[-1], len(edges)) == (0, 999, 11)
+    assert counts_of(group_of(values, edges), 10).tolist() == [100] * 10
+
+
+def test_values_that_repeat_make_fewer_groups():
+    assert decile_edges(np.array([0.9] * 90 + [1.0] * 10)).tolist() == pytest.approx([0.9, 0.91, 1.0], abs=0.011)
+    edges = decile_edges(np.full(7, 3.0))
+    assert edges.tolist() == [3, 3]
+    assert group_of(np.array([3.0, 3.0, np.nan]), edges).tolist() == [0, 0, -1]
+    assert decile_edges(np.array([np.nan])).tolist() == []
+    assert group_of(np.array([1.0, np.nan]), np.empty(0)).tolist() == [-1, -1]
+
+
+@given(arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e3, 1e3) | st.just(np.nan)))
+def test_every_number_is_in_one_group(values):
+    edges = decile_edges(values)
+    groups = group_of(values, edges)
+    assert ((groups == -1) == np.isnan(values)).all()
+    assert groups.max(initial=-1) < max(1, len(edges) - 1)
+    assert counts_of(groups, 10).sum() == np.isfinite(values).sum()
+    order = np.argsort(values, kind="stable")
+    present = groups[order][groups[order] >= 0]
+    assert (np.diff(present) >= 0).all()  # a larger value is in no lower group
+    outside = group_of(np.array([-1e9, 1e9]), edges)
+    assert outside.tolist() == ([0, len(edges) - 2] if len(edges) else [-1, -1])

@@ -1,0 +1,110 @@
+"""The spread of vectors: equal to brute force, within its limits, the same whatever the order."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+
+from models.analysis import vectors
+from models.analysis.vectors import (
+    effective_rank,
+    explained,
+    mean_cosine,
+    near_duplicate_rate,
+    nearest_cosines,
+    project,
+    spectrum,
+    unit_rows,
+)
+
+MATRICES = st.tuples(st.integers(2, 30), st.integers(2, 8)).flatmap(
+    lambda shape: arrays(np.float32, shape, elements=st.floats(-1, 1, width=16).map(lambda value: value + 1.5))
+)
+
+
+@pytest.fixture
+def unit():
+    return unit_rows(np.random.default_rng(0).normal(size=(300, 24)) + 0.3)
+
+
+def test_rows_have_length_one():
+    rows = unit_rows(np.array([[3, 4], [1e-6, 0]], dtype=np.float16))
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
+    for bad in ([[0.0, 0.0]], [[np.nan, 1.0]], [[np.inf, 1.0]]):
+        with pytest.raises(ValueError, match="zero or not finite"):
+            unit_rows(np.array(bad))
+
+
+def test_mean_cosine_is_that_of_all_pairs(unit):
+    cosines = (unit @ unit.T).astype(np.float64)
+    expected = cosines[~np.eye(len(unit), dtype=bool)].mean()
+    assert mean_cosine(unit) == pytest.approx(expected, abs=1e-7)
+    assert mean_cosine(unit[:1]) is None
+    assert mean_cosine(np.repeat(unit[:1], 5, axis=0)) == pytest.approx(1)
+    assert mean_cosine(np.array([[1, 0], [-1, 0]], dtype=np.float32)) == pytest.approx(-1)
+
+
+def test_spectrum_is_that_of_the_covariance(unit):
+    found = spectrum(unit)
+    reference = PCA().fit(unit.astype(np.float64))
+    np.testing.assert_allclose(found.values, reference.explained_variance_ * (len(unit) - 1) / len(unit), atol=1e-9)
+    np.testing.assert_allclose(explained(found.values), reference.explained_variance_ratio_[:2], atol=1e-9)
+    ours, theirs = project(unit, found), reference.transform(unit)[:, :2]
+    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-6)
+    largest = np.abs(found.axes).argmax(axis=0)
+    assert (found.axes[largest, range(24)] > 0).all()
+
+
+def test_effective_rank_counts_the_dimensions_in_use():
+    assert effective_rank(np.array([2.0, 2.0, 2.0, 0.0])) == pytest.approx(3)
+    assert effective_rank(np.array([5.0, 0.0])) == pytest.approx(1)
+    assert effective_rank(np.zeros(4)) == 0
+    shares = np.array([0.7, 0.2, 0.1])
+    assert effective_rank(shares * 9) == pytest.approx(np.prod(shares**-shares))
+    same = unit_rows(np.repeat(np.random.default_rng(0).normal(size=(1, 50)), 900, axis=0))
+    assert effective_rank(spectrum(same).values) == 0
+
+
+@given(MATRICES)
+def test_limits_hold_and_the_order_does_not_matter(matrix):
+    unit = unit_rows(matrix)
+    rank = effective_rank(spectrum(unit).values)
+    assert rank == 0 or 1 - 1e-9 <= rank <= min(len(unit), unit.shape[1]) + 1e-6
+    mean = mean_cosine(unit)
+    assert -1 / (len(unit) - 1) - 1e-5 <= mean <= 1 + 1e-6
+    back = unit[::-1]
+    assert mean_cosine(back) == pytest.approx(mean, abs=1e-9)
+    # what is nearly without spread is all rounding
+    if spectrum(unit).values.sum() > 1e-5:
+        assert effective_rank(spectrum(back).values) == pytest.approx(rank, rel=1e-6)
+
+
+@pytest.mark.parametrize("block", [1, 1000, 1 << 24])
+def test_nearest_cosines_are_the_largest_of_the_others(unit, block, monkeypatch):
+    monkeypatch.setattr(vectors, "PRODUCT_ELEMENTS", block)
+    distance, _ = NearestNeighbors(n_neighbors=2, metric="cosine", algorithm="brute").fit(unit).kneighbors(unit)
+    found = nearest_cosines(unit, unit, np.arange(len(unit)))
+    np.testing.assert_allclose(found, 1 - distance[:, 1], atol=1e-5)
+    queries = unit[:40]
+    own = np.where(np.arange(40) % 2, np.arange(40) - 20, -1)
+    own[own < 0] = -1
+    found = nearest_cosines(queries, unit[20:], own)
+    cosines = queries @ unit[20:].T
+    for row, place in enumerate(own):
+        others = np.delete(cosines[row], place) if place >= 0 else cosines[row]
+        assert found[row] == pytest.approx(others.max(), abs=1e-5)
+
+
+def test_nobody_is_near_where_nobody_is(unit):
+    assert nearest_cosines(unit[:3], unit[:0]).tolist() == [-1, -1, -1]
+    assert nearest_cosines(unit[:1], unit[:1], np.array([0])).tolist() == [-1]
+    assert near_duplicate_rate(np.empty(0)) is None
+
+
+def test_near_duplicates_are_counted_from_the_threshold_on():
+    assert near_duplicate_rate(np.array([0.95, 0.9499, 1.0, -1.0])) == 0.5
+    assert near_duplicate_rate(np.array([0.8, 0.9]), cosine=0.85) == 0.5
