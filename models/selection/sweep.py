@@ -1,11 +1,11 @@
 """Many selections of one block, one for each `lamb`: the frontier of quality and diversity (ours).
 
 What does not depend on `lamb` is made once: unit rows, metrics with their graphs, the range of every term, and
-for `disf` the kernel of all documents, where it fits `HELD_BYTES`. Kernel metrics are solved from the
-probabilities that solved the value before, without the hot part of the annealing. `facility` is solved from anew:
-probabilities that have settled keep its damped steps near them, which lost up to 5% of J where it was measured.
-J is linear in quality and diversity, so every
-selection found can be judged under every `lamb`: each gets the best of all, and the frontier is monotone.
+for `disf` the kernel of all documents, where it fits `HELD_BYTES`. `pairwise` is solved from the probabilities that
+solved the value before, without the hot part of the annealing. The others are solved from anew: annealing `facility`
+from probabilities that have settled lost up to 5% of J where it was measured, `disf` 0.2%. J is linear in quality and
+diversity, so every selection found can be judged under every `lamb`: each gets the best of all, and the frontier is
+monotone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from models.selection.checks import SelectionInputError
-from models.selection.objectives import Disf, KernelMetric
+from models.selection.objectives import Disf, KernelMetric, Pairwise
 from models.selection.problem import History
 from models.selection.selector import Block, Selection, checked_block, solve_tokens
 
@@ -113,7 +113,7 @@ def _solve(block: Block, lamb: float, last: _Found | None) -> _Found:
     if block.limit is not None:
         scaled, solution = solve_tokens(block, history, lamb)
     else:
-        warm = all(isinstance(metric, KernelMetric) for metric in block.metrics(block.budget).values())
+        warm = all(isinstance(metric, Pairwise) for metric in block.metrics(block.budget).values())
         start = last.solution.relaxed if last is not None and warm else None
         scaled, solution = block.solve(block.budget, history, lamb, start)
     seconds = time.perf_counter() - started
