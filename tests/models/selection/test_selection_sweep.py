@@ -30,7 +30,7 @@ def test_every_value_is_as_good_as_a_selection_of_its_own(kind, metrics):
     for lamb, selection, _ in swept:
         cold = select(features, quality, settings.model_copy(update={"lamb": lamb}))
         assert selection.objective >= cold.objective - BELOW * (cold.objective - cold.random_objective)
-        assert selection.objective <= cold.upper_bound + 1e-9
+        assert selection.objective <= cold.upper_bound + 1e-6  # quality is summed in float32
         assert selection.random_objective == cold.random_objective
         assert len(selection.indices) == 60
         assert selection.gap is not None
