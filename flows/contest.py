@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.logging import get_run_logger
 from pydantic import BaseModel
 
 from flows.artifacts import or_warn
@@ -76,6 +77,7 @@ class Contest:
             for group in self.groups:
                 job = contend.plan_contender(self._run.workspace, group, self.settings, selector, self.scale(group))
                 self._run.add("contend", job, partial(self._contended, job))
+            get_run_logger().info("contend: %s selects", selector)
             self._run.work(at_once=1)
 
     def _contended(self, job: ContendJob, file: StageFile | None) -> None:

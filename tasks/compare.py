@@ -236,11 +236,7 @@ def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
         "near_duplicates": Column("near-dup.", "share"),
     }
     if job.label_column is not None:
-        columns |= {
-            "topics": Column("topics", "count"),
-            "effective_topics": Column("effective", "number"),
-            "rarest_topic": Column("rarest", "share"),
-        }
+        columns["effective_topics"] = Column("topics", "number")
     columns |= {
         "objective": Column("J", "number"),
         "gap": Column("gap", "gap"),
@@ -251,6 +247,8 @@ def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
         columns["selected"] = Column("selected", "count")
     rows = [[name, *(one[figure] for figure in columns)] for name, one in metrics["selectors"].items()]
     note = "Seconds are those of the selection alone, with every selector using all cores in its turn."
+    if job.label_column is not None:
+        note += " Topics are effective ones, explained below."
     return Table("All selectors.", [Column("selector"), *columns.values()], rows, note=note, wide=True)
 
 
@@ -291,7 +289,11 @@ def _overlap(metrics: Mapping[str, Any], note: str) -> Section:
     return Section(
         "Overlap",
         figures=[Figure("overlap", chart, "Jaccard overlap of every two selections.", caption)],
-        tables=[Table("Jaccard overlap.", [Column("selector"), *(Column(name, "number") for name in names)], rows)],
+        tables=[
+            Table(
+                "Jaccard overlap.", [Column("selector"), *(Column(name, "number") for name in names)], rows, wide=True
+            )
+        ],
     )
 
 
@@ -320,7 +322,15 @@ def _topics(metrics: Mapping[str, Any], note: str, column: str) -> Section:
         note=f"Topics are those of the column {column}: {which}.",
         wide=True,
     )
-    return Section("Topics", figures=figures, tables=[table])
+    spread = Table(
+        "Coverage.",
+        [Column("selector"), Column("topics", "count"), Column("effective", "number"), Column("rarest", "share")],
+        [
+            [name, one["topics"], one["effective_topics"], one["rarest_topic"]]
+            for name, one in metrics["selectors"].items()
+        ],
+    )
+    return Section("Topics", figures=figures, tables=[spread, table])
 
 
 compare_task = stage_task(compare)

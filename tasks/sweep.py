@@ -174,7 +174,7 @@ def _charts(job: SweepJob, metrics: Mapping[str, Any], amount: str) -> list[Figu
     quality, diversity = [value["mean_quality"] for value in values], [value[axis] for value in values]
     marked = [job.lambs.index(metrics["recommended_lamb"])] if metrics["recommended_lamb"] is not None else []
     labels = [f"lamb {lamb:g}" if place in marked else f"{lamb:g}" for place, lamb in enumerate(job.lambs)]
-    points = [charts.Place(one["mean_quality"], one[axis], _named(name, one)) for name, one in baselines.items()]
+    points = [charts.Place(one["mean_quality"], one[axis], name) for name, one in baselines.items()]
     curve = charts.Series("datamask at each lamb", quality, diversity, marked, labels)
     frontier = charts.trade_off(
         "Frontier of quality and diversity",

@@ -3,13 +3,11 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from flows.commands.common import QUARANTINED, AsJson, Overrides, Recipe, WorkspaceFolder, outcome_of, settings_of
+from flows.commands.selections import print_selections
 
 if TYPE_CHECKING:
-    from flows.compare import CompareSummary
     from models.settings import PipelineSettings
 
 
@@ -53,24 +51,6 @@ def compare(
     if as_json:
         typer.echo(summary.model_dump_json())
     else:
-        _print(Console(), summary)
+        print_selections("selector", summary.selectors.items(), summary)
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)
-
-
-def _print(console: Console, summary: "CompareSummary") -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("selector")
-    for name in ("quality", "pairwise", "facility", "disf", "near-dup", "topics", "J", "gap", "seconds"):
-        table.add_column(name, justify="right")
-    for name, one in summary.selectors.items():
-        figures = [f"{one[figure]:.4f}" for figure in ("mean_quality", "pairwise", "facility", "disf")]
-        topics = "" if one["topics"] is None else f"{one['effective_topics']:.1f}"
-        gap = "" if one["gap"] is None else f"{one['gap']:.3%}"
-        seconds = "" if one["seconds"] is None else f"{one['seconds']:.1f}"
-        table.add_row(name, *figures, f"{one['near_duplicates']:.1%}", topics, f"{one['objective']:.4f}", gap, seconds)
-    console.print(table)
-    for shard in summary.quarantined:
-        console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
-    for name, path in (("page", summary.page), ("metrics", summary.metrics)):
-        console.print(f"{name:8} {path}", highlight=False, soft_wrap=True, markup=False)
