@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / ".screenshots"
 PLOTS = ("quality", "length", "retention", "learning-curve")
+COMPARED = ["near-duplicates", "overlap", "topics", "trade-off"]
 INSIDE = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:")
 WAIT = 30_000  # milliseconds; a page on a busy machine
 
@@ -98,3 +99,36 @@ def test_hostile_names_are_shown_as_they_are(page, service, hostile_run):
     expect(page.get_by_text(hostile_run.shard).first).to_be_visible()
     assert page.locator("img[src=x], a[href^=javascript]").count() == 0
     keep(page, "hostile-report")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("name", "figures", "tables"), [("sweep", ["frontier", "shares"], 2), ("compare", COMPARED, 4)]
+)
+def test_a_page_on_selections_is_whole_by_itself(browser, contest, name, figures, tables, scheme):
+    """A file opened without a network: no error, no request, every figure drawn, tables that sort."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme=scheme, offline=True)
+    page = context.new_page()
+    complaints, requests = [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    address = (contest.workspace / name / "index.html").as_uri()
+    page.goto(address)
+    assert [url for url in requests if not url.startswith("data:")] == [address]
+    assert complaints == []
+    widths = page.locator("figure img").evaluate_all("images => images.map(image => image.naturalWidth)")
+    assert len(widths) == len(figures)
+    assert all(width >= 900 for width in widths)
+    assert {path.stem for path in (contest.workspace / name / "plots").iterdir()} == set(figures)
+    assert page.locator("table").count() == tables
+    head = page.locator("table").first.locator("th button", has_text="mean quality")
+    column = page.locator("table").first.locator("th button").all_inner_texts().index(head.inner_text())
+    head.click()
+    cells = page.locator("table").first.locator(f"tbody td:nth-child({column + 1})").all_inner_texts()
+    values = [float(cell) for cell in cells]
+    assert values in (sorted(values), sorted(values, reverse=True))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}-{scheme}.png", full_page=True)
+    context.close()
