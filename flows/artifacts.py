@@ -4,9 +4,7 @@ All of it is for looking at: where it cannot be published the run goes on, with 
 """
 
 import base64
-import json
 import math
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +28,7 @@ from prefect.settings import PREFECT_API_URL
 from flows.progress import Listener, listener
 from tasks.accounting import documents_through
 from tasks.lake import StageFile, read_manifest
+from tasks.templating import markdown as as_markdown
 
 if TYPE_CHECKING:
     from flows.curate import RunSummary
@@ -38,8 +37,9 @@ REFRESH_SECONDS = 1.0
 SHARD_ROWS = 1_000
 """Most shards in the table: the server keeps it in its database, and a browser draws it."""
 LISTED = 50
-"""Most blocks, and most shards set aside, in the report."""
-PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+"""Most shards set aside in the report."""
+PICTURE_BYTES = 1_500_000
+"""Most bytes of charts in one artifact."""
 
 
 @dataclass
@@ -212,89 +212,56 @@ def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float
 
 
 def markdown(summary: "RunSummary") -> str:
-    """Return the report of a run: what was selected, how near the best that is, the plots, where all lies."""
-    counts = summary.counts
-    reports = Path(summary.report).parent
-    metrics = json.loads((reports / "metrics.json").read_text(encoding="utf-8"))
+    """Return the report of a run: its page, what was set aside, where all lies."""
     parts = [
-        f"# {counts.selected:,} of {counts.documents_in:,} documents selected",
-        f"{counts.tokens_selected:,} of {counts.tokens_in:,} tokens. "
-        f"{counts.not_selected:,} eligible documents were not selected.",
-        *_table("dropped because", ["documents"], [(why, [f"{n:,}"]) for why, n in counts.dropped.items()]),
+        page_markdown(Path(summary.report).parent),
         *_table(
             f"set aside ({len(summary.quarantined):,})",
             ["reason"],
-            [(one.shard, [_escaped(one.reason)]) for one in summary.quarantined[:LISTED]],
+            [(one.shard, [as_markdown(one.reason)]) for one in summary.quarantined[:LISTED]],
             align="---",
         ),
-        *_certificate(metrics["blocks"]),
-        "## Plots",
-        *_plots(reports),
         "## Files",
         *_table(
             "what",
             ["where, on the worker's machine"],
-            [(name, [_escaped(getattr(summary, name))]) for name in ("dataset", "card", "report")],
+            [(name, [as_markdown(getattr(summary, name))]) for name in ("dataset", "card", "report")],
             align="---",
         ),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _certificate(blocks: Sequence[dict[str, Any]]) -> list[str]:
-    if not blocks:
-        return []
-    names = ["objective", "random_objective", "upper_bound", "gap"]
-    rows = [(block["name"], [_figure(name, block[name]) for name in names]) for block in blocks[:LISTED]]
-    means = [_figure(name, _mean(blocks, name)) for name in names]
-    title = "mean" if len(blocks) <= LISTED else f"mean of {len(blocks):,}"
-    worst = max((block["gap"] for block in blocks if block["gap"] is not None), default=None)
-    claim = (
-        "This solver gives no bound on the best possible."
-        if worst is None
-        else f"No selection of this size can be more than {100 * worst:.4f}% better, in any block."
-    )
-    header = ["objective", "random selection", "upper bound", "gap"]
-    return ["## Certificate", claim, *_table("block", header, [*rows, (title, means)])]
+def publish_page(folder: Path, key: str, description: str) -> None:
+    """Publish a page that a task wrote, with its tables and its charts."""
+    with or_warn():
+        create_markdown_artifact(page_markdown(folder), key=key, description=description)
 
 
-def _mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Return a figure's mean over the blocks, each counted by its documents."""
-    if any(block[name] is None for block in blocks):
-        return None
-    return float(
-        sum(block[name] * block["documents"] for block in blocks) / sum(block["documents"] for block in blocks)
-    )
-
-
-def _figure(name: str, value: float | None) -> str:
-    if value is None:
-        return "\\-"
-    return f"{100 * value:.4f}%" if name == "gap" else f"{value:.6f}"
-
-
-def _plots(reports: Path) -> list[str]:
-    manifest = read_manifest(reports / "manifest.json")
-    names = [] if manifest is None else [name for name in manifest.files if name.endswith(".png")]
-    return [
-        f"![{Path(name).stem}](data:image/png;base64,{base64.b64encode((reports / name).read_bytes()).decode()})"
-        for name in names
-    ]
+def page_markdown(folder: Path) -> str:
+    """Return a page as Markdown with its charts inside, as many as fit; empty where there is no whole page."""
+    manifest = read_manifest(folder / "manifest.json")
+    if manifest is None:
+        return ""
+    left = PICTURE_BYTES
+    text = (folder / "index.md").read_text(encoding="utf-8")
+    for name in (name for name in manifest.files if name.endswith(".png")):
+        picture = f"data:image/png;base64,{base64.b64encode((folder / name).read_bytes()).decode()}"
+        fits = len(picture) <= left
+        left -= len(picture) if fits else 0
+        alt = Path(name).stem
+        text = text.replace(f"![{alt}]({name})", f"![{alt}]({picture})" if fits else f"The chart is in `{name}`.")
+    return text
 
 
 def _table(
     first: str, others: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], align: str = "---:"
 ) -> list[str]:
     """Return a table whose first column is free text; none without rows."""
-    lines = [" | ".join([_escaped(name), *values]) for name, values in rows]
+    lines = [" | ".join([as_markdown(name), *values]) for name, values in rows]
     if not lines:
         return []
     return ["\n".join([" | ".join([first, *others]), " | ".join(["---"] + [align] * len(others)), *lines])]
-
-
-def _escaped(text: str) -> str:
-    """Return a text that markdown shows as it is: names of files and errors come from whoever wrote the source."""
-    return PUNCTUATION.sub(r"\\\1", " ".join(text.split()))
 
 
 def _duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.compare import compare
+from flows.commands.report import report
 from flows.commands.run import run
 from flows.commands.select import select
 from flows.commands.status import status
@@ -27,6 +28,7 @@ def _root(
 
 
 app.command()(run)
+app.command()(report)
 app.command()(status)
 app.command()(select)
 app.command()(sweep)

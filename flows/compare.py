@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.contest import Contest, PageSummary, publish_page
+from flows.contest import Contest, PageSummary, publish
 from flows.curate import Quarantined, check_inputs, opened, prepare, runner
 from models.settings import PipelineSettings
 from tasks import compare as page
@@ -60,7 +60,7 @@ def compare(
         written = run.one("compare", job)
         found = written.details["selectors"]
         table = [{"selector": name, **figures} for name, figures in found.items()]
-        publish_page(job.folder, "compare", table, "The same budget, selected by every selector.")
+        publish(job.folder, "compare", table, "The same budget, selected by every selector.")
         return CompareSummary(
             status="quarantined" if run.quarantined else "done",
             workspace=str(run.workspace.root),

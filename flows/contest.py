@@ -1,16 +1,14 @@
 """What a sweep and a comparison share: contenders over the blocks of a corpus, and how their pages are shown."""
 
-import base64
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_table_artifact
 from prefect.logging import get_run_logger
 from pydantic import BaseModel
 
-from flows.artifacts import or_warn
+from flows.artifacts import or_warn, publish_page
 from flows.curate import Quarantined
 from flows.run import Run, StageSummary
 from models.settings import PipelineSelectionSettings
@@ -18,8 +16,6 @@ from tasks import contend
 from tasks.contend import ContendJob
 from tasks.lake import StageFile
 from tasks.select import SelectionShard, group_name, grouped
-
-LINKED_PLOT = re.compile(r"\]\(plots/([a-z0-9-]+\.png)\)")
 
 
 class PageSummary(BaseModel):
@@ -88,14 +84,8 @@ class Contest:
                 self.seconds[job.selector] = self.seconds.get(job.selector, 0.0) + spent
 
 
-def publish_page(folder: Path, key: str, table: list[dict[str, Any]], description: str) -> None:
-    """Show a page in the Prefect UI: its text and pictures as one artifact, its table as another."""
+def publish(folder: Path, key: str, table: list[dict[str, Any]], description: str) -> None:
+    """Show a page in the Prefect UI: its text and pictures as one artifact, its table as another, which is searched."""
+    publish_page(folder, key, description)
     with or_warn():
-        text = (folder / "index.md").read_text(encoding="utf-8")
-        create_markdown_artifact(LINKED_PLOT.sub(partial(_embedded, folder), text), key=key, description=description)
         create_table_artifact(table, key=f"{key}-table", description=description)
-
-
-def _embedded(folder: Path, link: re.Match[str]) -> str:
-    content = base64.b64encode((folder / "plots" / link[1]).read_bytes()).decode()
-    return f"](data:image/png;base64,{content})"

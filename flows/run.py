@@ -171,8 +171,10 @@ class Run:
             if (file := job.current()) is not None:
                 self._count(stage, job, file)
                 then(file)
-            else:
-                self.missing.setdefault(stage, []).append(job.name)
+                return
+            self.missing.setdefault(stage, []).append(job.name)
+            if stage == "ingest" and self._scope == {"report"}:
+                then(None)  # it was set aside, or came after the dataset that is reported on
             return
         heappush(self._waiting, (-ALL_STAGES.index(stage), next(self._order), stage, job, then))
 

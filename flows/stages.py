@@ -5,6 +5,7 @@ from typing import Literal
 from prefect import flow
 from prefect.flows import Flow
 
+from flows.artifacts import publish_page
 from flows.curate import opened, runner
 from flows.curation import Curation
 from flows.run import MissingInputError, Run, StageSummary
@@ -48,9 +49,12 @@ def stage_flow(stage: StageFlow) -> Flow[..., list[StageSummary]]:
         with opened(settings, refresh=again, scope=frozenset(scope)) as (run, curation, _shown):
             curation.plan_documents()
             run.work()
-            _check_ingested(run)
+            if stage != "report" or not curation.documents:
+                _check_ingested(run)
             if stage in {"select", "materialize", "report"}:
                 _finish(stage, run, curation)
+            if stage == "report":
+                publish_page(run.workspace.reports, "report", "What was selected, and why.")
             return run.in_order
 
     return run_stage

@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.contest import Contest, PageSummary, publish_page
+from flows.contest import Contest, PageSummary, publish
 from flows.curate import Quarantined, opened, prepare, runner
 from flows.lambs import DEFAULT, parse_lambs
 from models.settings import PipelineSettings
@@ -76,7 +76,7 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
         found = written.details
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]
-        publish_page(page_job.folder, "sweep", table, "Quality against diversity at every lamb.")
+        publish(page_job.folder, "sweep", table, "Quality against diversity at every lamb.")
         return SweepSummary(
             status="quarantined" if run.quarantined else "done",
             workspace=str(run.workspace.root),

@@ -6,6 +6,7 @@ groups, then every eligible document is counted.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,6 +130,19 @@ def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
     return np.asarray(table[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
 
 
+def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
+    """Check that columns are in at least one of the files of documents.
+
+    Raises
+    ------
+    ValueError
+        If one is in none.
+    """
+    known = {name for path in documents for name in pq.read_schema(path).names} if by else set()
+    if unknown := set(by) - known:
+        raise ValueError(f"report.by: no document has a column {min(unknown)!r}, they have {', '.join(sorted(known))}")
+
+
 def break_down(lake: Workspace, shards: Sequence[SelectedShard], by: Sequence[str] = ()) -> Breakdown:
     """Count the eligible and the selected documents of every group.
 
@@ -146,9 +160,7 @@ def break_down(lake: Workspace, shards: Sequence[SelectedShard], by: Sequence[st
     ValueError
         If none of the shards has such a column, or its values have no text.
     """
-    known = {name for shard in shards for name in pq.read_schema(lake.resolve(shard.documents)).names} if by else set()
-    if unknown_columns := set(by) - known:
-        raise ValueError(f"report.by: no document has a column {min(unknown_columns)!r}, they have {sorted(known)}")
+    check_columns([lake.resolve(shard.documents) for shard in shards], by)
     numbers = _prepared(lake, shards)
     tallies = {name: Tally() for name in ("dump", "domain", *by)}
     for table in eligible_tables(lake, shards, list(dict.fromkeys(["n_chars", "language_score", "dump", "url", *by]))):

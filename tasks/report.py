@@ -264,7 +264,7 @@ def _retention(breakdown: Breakdown) -> Section:
         if not shares:
             continue
         what = GROUPS.get(name, name)
-        file = f"retention-{len(figures)}" if name not in GROUPS else f"retention-{name.replace('_', '-')}"
+        file = f"retention-{name.replace('_', '-')}" if name in GROUPS else f"retention-by-{len(figures)}"
         figures.append(
             Figure(
                 file.replace("n-chars", "length"),
@@ -453,7 +453,7 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
         charts.lines(
             "Learning curve of the largest block",
             "step",
-            "objective",
+            "objective (dimensionless)",
             [Series("objective", steps, values)],
             levels=levels,
             note=f"n = {block['documents']:,} documents, {block['selected']:,} selected",

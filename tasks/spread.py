@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.analysis.vectors import (
-    Spectrum,
     Unit,
     effective_rank,
-    explained,
     mean_cosine,
     near_duplicate_rate,
     nearest_cosines,
-    project,
+    principal_axes,
     spectrum,
     unit_rows,
 )
@@ -93,11 +91,10 @@ def measure(lake: Workspace, shards: Sequence[SelectedShard], settings: ReportSe
     before = unit_rows(vectors_at(lake, shards, eligible.places))
     after = unit_rows(vectors_at(lake, shards, selected.places))
     same = np.sort(generator.choice(len(before), size=min(len(before), len(after)), replace=False))
-    found = spectrum(before)
-    plane = _plane(before, after, found, settings)
+    plane = _plane(before, after, settings)
     return Spread(
         geometry={
-            "eligible": _geometry(before, generator, found),
+            "eligible": _geometry(before, generator),
             "random": _geometry(before[same], generator),
             "selected": _geometry(after, generator),
         },
@@ -109,34 +106,31 @@ def measure(lake: Workspace, shards: Sequence[SelectedShard], settings: ReportSe
     )
 
 
-def _geometry(unit: Unit, generator: np.random.Generator, found: Spectrum | None = None) -> Geometry:
+def _geometry(unit: Unit, generator: np.random.Generator) -> Geometry:
     queries = np.sort(generator.choice(len(unit), size=min(QUERIES, len(unit)), replace=False))
     nearest = nearest_cosines(unit[queries], unit, queries) if len(unit) > 1 else np.empty(0, dtype=np.float32)
     return Geometry(
         documents=len(unit),
-        effective_rank=effective_rank((found or spectrum(unit)).values),
+        effective_rank=effective_rank(spectrum(unit)),
         mean_cosine=mean_cosine(unit),
         nearest=nearest,
         near_duplicates=near_duplicate_rate(nearest),
     )
 
 
-def _plane(before: Unit, after: Unit, found: Spectrum, settings: ReportSettings) -> Map:
+def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
     if settings.map == "umap" and find_spec("umap") is not None:
         reducer = import_module("umap").UMAP(metric="cosine", random_state=SEED, n_jobs=1)
         return Map(("UMAP, first axis", "UMAP, second axis"), reducer.fit_transform(before), reducer.transform(after))
-    first, second = [*explained(found.values), 0.0][:2]
+    if before.shape[1] < 2:
+        before, after = (np.pad(unit, ((0, 0), (0, 1))) for unit in (before, after))
+    found = principal_axes(before)
+    first, second = found.explained
     labels = (
         f"first principal component ({first:.1%} of the variance)",
         f"second principal component ({second:.1%})",
     )
-    if before.shape[1] < 2:
-        before, after, found = _widened(before), _widened(after), spectrum(_widened(before))
-    return Map(labels, project(before, found), project(after, found))
-
-
-def _widened(unit: Unit) -> Unit:
-    return np.pad(unit, ((0, 0), (0, 1)))
+    return Map(labels, found.project(before), found.project(after))
 
 
 def _clusters(

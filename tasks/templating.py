@@ -14,7 +14,7 @@ Form = Literal["text", "count", "number", "precise", "rate", "seconds", "share",
 FORMS: dict[Form, Callable[[Any], str]] = {
     "text": str,
     "count": "{:,}".format,
-    "number": lambda value: f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.5g}",
+    "number": lambda value: f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}",
     "seconds": "{:,.1f}".format,
     "share": "{:.1%}".format,
     "gap": "{:.4%}".format,

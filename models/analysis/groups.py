@@ -23,11 +23,15 @@ def decile_edges(values: NDArray[np.floating[Any]], groups: int = 10) -> NDArray
     """Return what bounds groups of equal size, (2 to groups + 1,) ascending; none without values. NaN is left out.
 
     Edges that are equal are one, so values that repeat much make fewer groups; if all are equal, they make one.
+    Of whole numbers the edges are whole.
     """
     present = values[np.isfinite(values)]
     if not len(present):
         return np.empty(0)
-    edges = np.unique(np.quantile(present, np.linspace(0, 1, groups + 1)))
+    edges = np.quantile(present, np.linspace(0, 1, groups + 1))
+    if (present == np.floor(present)).all():
+        edges = np.ceil(edges)  # a whole number reaches an edge if it reaches the next whole number
+    edges = np.unique(edges)
     return edges if len(edges) > 1 else np.repeat(edges, 2)
 
 

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 Vectors = NDArray[np.floating[Any]]
 Unit = NDArray[np.float32]
 
 NEAR_DUPLICATE = 0.95
 """Cosine from which on two documents say nearly the same; SemDeDup (arXiv 2303.09540) drops from about there on."""
+BLOCK_ROWS = 4_096
 PRODUCT_ELEMENTS = 1 << 24  # of one block of similarities: 64 MiB
 
 
@@ -44,25 +46,19 @@ def mean_cosine(unit: Unit) -> float | None:
     return float((total @ total - own) / (n * (n - 1)))
 
 
-class Spectrum(NamedTuple):
-    """The eigen-decomposition of the covariance of unit rows."""
-
-    mean: NDArray[np.float64]  # (d,)
-    values: NDArray[np.float64]  # (d,) eigenvalues, descending, none negative
-    axes: NDArray[np.float64]  # (d, d) unit eigenvectors in columns, in the order of the values
-
-
-def spectrum(unit: Unit) -> Spectrum:
-    """Decompose the covariance of n >= 1 rows; an eigenvector's largest component is positive, so it is one only."""
-    mean = unit.mean(axis=0, dtype=np.float64)
+def covariance(unit: Unit) -> NDArray[np.float64]:
+    """Return the covariance of n >= 1 rows, (d, d); products are float32, their sum over blocks of rows float64."""
+    mean = unit.mean(axis=0, dtype=np.float64).astype(np.float32)
     products = np.zeros((unit.shape[1], unit.shape[1]))
-    for start in range(0, len(unit), 4096):
-        centred = unit[start : start + 4096] - mean
+    for start in range(0, len(unit), BLOCK_ROWS):
+        centred = unit[start : start + BLOCK_ROWS] - mean
         products += centred.T @ centred
-    values, axes = np.linalg.eigh(products / len(unit))
-    values, axes = values[::-1].clip(min=0), axes[:, ::-1]
-    largest = np.abs(axes).argmax(axis=0)
-    return Spectrum(mean, values, axes * np.sign(axes[largest, np.arange(axes.shape[1])]))
+    return products / len(unit)
+
+
+def spectrum(unit: Unit) -> NDArray[np.float64]:
+    """Return the eigenvalues of the covariance of n >= 1 rows, (d,), descending, none negative."""
+    return np.asarray(np.linalg.eigvalsh(covariance(unit))[::-1].clip(min=0))
 
 
 def effective_rank(values: NDArray[np.floating[Any]]) -> float:
@@ -78,14 +74,31 @@ def effective_rank(values: NDArray[np.floating[Any]]) -> float:
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
-def project(unit: Unit, found: Spectrum, dimensions: int = 2) -> NDArray[np.float64]:
-    """Return the coordinates of rows on the first axes of a spectrum, (n, dimensions)."""
-    return np.asarray((unit - found.mean) @ found.axes[:, :dimensions])
+class Axes(NamedTuple):
+    """Where the rows vary most."""
+
+    mean: NDArray[np.float64]  # (d,)
+    axes: NDArray[np.float64]  # (d, k) unit vectors in columns, the one of most variance first
+    explained: NDArray[np.float64]  # (k,) share of the variance
+
+    def project(self, unit: Unit) -> NDArray[np.float64]:
+        """Return the coordinates of rows, (n, k)."""
+        return np.asarray((unit - self.mean) @ self.axes)
 
 
-def explained(values: NDArray[np.floating[Any]], dimensions: int = 2) -> list[float]:
-    """Return the share of the variance on each of the first axes."""
-    return [float(value) for value in values[:dimensions] / max(float(values.sum()), 1e-30)]
+def principal_axes(unit: Unit, dimensions: int = 2) -> Axes:
+    """Return the axes of most variance; each points to where its largest component is positive, so it is one only."""
+    products = covariance(unit)
+    d = len(products)
+    values, axes = eigh(products, subset_by_index=[max(0, d - dimensions), d - 1])
+    axes = axes[:, ::-1]
+    largest = np.abs(axes).argmax(axis=0)
+    total = max(float(np.trace(products)), 1e-30)
+    return Axes(
+        mean=unit.mean(axis=0, dtype=np.float64),
+        axes=axes * np.sign(axes[largest, np.arange(axes.shape[1])]),
+        explained=values[::-1].clip(min=0) / total,
+    )
 
 
 def nearest_cosines(unit: Unit, among: Unit, own: NDArray[np.integer[Any]] | None = None) -> NDArray[np.float32]:

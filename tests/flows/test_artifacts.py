@@ -1,9 +1,13 @@
 """What a run shows in the UI, without a server."""
 
+import re
+
 import pytest
 
-from flows.artifacts import StageProgress, _certificate, _duration, _escaped, _plots
-from tasks.lake import StageFile
+from flows import artifacts
+from flows.artifacts import StageProgress, _duration, page_markdown
+from tasks.lake import StageFile, StageKey
+from tasks.pages import Figure, Page, Section, write_page
 
 
 def file(rows: int, *, reused: bool = False) -> StageFile:
@@ -28,41 +32,16 @@ def test_durations(seconds, shown):
     assert _duration(seconds) == shown
 
 
-@pytest.mark.parametrize("text", ["<img src=x>", "[a](javascript:b)", "**a**", "a | b", "`a`", "# a", "www.a.b"])
-def test_every_mark_is_escaped(text):
-    plain = _escaped(text)
-    assert plain.replace("\\", "") == text
-    assert all(plain[place - 1] == "\\" for place, c in enumerate(plain) if c in "<>[]()*|`#.:" and place)
+def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
+    figures = [Figure(name, b"x" * size, "", "A caption.") for name, size in (("a", 300), ("b", 900), ("c", 30))]
+    page = Page("Report", "l", [], [Section("s", figures=figures)], "f")
+    write_page(tmp_path, page, StageKey(stage="report", version=1, settings="", inputs=""))
+    assert page_markdown(tmp_path).count("](data:image/png;base64,") == 3
+    monkeypatch.setattr(artifacts, "PICTURE_BYTES", 600)
+    text = page_markdown(tmp_path)
+    assert re.findall(r"!\[(\w)\]\(data:image/png;base64,", text) == ["a", "c"]
+    assert "The chart is in `plots/b.png`." in text
 
 
-def test_line_ends_cannot_break_out_of_a_table():
-    assert _escaped("a\n\n# b\r\nc") == "a \\# b c"
-
-
-def block(name: str, documents: int, objective: float, bound: float | None) -> dict:
-    gap = None if bound is None else bound - objective
-    return {
-        "name": name,
-        "documents": documents,
-        "objective": objective,
-        "random_objective": 0.0,
-        "upper_bound": bound,
-        "gap": gap,
-    }
-
-
-def test_certificate_names_the_widest_gap_and_weighs_the_mean():
-    title, claim, table = _certificate([block("a", 100, 0.5, 0.5), block("b", 300, 0.7, 0.72)])
-    assert title == "## Certificate"
-    assert claim == "No selection of this size can be more than 2.0000% better, in any block."
-    assert table.splitlines()[-1] == r"mean | 0.650000 | 0.000000 | 0.665000 | 1.5000%"
-
-
-def test_certificate_of_a_solver_without_a_bound_claims_nothing():
-    _, claim, table = _certificate([block("a", 100, 0.5, None)])
-    assert claim == "This solver gives no bound on the best possible."
-    assert table.splitlines()[-1] == r"mean | 0.500000 | 0.000000 | \- | \-"
-
-
-def test_no_plots_without_a_report(tmp_path):
-    assert _plots(tmp_path) == []
+def test_no_page_without_a_report(tmp_path):
+    assert page_markdown(tmp_path) == ""

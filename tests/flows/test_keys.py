@@ -114,6 +114,8 @@ def changed(before, after):
         ("selection.block_size=999999", set()),
         ("selection.device=cuda:1", set()),
         ("materialize.title=x", {"materialize", "report"}),
+        ("report.sample=99", {"report"}),
+        ("report.by=[language]", {"report"}),
         ("materialize.file_size=99999999", {"materialize", "report"}),
         ("materialize.memory_limit=1GB", set()),
         ("engine.workers=9", set()),

@@ -18,7 +18,10 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -31,10 +34,11 @@ from tasks.lake import Workspace
 from tasks.stage import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second
+SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second; what is looked at is less, too
     "embedding.static_vocabulary=4000",
     "embedding.static_dimensions=256",
     "embedding.static_fit_documents=2000",
+    "report.sample=500",
 )
 
 RunSample = Callable[..., RunSummary]
@@ -175,9 +179,40 @@ def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contest
     return Contested(workspace, compared, run_sweep(settings, "0,0.25,...,1"))
 
 
-class HostileRun(NamedTuple):
-    """A run over a good shard and a broken one whose name is an attack, and what a webhook heard of it."""
+ATTACKS = (
+    "<script>alert('x')</script>",
+    "<img src=x onerror=alert(1)>",
+    "[l](javascript:alert(1)) ![i](http://evil.example/x.png)",
+    "\x1b[31mred\x07\x00",
+    "\u202egnp.exe\u2066",
+    "🎉👩\u200d🚀",
+    "x" * 3_000,
+    "$\\frac{1}{0}$ a|b `c` {{ 7 * 7 }}",
+)
 
+
+SENTENCE = (
+    "It is said of page {} that the tide carries small boats past the reef to the sea, where the lights are faint."
+)
+
+
+def write_attacks(path: Path) -> None:
+    """Write documents whose text, url and dump are attacks."""
+    rows = [
+        {
+            "text": f"{attack} {SENTENCE.format(index)}",
+            "url": f"https://{attack.replace('/', '')}/{index}",
+            "dump": attack,
+        }
+        for index, attack in enumerate(ATTACKS * 4)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+class HostileRun(NamedTuple):
+    """A run over a good shard, one of attacks and a broken one whose name is one, and what a webhook heard of it."""
+
+    workspace: Path
     flow_run: str
     shard: str
     calls: "Queue[dict[str, str]]"
@@ -195,7 +230,8 @@ def hostile_run(
     good = "CC-MAIN-2024-30_00000.parquet"
     (corpus / good).symlink_to(ROOT / "data_samples" / "corpus" / good)
     (corpus / f"{shard}.parquet").write_bytes(b"not parquet")
-    overrides = (f"source.path={corpus}", "embedding.static_dimensions=64")
+    write_attacks(corpus / "attacks.parquet")
+    overrides = (f"source.path={corpus}", "embedding.static_dimensions=64", "materialize.layout=flat")
     with receiver() as (url, calls):
         done = service.command("deployments.notify", url)
         assert done.returncode == 0, done.stderr
@@ -203,7 +239,20 @@ def hostile_run(
         flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]["id"]
         with pytest.raises(BadShardError):
             run_sample(folder / "workspace", *overrides, "ingest.on_bad_shard=fail")
-        yield HostileRun(flow_run, shard, calls)
+        yield HostileRun(folder / "workspace", flow_run, shard, calls)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return the system's Chromium; module-wide, for its event loop is in the way of Prefect's."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield browser
+        browser.close()
 
 
 @contextmanager

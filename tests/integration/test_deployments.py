@@ -55,7 +55,7 @@ def test_a_run_shows_its_progress_its_funnel_and_its_report(service, sample_run)
 
     report = shown["report"]["data"]
     assert len(report) < 2_000_000
-    assert report.count("](data:image/png;base64,") == 4
+    assert report.count("](data:image/png;base64,") == 12
     assert "No selection of this size can be more than" in report
     assert r"workspaces\/sample\/reports\/index\.html" in report
 

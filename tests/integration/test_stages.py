@@ -151,3 +151,42 @@ def test_status_says_when_the_source_is_gone(workspace, tmp_path):
     LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).keep(lake)
     with pytest.raises(StatusError, match="out of reach"):
         workspace_status(Path(workspace))
+
+
+def test_the_report_is_a_command(workspace, server):
+    page = workspace / "reports" / "index.html"
+    before = page.read_text(encoding="utf-8")
+    assert "By language" not in before.replace("By language score decile", "")
+    arguments = ["report", str(workspace), "--by", "language", "--sample", "300", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout.splitlines()[-1])
+    assert summary["report"] == str(page)
+    assert summary["seconds"] > 0
+    assert len(summary["plots"]) == 13
+    assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
+    after = page.read_text(encoding="utf-8")
+    assert "<b>By language</b>" in after
+    assert "Measured on a sample: 300 of 5,986 eligible and 300 of 1,496 selected" in after
+    stages = json.loads(Path(summary["metrics"]).read_text(encoding="utf-8"))["stages"]
+    embed = next(stage for stage in stages if stage["stage"] == "embed")
+    assert (embed["files"], embed["cached"], embed["seconds"], embed["documents"]) == (4, 4, 0, 6116)
+    assert embed["built_seconds"] > 0  # from the record of the run that embedded them
+    assert state(workspace) == DONE  # the settings given are kept
+    wrong = {
+        (str(workspace.parent),): "is no workspace in which a run was begun",
+        (str(workspace), "--by", "genre"): "no document has a column 'genre'",
+        (str(workspace), "--map", "tsne"): "report.map: input should be 'pca' or 'umap', received 'tsne'",
+    }
+    for arguments, message in wrong.items():
+        result = CliRunner().invoke(app, ["report", *arguments])
+        assert result.exit_code == 2, result.output
+        assert message in result.output
+
+
+def test_the_report_leaves_out_shards_that_were_set_aside(hostile_run):
+    page = hostile_run.workspace / "reports" / "index.html"
+    before = page.stat().st_mtime_ns
+    [stage] = run_stage("report", settings_of(hostile_run.workspace), refresh=True)
+    assert (stage.stage, stage.files, stage.cached) == ("report", 1, 0)
+    assert page.stat().st_mtime_ns > before

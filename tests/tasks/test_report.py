@@ -1,143 +1,232 @@
-"""The report: one page without a single outside resource, safe whatever the web wrote into names."""
+"""The report: what it says is what is in the workspace, safe whatever the web wrote."""
 
-import base64
 import json
 import re
-from html.parser import HTMLParser
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from models.schemas import MASKS
 from tasks import report
+from tasks.report import StageTime, claim, weighted_mean
 
 NOBODY = {"selected": False, "inclusion": None, "block": None}
 SCRIPT = "<script>alert('x')</script>\"&"
+HOSTILE = [
+    SCRIPT,
+    "<img src=x onerror=alert(1)>",
+    "[l](javascript:alert(1)) ![i](http://evil.example/x.png)",
+    "\x1b[31mred\x07\x00",
+    "\u202egnp.exe\u2066",
+    "🎉👩\u200d🚀",
+    "x" * 5_000,
+    "$\\frac{1}{0}$ a|b `c` {{ 7 * 7 }} {% raw %}",
+]
+FIGURES = ["funnel", "quality", "length", "retention-dump", "retention-domain", "retention-length", "retention-quality"]
+FIGURES += ["retention-language-score", "map", "nearest-neighbour", "learning-curve", "time"]
 
 
-class Page(HTMLParser):
-    """Collects the tags, what they load, and the text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.loads: list[str] = []
-        self.handlers: list[str] = []
-        self.words = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
-        self.handlers += [name for name, _ in attrs if name.startswith("on")]
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
+def page(built: Any) -> str:
+    return (built.workspace.reports / "index.html").read_text(encoding="utf-8")
 
 
-def page(built: Any) -> tuple[str, Page]:
-    text = (built.workspace.reports / "index.html").read_text(encoding="utf-8")
-    return text, Page(text)
+def metrics(built: Any) -> dict[str, Any]:
+    return dict(json.loads((built.workspace.reports / "metrics.json").read_text(encoding="utf-8")))
 
 
-@pytest.fixture
-def hostile(copied: Any) -> Any:
-    """The report anew, with names that are markup."""
-    blocks = [block | {"name": SCRIPT} for block in copied.blocks]
-    retention = [{"dump": dump, "documents": 3, "selected": 1} for dump in (SCRIPT, "$\\frac$", "雪\n\x00", "x" * 500)]
-    dataset = copied.dataset.model_copy(
-        update={"details": copied.dataset.details | {"retention": retention}, "fingerprint": "hostile"}
-    )
-    job = report.plan(
-        copied.workspace,
-        dataset=dataset,
-        shards=copied.dataset_job.shards,
-        counts=copied.counts.model_copy(update={"dropped": {SCRIPT: 3}}),
-        blocks=blocks,
-        stages=[{"stage": SCRIPT, "files": 1, "cached": 0, "seconds": 0.0}],
-    )
-    assert not report.report(job).reused
-    return copied
+def again(built: Any, **changes: Any) -> Any:
+    """Return the job of another report of a workspace."""
+    job = built.report_job
+    names = ("dataset", "shards", "counts", "blocks", "stages", "settings")
+    return report.plan(built.workspace, **({name: getattr(job, name) for name in names} | changes))
 
 
-def test_the_page_loads_nothing_from_outside(built: Any) -> None:
-    text, parsed = page(built)
-    assert parsed.loads
-    assert all(target.startswith("data:image/png;base64,") for target in parsed.loads)
-    assert not {"script", "link", "iframe", "object", "embed", "base"} & set(parsed.tags)
-    assert not re.search(r"url\s*\(|@import|https?://", text)
+@pytest.fixture(scope="module")
+def hostile(recipe: Any, make_document: Any, make_parquet: Any, pipeline: Any, tmp_path_factory: Any) -> Any:
+    """A corpus whose texts, urls, dumps and page types are attacks, reported on by type, too."""
+    folder = tmp_path_factory.mktemp("hostile")
+    rows = []
+    for index in range(40):
+        attack = HOSTILE[index % len(HOSTILE)]
+        texts = make_document(index)["text"]
+        url = f"https://{attack.replace('/', '')}/{index}"
+        rows.append(make_document(index, text=f"{attack} {texts}", url=url, dump=attack, type=attack))
+    make_parquet(folder / "corpus" / "a.parquet", rows, (pa.field("type", pa.string()),))
+    changes = {
+        "source": recipe.source.model_copy(update={"path": str(folder / "corpus")}),
+        "workspace": str(folder / "workspace"),
+        "report": recipe.report.model_copy(update={"by": ["type"]}),
+        "materialize": recipe.materialize.model_copy(update={"layout": "flat"}),
+    }
+    return pipeline(recipe.model_copy(update=changes))
 
 
 def test_the_page_has_its_figures(built: Any) -> None:
-    _, parsed = page(built)
-    with_curve = bool(built.blocks[0]["history"])
-    assert parsed.tags.count("img") == 3 + with_curve
-    for target in parsed.loads:
-        image = base64.b64decode(target.split(",", 1)[1], validate=True)
-        assert image.startswith(b"\x89PNG\r\n\x1a\n")
-        assert len(image) > 5_000
+    folder = built.workspace.reports
+    assert sorted(path.stem for path in (folder / "plots").iterdir()) == sorted(FIGURES)
+    assert page(built).count('src="data:image/png;base64,') == len(FIGURES)
+    assert (folder / "index.md").read_text(encoding="utf-8").count("](plots/") == len(FIGURES)
 
 
 def test_the_page_says_what_happened(built: Any) -> None:
-    _, parsed = page(built)
-    words = "".join(parsed.words.split())
+    text = re.sub(r"<[^>]*>|\s", "", page(built))
     for phrase in (
         f"{built.counts.documents_in}documentsin",
-        f"{built.counts.tokens_selected}tokensselected",
-        f"dropped:duplicate{built.counts.dropped['duplicate']}",
-        f"notselected{built.counts.not_selected}",
+        f"{built.counts.tokens_selected:,}tokensselected",
+        f"dedupduplicate{built.counts.dropped['duplicate'] - 1}",  # one of them lies within a shard
+        f"ingesttooshort{built.counts.dropped['too_short']}",
+        f"selectnotselected{built.counts.not_selected}",
+        "ingest300.50.566132",  # stage, files, there before, seconds, in all, documents, documents/s
     ):
-        assert phrase in words
+        assert phrase in text
     for block in built.blocks:
-        assert block["name"] in words
+        assert block["name"] in text
+
+
+def test_retention_is_what_the_masks_say(built: Any) -> None:
+    eligible: Counter[str] = Counter()
+    selected: Counter[str] = Counter()
+    lengths = []
+    for documents, masks in zip(built.documents, built.masks, strict=True):
+        rows = zip(built.read(documents).to_pylist(), built.read(masks).to_pylist(), strict=True)
+        for document, mask in rows:
+            if mask["block"] is not None:
+                eligible[document["dump"]] += 1
+                selected[document["dump"]] += mask["selected"]
+                lengths.append((document["n_chars"], mask["selected"]))
+    retention = metrics(built)["retention"]
+    assert {row["label"]: (row["documents"], row["selected"]) for row in retention["dump"]} == {
+        dump: (eligible[dump], selected[dump]) for dump in eligible
+    }
+    assert retention["domain"] == [
+        {"label": "example.org", "documents": eligible.total(), "selected": selected.total()}
+    ]
+    for name in ("n_chars", "quality", "language_score"):
+        assert sum(row["documents"] for row in retention[name]) == eligible.total() == built.counts.documents_eligible
+        assert sum(row["selected"] for row in retention[name]) == selected.total() == built.counts.selected
+    shortest = np.quantile([length for length, _ in lengths], 0.1)
+    assert retention["n_chars"][0]["documents"] == sum(length < shortest for length, _ in lengths)
+    assert retention["n_chars"][0]["selected"] == sum(kept for length, kept in lengths if length < shortest)
 
 
 def test_metrics_json_says_the_same(built: Any) -> None:
-    metrics = json.loads((built.workspace.reports / "metrics.json").read_text())
-    assert metrics["counts"] == built.counts.model_dump()
-    assert metrics["blocks"] == built.blocks
-    assert metrics["retention"] == built.dataset.details["retention"]
-    assert metrics["stages"] == built.report_job.stages
+    found = metrics(built)
+    assert found["counts"] == built.counts.model_dump()
+    assert found["blocks"] == built.blocks
+    assert found["stages"] == [stage.model_dump() for stage in built.report_job.stages]
+    diversity = found["diversity"]
+    assert diversity["eligible"]["documents"] == built.counts.documents_eligible
+    assert diversity["random"]["documents"] == diversity["selected"]["documents"] == built.counts.selected
+    assert 1 < diversity["selected"]["effective_rank"] <= 16
+    assert sum(cluster["before"] for cluster in found["clusters"]) == built.counts.documents_eligible
+    assert sum(cluster["after"] for cluster in found["clusters"]) == built.counts.selected
 
 
-def test_hostile_names_are_text_in_the_page(hostile: Any) -> None:
-    text, parsed = page(hostile)
-    assert "<script" not in text.lower()
-    assert "script" not in parsed.tags
-    assert not parsed.handlers
-    assert parsed.words.count(SCRIPT) >= 3  # block, drop reason and stage, as they are
-    assert json.loads((hostile.workspace.reports / "metrics.json").read_text())["blocks"][0]["name"] == SCRIPT
+def test_documents_beside_the_threshold_are_shown_with_the_reason(built: Any) -> None:
+    text = page(built)
+    kept, rejected = text.split("Just kept (10)")[1].split("Just rejected (10)")
+    cards = re.findall(r"<b>https://example.org/(\d+)</b><div class=\"quiet\">(.*?)</div>", kept + rejected)
+    assert len(cards) == 20
+    ids = {
+        document["url"].rsplit("/", 1)[1]: mask["selected"]
+        for documents, masks in zip(built.documents, built.masks, strict=True)
+        for document, mask in zip(built.read(documents).to_pylist(), built.read(masks).to_pylist(), strict=True)
+    }
+    assert [ids[name] for name, _ in cards] == [True] * 10 + [False] * 10
+    for _, why in cards:
+        assert re.fullmatch(
+            r"quality [+-]\d+\.\d\d \(top \d+%\), similar -?\d\.\d\d, inclusion [\d.e+-]+, threshold [\d.e+-]+", why
+        )
 
 
-def test_a_report_is_of_one_dataset(copied: Any) -> None:
+def test_hostile_documents_are_text_in_the_page(hostile: Any) -> None:
+    text = page(hostile)
+    assert text.lower().count("<script") == 1  # the page's own
+    assert "<img src=x" not in text
+    assert not re.search(r"[\x00\x07\x1b\u202e\u2066]", text)
+    assert "49" not in re.findall(r"\$\\frac.*?<", text)[0]  # {{ 7 * 7 }} is not worked out
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&#34;&amp;" in text
+    assert {row["label"] for row in metrics(hostile)["retention"]["type"]} == set(HOSTILE)
+    assert {row["label"] for row in metrics(hostile)["retention"]["dump"]} == set(HOSTILE)
+    assert "By type" in text
+    assert (hostile.workspace.reports / "plots" / "retention-by-2.png").is_file()
+
+
+def test_hostile_documents_are_text_in_markdown(hostile: Any) -> None:
+    text = (hostile.workspace.reports / "index.md").read_text(encoding="utf-8")
+    plain = re.sub(r"\\[!-/:-@\[-`{-~]", "", text)
+    assert not re.search(r"[<>`\x00\x07\x1b\u202e\u2066]", plain)
+    assert all(target.startswith("plots/") for target in re.findall(r"\]\((.*?)\)", plain))
+
+
+def test_a_report_is_of_one_dataset_and_its_settings(copied: Any) -> None:
     assert copied.report.reused
     job = copied.report_job
     assert job.current() is not None
-    other = copied.dataset.model_copy(update={"fingerprint": "other"})
-    again = report.plan(
-        copied.workspace,
-        dataset=other,
-        shards=copied.dataset_job.shards,
-        counts=copied.counts,
-        blocks=copied.blocks,
-        stages=[],
-    )
-    assert again.current() is None
+    assert again(copied, stages=[]).current() is not None  # what it took is no part of it
+    assert again(copied, dataset=copied.dataset.model_copy(update={"fingerprint": "other"})).current() is None
+    assert again(copied, settings=job.settings.model_copy(update={"sample": 9})).current() is None
+    masks = job.shards[0].masks.model_copy(update={"fingerprint": "other"})
+    shards = [job.shards[0].model_copy(update={"masks": masks}), *job.shards[1:]]
+    assert again(copied, shards=shards).current() is None
     (copied.workspace.reports / "metrics.json").unlink()
     assert job.current() is None
     assert not report.report(job).reused
 
 
+def test_a_small_sample_says_so_and_gives_the_same_page_again(copied: Any) -> None:
+    settings = copied.report_job.settings.model_copy(update={"sample": 12})
+    report.report(again(copied, settings=settings))
+    text = page(copied)
+    assert f"Measured on a sample: 12 of {copied.counts.documents_eligible}" in text
+    assert "other selected document of the sample" in text
+    assert metrics(copied)["diversity"]["eligible"]["documents"] == 12
+    report.report(again(copied, settings=settings).model_copy(update={"anew": True}))
+    assert page(copied) == text
+
+
+def test_a_column_that_is_not_there_is_named(copied: Any) -> None:
+    settings = copied.report_job.settings.model_copy(update={"by": ["kind"]})
+    with pytest.raises(ValueError, match=r"report\.by: no document has a column 'kind', they have .*, url"):
+        report.report(again(copied, settings=settings))
+
+
 def test_a_report_where_nothing_was_eligible(copied: Any) -> None:
-    [shard, *_] = copied.dataset_job.shards
+    [shard, *_] = copied.report_job.shards
     masks = copied.read(shard.masks)
     none = [pa.array([value] * len(masks), MASKS.field(name).type) for name, value in NOBODY.items()]
     pq.write_table(pa.table([masks["row"], *none], schema=MASKS), copied.workspace.resolve(shard.masks))
     counts = copied.counts.model_copy(update={"selected": 0, "not_selected": 0, "documents_eligible": 0})
     dataset = copied.dataset.model_copy(update={"fingerprint": "none"})
-    job = report.plan(copied.workspace, dataset=dataset, shards=[shard], counts=counts, blocks=[], stages=[])
-    report.report(job)
-    assert page(copied)[1].tags.count("img") == 3
+    report.report(again(copied, dataset=dataset, shards=[shard], counts=counts, blocks=[], stages=[]))
+    plots = sorted(path.name for path in Path(copied.workspace.reports / "plots").iterdir())
+    assert plots == ["funnel.png", "length.png", "quality.png"]
+    assert metrics(copied)["diversity"] == {}
+
+
+def block(name: str, documents: int, objective: float, bound: float | None) -> dict[str, Any]:
+    gap = None if bound is None else bound - objective
+    return {"name": name, "documents": documents, "objective": objective, "upper_bound": bound, "gap": gap}
+
+
+def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
+    blocks = [block("a", 100, 0.5, 0.5), block("b", 300, 0.7, 0.72)]
+    assert claim(blocks) == "No selection of this size can be more than 2.0000% better, in any block."
+    assert weighted_mean(blocks, "objective") == pytest.approx(0.65)
+    assert weighted_mean(blocks, "gap") == pytest.approx(0.015)
+
+
+def test_a_solver_without_a_bound_claims_nothing() -> None:
+    blocks = [block("a", 100, 0.5, None)]
+    assert claim(blocks) == "This solver gives no bound on the best possible."
+    assert weighted_mean(blocks, "gap") is None
+
+
+def test_a_stage_without_time_has_no_rate() -> None:
+    stage = StageTime(stage="ingest", files=1, documents=5)
+    assert report._time([stage]).tables[0].rows == [["ingest", 1, 0, 0.0, 0.0, 5, None]]

@@ -1,0 +1,99 @@
+"""`fineweb-mask report`: what a finished run selected, and why, as a page."""
+
+import os
+import sys
+import webbrowser
+from contextlib import chdir
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import BaseModel
+
+from flows.commands.common import FAILED, WRONG_USAGE, fail, run_flow, set_environment
+
+if TYPE_CHECKING:
+    from models.settings import PipelineSettings
+
+
+class ReportSummary(BaseModel):
+    """Where the report lies; `fineweb-mask report --json` prints it."""
+
+    status: str = "done"
+    report: str
+    metrics: str
+    plots: list[str]
+    seconds: float
+
+
+def report(
+    workspace: Annotated[Path, typer.Argument(help="Workspace folder of a finished run.")],
+    *,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of the source to break the selection down by, too (repeatable).", metavar="COLUMN"),
+    ] = None,
+    sample: Annotated[int | None, typer.Option(help="Documents whose vectors are looked at.", min=2)] = None,
+    kind_of_map: Annotated[
+        str | None, typer.Option("--map", help="pca, or umap where umap-learn is installed.", metavar="KIND")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+) -> None:
+    """Write the report of a workspace anew: what went in, what came out and why. Settings given here are kept.
+
+    Example: fineweb-mask report workspaces/sample --by language --open
+    """
+    set_environment()
+    show_bars = sys.stderr.isatty() and not as_json
+    if show_bars:
+        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    from pydantic import ValidationError
+
+    from flows.recipe import explain
+    from flows.status import last_run
+    from tasks.breakdown import check_columns
+
+    workspace = workspace.absolute()
+    try:
+        last = last_run(workspace)
+        settings = _changed(last.settings, workspace, {"by": by, "sample": sample, "map": kind_of_map})
+    except ValidationError as error:
+        fail("\n".join(explain(problem) for problem in error.errors()), as_json, WRONG_USAGE)
+        check_columns((workspace / "documents").rglob("*.parquet"), by or [])
+    except ValueError as error:
+        fail(str(error), as_json, WRONG_USAGE)
+    from flows.curate import check_inputs
+    from flows.stages import run_stage
+
+    with chdir(last.folder):
+        try:
+            check_inputs(settings)
+        except (OSError, ValueError, ImportError) as error:
+            fail(f"what the last run read is out of reach: {error}", as_json, WRONG_USAGE)
+        try:
+            [stage] = run_flow(lambda: run_stage("report", settings, refresh=True), show_bars=show_bars)
+        except KeyboardInterrupt:
+            fail("interrupted; run the same command again", as_json, 130)
+        except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+            fail(f"{type(error).__name__}: {error}", as_json, FAILED)
+    folder = workspace / "reports"
+    page = folder / "index.html"
+    if as_json:
+        plots = sorted(str(path) for path in (folder / "plots").glob("*.png"))
+        metrics = str(folder / "metrics.json")
+        summary = ReportSummary(report=str(page), metrics=metrics, plots=plots, seconds=stage.seconds)
+        typer.echo(summary.model_dump_json())
+    else:
+        typer.echo(f"report   {page}\nmetrics  {folder / 'metrics.json'}\nplots    {folder / 'plots'}")
+    if show and not webbrowser.open(page.as_uri()):
+        typer.echo(f"fineweb-mask: no browser found; open {page} yourself", err=True)
+
+
+def _changed(
+    settings: "PipelineSettings", workspace: Path, given: dict[str, list[str] | int | str | None]
+) -> "PipelineSettings":
+    from models.settings import PipelineSettings
+
+    report = settings.report.model_dump() | {name: value for name, value in given.items() if value is not None}
+    return PipelineSettings.model_validate({**settings.model_dump(), "workspace": str(workspace), "report": report})

@@ -1,0 +1,136 @@
+"""The report as a file in a real browser: nothing is fetched, nothing fails, everything is drawn, tables sort."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Page
+
+SCREENSHOTS = Path(__file__).resolve().parents[2] / ".screenshots"
+
+
+class Opened(NamedTuple):
+    """A page, what it asked for beyond itself, and what went wrong on it."""
+
+    page: Page
+    requests: list[str]
+    errors: list[str]
+
+
+@pytest.fixture
+def opened(browser) -> Iterator[Callable[..., Opened]]:
+    """Open a file of this machine with the network watched."""
+    contexts = []
+
+    def open_file(path: Path, **options: str) -> Opened:
+        context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        requests: list[str] = []
+        errors: list[str] = []
+        page.on("request", lambda request: None if request.url.startswith("data:") else requests.append(request.url))
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(dialog.message))
+        page.goto(path.as_uri())
+        return Opened(page, requests, errors)
+
+    yield open_file
+    for context in contexts:
+        context.close()
+
+
+def images(page: Page) -> list[int]:
+    page.evaluate("Promise.all([...document.images].map(image => image.decode()))")
+    return list(page.evaluate("[...document.images].map(image => image.naturalWidth)"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_is_whole_without_a_network(opened, finished, scheme):
+    path = finished / "reports" / "index.html"
+    page, requests, errors = opened(path, color_scheme=scheme)
+    assert images(page) == [990] * 12
+    assert requests == [path.as_uri()]
+    assert errors == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200
+    alts = page.evaluate("[...document.images].map(image => image.alt)")
+    assert all(len(alt) > 20 for alt in alts)
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 18, 18)"}[scheme]
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"report-{scheme}.png", full_page=True)
+
+
+def column(page: Page, table: str, number: int) -> list[str]:
+    return page.get_by_role("region", name=table).locator(f"tbody td:nth-child({number})").all_inner_texts()
+
+
+def test_tables_sort_by_click_and_by_key(opened, finished):
+    page, _, errors = opened(finished / "reports" / "index.html")
+    region = page.get_by_role("region", name="By url domain")
+    sizes = [int(text.replace(",", "")) for text in column(page, "By url domain", 2)]
+    region.get_by_role("button", name="eligible").click()
+    falling = [int(text.replace(",", "")) for text in column(page, "By url domain", 2)]
+    assert falling == sorted(sizes, reverse=True) != sizes
+    assert region.locator("th[aria-sort=descending]").inner_text() == "eligible"
+    region.get_by_role("button", name="eligible").press("Enter")
+    assert [int(text.replace(",", "")) for text in column(page, "By url domain", 2)] == sorted(sizes)
+    region.get_by_role("button", name="url domain").press("Space")
+    names = column(page, "By url domain", 1)
+    assert names == sorted(names, key=lambda name: (not name[0].isdigit(), name))
+    assert region.locator("th[aria-sort=ascending]").inner_text() == "url domain"
+    assert region.locator("th[aria-sort=none]").count() == 3
+
+    stages = page.get_by_role("region", name="Stages")
+    stages.get_by_role("button", name="documents/s").click()
+    rates = column(page, "Stages", 7)
+    numbers = [float(text.replace(",", "")) for text in rates if text[0].isdigit()]
+    assert numbers == sorted(numbers, reverse=True)
+    assert not rates[-1][0].isdigit()  # what has no number comes last, in either order
+    stages.get_by_role("button", name="documents/s").click()
+    assert not column(page, "Stages", 7)[-1][0].isdigit()
+    assert errors == []
+
+
+def test_attacks_are_read_and_not_run(opened, hostile_run):
+    path = hostile_run.workspace / "reports" / "index.html"
+    page, requests, errors = opened(path)
+    assert min(images(page)) > 500
+    assert requests == [path.as_uri()]
+    assert errors == []
+    assert page.locator("main script, main a[href^=javascript], img[src=x], img[src^=http]").count() == 0
+    words = page.locator("main").inner_text()
+    for attack in ("<script>alert('x')</script>", "<img src=x onerror=alert(1)>", "␛[31mred␇␀", "{{ 7 * 7 }}"):
+        assert attack in words
+    assert "\u202e" not in words
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200  # a word of 3,000 letters is broken
+    page.screenshot(path=SCREENSHOTS / "report-hostile.png", full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("name", "figures", "tables"),
+    [
+        ("sweep", {"frontier", "shares"}, 2),
+        ("compare", {"near-duplicates", "overlap", "topics", "trade-off"}, 4),
+    ],
+)
+def test_a_page_on_selections_is_whole_without_a_network(opened, contest, name, figures, tables, scheme):
+    path = contest.workspace / name / "index.html"
+    page, requests, errors = opened(path, color_scheme=scheme, offline=True)
+    assert images(page) == [990] * len(figures)
+    assert {plot.stem for plot in (path.parent / "plots").iterdir()} == figures
+    assert requests == [path.as_uri()]
+    assert errors == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200
+    assert page.locator("table").count() == tables
+    first = page.locator("table").first
+    assert first.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")  # all columns are in sight
+    names = [text.split(" ")[0] for text in first.locator("th button").all_inner_texts()]
+    first.locator("th button").nth(names.index("mean")).click()
+    cells = first.locator(f"tbody td:nth-child({names.index('mean') + 1})").all_inner_texts()
+    assert [float(cell) for cell in cells] == sorted(map(float, cells), reverse=True)
+    assert errors == []
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}-{scheme}.png", full_page=True)
