@@ -7,7 +7,7 @@ from models.selection import SelectionInputError, SelectionSettings, select
 from models.selection.selector import term_ranges
 from models.selection.sweep import sweep
 
-LAMBS = [0.0, 0.1, 0.3, 0.8, 1.0]
+LAMBS = [0.0, 0.1, 0.5, 1.0]
 BELOW = 1e-3  # of the range from random to best: the most that a warm start may lose against a cold one
 
 pytestmark = pytest.mark.usefixtures("one_thread")
