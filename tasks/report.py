@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from models.analysis.vectors import NEAR_DUPLICATE, unit_rows
@@ -248,7 +249,7 @@ def _histogram(name: str, title: str, x_label: str, found: Distribution, *, loga
     )
 
 
-def _median(edges: Any, counts: Any) -> float | None:  # noqa: ANN401 - arrays (bins + 1,) and (bins,)
+def _median(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> float | None:
     if not counts.sum():
         return None
     reached = np.cumsum(counts) / counts.sum()
@@ -304,7 +305,8 @@ def _diversity(spread: Spread) -> Section:
     before, random, after = spread.geometry.values()
     drawn = (
         f"{len(spread.eligible.places):,} of {spread.eligible.of:,} eligible and {len(spread.selected.places):,} of "
-        f"{spread.selected.of:,} selected documents, in {spread.eligible.shards:,} shards."
+        f"{spread.selected.of:,} selected documents, in {spread.eligible.shards:,} "
+        f"shard{'' if spread.eligible.shards == 1 else 's'}."
     )
     nearest = {
         "eligible": before.nearest,
@@ -321,12 +323,12 @@ def _diversity(spread: Spread) -> Section:
                 "Map of the embeddings",
                 x_label,
                 y_label,
-                {"eligible": spread.map.before[:: _every(spread.map.before)], "selected": _thinned(spread.map.after)},
-                places=[Label(*cluster.centre, cluster.words.split(", ")[0]) for cluster in spread.clusters],
-                note="each point is a document; words: what tells a cluster from the others",
+                {"eligible": _thinned(spread.map.before), "selected": _thinned(spread.map.after)},
+                places=_names(spread),
+                note="each point is a document; words are what tells a cluster from the others",
             ),
             alt="Eligible documents as grey points, the selected ones on top of them in blue.",
-            caption=f"Sample: {drawn}",
+            caption=f"Sample: {drawn} {spread.map.note}".strip(),
         ),
         Figure(
             "nearest-neighbour",
@@ -380,15 +382,20 @@ def _diversity(spread: Spread) -> Section:
     return Section("How far it spreads", [f"Measured on a sample: {drawn}"], figures, [geometry, clusters])
 
 
-def _every(points: Any) -> int:  # noqa: ANN401 - an array (n, 2)
-    return max(1, -(-len(points) // DRAWN_POINTS))
+def _names(spread: Spread) -> list[Label]:
+    """Return a word for each cluster, the most telling that does not yet stand for another."""
+    names: dict[str, Label] = {}
+    for cluster in spread.clusters:
+        word = next((word for word in cluster.words.split(", ") if word not in names), "")
+        names[word] = Label(*cluster.centre, word)
+    return list(names.values())
 
 
-def _thinned(points: Any) -> Any:  # noqa: ANN401 - an array (n, 2)
-    return points[:: _every(points)]
+def _thinned(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    return points[:: max(1, -(-len(points) // DRAWN_POINTS))]
 
 
-def _mean(values: Any) -> str:  # noqa: ANN401 - an array (n,)
+def _mean(values: NDArray[np.float32]) -> str:
     return f"{values.mean():.3f}" if len(values) else "none"
 
 
@@ -542,6 +549,7 @@ def _time(stages: Sequence[StageTime]) -> Section:
                     Column("documents/s", "rate"),
                 ],
                 rows,
+                wide=True,
             )
         ],
     )

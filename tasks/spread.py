@@ -63,6 +63,7 @@ class Map(NamedTuple):
     labels: tuple[str, str]  # of the axes
     before: NDArray[np.float64]  # (n, 2)
     after: NDArray[np.float64]  # (m, 2)
+    note: str = ""
 
 
 class Spread(NamedTuple):
@@ -130,7 +131,8 @@ def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
         f"first principal component ({first:.1%} of the variance)",
         f"second principal component ({second:.1%})",
     )
-    return Map(labels, found.project(before), found.project(after))
+    note = "umap-learn is not installed: principal components" if settings.map == "umap" else ""
+    return Map(labels, found.project(before), found.project(after), note)
 
 
 def _clusters(

@@ -58,9 +58,9 @@ def report(
     try:
         last = last_run(workspace)
         settings = _changed(last.settings, workspace, {"by": by, "sample": sample, "map": kind_of_map})
+        check_columns((workspace / "documents").rglob("*.parquet"), settings.report.by)
     except ValidationError as error:
         fail("\n".join(explain(problem) for problem in error.errors()), as_json, WRONG_USAGE)
-        check_columns((workspace / "documents").rglob("*.parquet"), by or [])
     except ValueError as error:
         fail(str(error), as_json, WRONG_USAGE)
     from flows.curate import check_inputs
