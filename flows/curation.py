@@ -16,6 +16,7 @@ from tasks.accounting import Counts, account
 from tasks.lake import StageFile, Workspace
 from tasks.quality_models import QualityModel, fitted_model, given_model
 from tasks.scoring import useful_processes
+from tasks.sections import StageTime
 from tasks.selected import SelectedShard
 from tasks.source import SourceShard
 
@@ -247,7 +248,7 @@ class Curation:
     def _materialized(self, file: StageFile | None) -> None:
         self.dataset = file
 
-    def plan_report(self, stages: Iterable[report.StageTime]) -> None:
+    def plan_report(self, stages: Iterable[StageTime]) -> None:
         """Plan the report, once the dataset is there; `stages` says what each took."""
         if self.dataset is None:
             return

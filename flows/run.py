@@ -32,7 +32,7 @@ from tasks import (
 )
 from tasks.accounting import documents_through
 from tasks.lake import StageFile, Workspace
-from tasks.report import StageTime
+from tasks.sections import StageTime
 from tasks.stage import BadShardError, StageJob
 
 Then = Callable[[StageFile | None], None]

@@ -131,14 +131,16 @@ def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
 
 
 def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
-    """Check that columns are in at least one of the files of documents.
+    """Check that columns other than the text are in at least one of the files of documents.
 
     Raises
     ------
     ValueError
-        If one is in none.
+        If one is in none, or is the text.
     """
     known = {name for path in documents for name in pq.read_schema(path).names} if by else set()
+    if "text" in by:
+        raise ValueError("report.by: the text itself is no group; name a column such as a page's type")
     if unknown := set(by) - known:
         raise ValueError(f"report.by: no document has a column {min(unknown)!r}, they have {', '.join(sorted(known))}")
 
@@ -161,6 +163,7 @@ def break_down(lake: Workspace, shards: Sequence[SelectedShard], by: Sequence[st
         If none of the shards has such a column, or its values have no text.
     """
     check_columns([lake.resolve(shard.documents) for shard in shards], by)
+    by = [name for name in by if name not in NUMBERS]  # they are broken down by anyway
     numbers = _prepared(lake, shards)
     tallies = {name: Tally() for name in ("dump", "domain", *by)}
     for table in eligible_tables(lake, shards, list(dict.fromkeys(["n_chars", "language_score", "dump", "url", *by]))):

@@ -18,6 +18,7 @@ from tasks import dedup, embed, fit, ingest, materialize, report, score, select
 from tasks.accounting import Counts, account
 from tasks.lake import StageFile, Workspace
 from tasks.quality_models import QualityModel, fitted_model
+from tasks.sections import StageTime
 from tasks.selected import SelectedShard
 from tasks.source import SourceShard, discover
 
@@ -149,7 +150,7 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
         ],
         counts=counts,
         blocks=blocks,
-        stages=[report.StageTime(stage="ingest", files=len(shards), seconds=0.5, built_seconds=0.5, documents=66)],
+        stages=[StageTime(stage="ingest", files=len(shards), seconds=0.5, built_seconds=0.5, documents=66)],
         settings=recipe.report,
     )
     return Built(

@@ -13,7 +13,7 @@ import pytest
 
 from models.schemas import MASKS
 from tasks import report
-from tasks.report import StageTime, claim, weighted_mean
+from tasks.sections import StageTime, claim, time_by_stage, weighted_mean
 
 NOBODY = {"selected": False, "inclusion": None, "block": None}
 SCRIPT = "<script>alert('x')</script>\"&"
@@ -229,4 +229,4 @@ def test_a_solver_without_a_bound_claims_nothing() -> None:
 
 def test_a_stage_without_time_has_no_rate() -> None:
     stage = StageTime(stage="ingest", files=1, documents=5)
-    assert report._time([stage]).tables[0].rows == [["ingest", 1, 0, 0.0, 0.0, 5, None]]
+    assert time_by_stage([stage]).tables[0].rows == [["ingest", 1, 0, 0.0, 0.0, 5, None]]
