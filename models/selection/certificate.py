@@ -101,6 +101,8 @@ def tightened_bound(
     reached = objective.value_of(mask)
     tangents = _Tangents(objective, inclusion)
     bound, chosen = tangents.evaluate()
+    if not tangents.kernels and not tangents.facilities:
+        return bound  # J is linear where quality alone counts: the bound is the best selection's
     with_disf = any(isinstance(metric, Disf) for metric in tangents.kernels.values())
     effort = DISF_EFFORT if with_disf else EFFORT
     if bound - reached > effort.closed * (bound - random_objective):
