@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from models.selection.settings import SelectionSettings
 
 HELD_BYTES = 2 << 30  # of kernel matrices that are kept: n = 23,000 for one metric
-DISF_EFFORT = 0.5  # of a single selection's proof: a step of `disf` costs O(n d^2), and there is one proof a value
+KERNEL_EFFORT = 0.5  # of a single selection's proof: it costs more than the solve, and there is one for each value
 
 
 class Swept(NamedTuple):
@@ -126,7 +126,7 @@ def _best(block: Block, own: _Found, found: list[_Found]) -> Swept:
     best = max(same_scale, key=lambda one: one.objective(own.lamb), default=own)
     if best.objective(own.lamb) <= own.objective(own.lamb):
         best = own
-    slow = any(isinstance(metric, Disf) for metric in own.scaled.objective.metrics.values())
-    effort = DISF_EFFORT if slow else 1.0
+    kernels = any(isinstance(metric, KernelMetric) for metric in own.scaled.objective.metrics.values())
+    effort = KERNEL_EFFORT if kernels else 1.0
     selection = block.selection(own.scaled, best.solution, own.history, own.lamb, effort)
     return Swept(own.lamb, selection, own.seconds)
