@@ -79,13 +79,6 @@ class SelectedDocuments:
     def _dataset_schema(self) -> pa.Schema:
         """Return the source's columns in their own types, the scores, what the selection learned."""
         documents = [field for field in self._documents if field.name not in MEASURED.names]
-        taken = {field.name.lower(): field.name for field in documents}
-        for name in self._scores.names:
-            if name.lower() in taken:
-                raise LakeError(
-                    f"the scorer {name!r} has the name of the source's column {taken[name.lower()]!r}: rename the "
-                    "scorer in quality.scorers, or list the columns to carry along, without it, in source.extra_columns"
-                )
         return pa.schema([*documents, *self._scores, MASKS.field("inclusion"), MASKS.field("block")])
 
     def _choose(self) -> None:

@@ -5,6 +5,7 @@ from; a file is current only if that agrees with what would be built now. Nothin
 the run, the machine or the workspace's own path, so equal inputs give equal bytes.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -29,6 +30,33 @@ ROW_GROUP_ROWS = 65_536
 
 class LakeError(RuntimeError):
     """The workspace cannot be used as asked."""
+
+
+DISK_REMEDIES = {
+    errno.ENOSPC: "free some space there, or choose another workspace",
+    errno.EDQUOT: "free some space there, or choose another workspace",
+    errno.EROFS: "choose a workspace that can be written",
+}
+
+
+@contextmanager
+def disk_errors_explained(place: Path) -> Iterator[None]:
+    """Say of a full or read-only disk which file or folder it is about, and what to do; nothing there has changed.
+
+    Raises
+    ------
+    LakeError
+        In place of such an error.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_REMEDIES:
+            raise
+        where, why = error.filename or place, os.strerror(error.errno)
+        raise LakeError(
+            f"{where}: {why}: {DISK_REMEDIES[error.errno]}; what was finished before is unchanged"
+        ) from error
 
 
 class StageKey(BaseModel):
@@ -127,8 +155,9 @@ class Workspace:
         LakeError
             If another run holds it.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / ".lock").open("w") as lock:
+        with disk_errors_explained(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+        with disk_errors_explained(self.root), (self.root / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

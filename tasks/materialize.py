@@ -4,6 +4,7 @@ DuckDB joins documents, scores and masks, the selected rows are written; a card 
 The folder is put in place whole, once it is verified.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +22,13 @@ from tasks.card import write_card
 from tasks.dataset_files import WRITERS, Written, read_back
 from tasks.dataset_rows import SelectedDocuments, ShardFiles
 from tasks.lake import (
+    DISK_REMEDIES,
     LakeError,
     StageFile,
     StageKey,
     Workspace,
     digest,
+    disk_errors_explained,
     is_whole,
     manifest_reference,
     read_manifest,
@@ -167,7 +170,8 @@ def _database(job: MaterializeJob) -> Iterator[duckdb.DuckDBPyConnection]:
     own = digest(str(job.lake.root))
     spill = job.lake.cache / "materialize-spill" if settings.spill is None else Path(settings.spill) / own
     shutil.rmtree(spill, ignore_errors=True)  # of a run that was killed
-    spill.mkdir(parents=True)
+    with disk_errors_explained(spill):
+        spill.mkdir(parents=True)
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": settings.memory_limit,
         "temp_directory": str(spill),
@@ -178,6 +182,23 @@ def _database(job: MaterializeJob) -> Iterator[duckdb.DuckDBPyConnection]:
         with duckdb.connect(str(spill / "chosen.duckdb"), config=config) as connection:
             connection.execute("SET enable_progress_bar = false")
             yield connection
+    except duckdb.OutOfMemoryException as error:
+        if "max_temp_directory_size" in str(error):
+            raise LakeError(
+                f"{spill}: no space is left to spill to: free some there, or set materialize.spill to a folder "
+                "on a larger disk; the dataset that was there before is unchanged"
+            ) from error
+        raise LakeError(
+            f"materialize.memory_limit: {settings.memory_limit} is too little for DuckDB: raise it, or set "
+            "materialize.threads to fewer threads; the dataset that was there before is unchanged"
+        ) from error
+    except duckdb.IOException as error:
+        if not any(os.strerror(number) in str(error) for number in DISK_REMEDIES):
+            raise
+        raise LakeError(
+            f"{spill}: {error}: free some space there, or set materialize.spill to another folder; "
+            "the dataset that was there before is unchanged"
+        ) from error
     finally:
         shutil.rmtree(spill, ignore_errors=True)
 

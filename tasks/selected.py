@@ -209,7 +209,8 @@ def near_threshold(
 
 
 def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold], list[NearThreshold]]:
-    inclusion, selected = rows["inclusion"].to_numpy(), rows["selected"].to_numpy()
+    inclusion = np.nan_to_num(rows["inclusion"].to_numpy())  # a logit may be -inf: never considered
+    selected = rows["selected"].to_numpy()
     k = int(selected.sum())
     ordered = np.sort(inclusion)[::-1]
     above, below = ordered[max(k - 1, 0)], ordered[min(k, len(ordered) - 1)]

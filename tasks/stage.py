@@ -14,7 +14,7 @@ from prefect.context import TaskRunContext
 from prefect.tasks import exponential_backoff
 from pydantic import BaseModel, ConfigDict
 
-from tasks.lake import LakeError, StageFile, StageKey, Workspace, current_parquet
+from tasks.lake import LakeError, StageFile, StageKey, Workspace, current_parquet, disk_errors_explained
 
 Parameters = ParamSpec("Parameters")
 
@@ -77,12 +77,13 @@ def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
     Raises
     ------
     LakeError
-        If the output is not current after building it.
+        If the output is not current after building it, or the disk is full or read-only.
     """
     if not job.anew and (found := job.current()) is not None:
         return found
     started = time.perf_counter()
-    build()
+    with disk_errors_explained(job.lake.root):
+        build()
     built = job.current()
     if built is None:
         raise LakeError(f"{job.key.stage} {job.name}: the output does not agree with what was to be built")

@@ -97,6 +97,8 @@ def test_deciles_and_histograms_hold_every_number(tmp_path: Path, shards: list[A
     assert [one.documents for one in found.deciles["n_chars"]] == pytest.approx([len(rows) / 10] * 10, abs=2)
     low, high = np.quantile(lengths, [0.9, 1])
     assert found.deciles["n_chars"][9].documents == (lengths >= low).sum()
+    kept = np.array([row["selected"] for row in rows])
+    assert found.deciles["n_chars"][9].selected == kept[lengths >= low].sum()
     assert found.deciles["n_chars"][9].label.endswith(f" to {high:,.0f}")
     [score] = found.deciles["language_score"]  # all the same
     assert score.documents + found.missing["language_score"].documents == len(rows)

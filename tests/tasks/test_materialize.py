@@ -1,9 +1,16 @@
 """The product: the selected documents as they were, and papers that say where they came from."""
 
+import contextlib
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,13 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+import zstandard
 
 from models.schemas import FINEWEB
-from models.settings import SourceSettings
+from models.settings import MaterializeSettings, SourceSettings
 from tasks import materialize
 from tasks.card import size_category
+from tasks.dataset_files import ParquetParts
 from tasks.dataset_rows import common_schema, folder_name
-from tasks.lake import LakeError, digest, file_digest, tree_files
+from tasks.lake import LakeError, StageFile, digest, file_digest, tree_files, written_parquet
 from tasks.stage import BadShardError
 
 HOSTILE = [
@@ -113,6 +122,251 @@ def test_a_flat_layout_holds_the_same_rows(copied: Any) -> None:
     assert path.relative_to(copied.workspace.dataset).as_posix() == "data/part-00000.parquet"
     assert pq.read_table(path).to_pylist() == selected_rows(copied)
     assert "data/part-*.parquet" in (copied.workspace.dataset / "README.md").read_text()
+
+
+def again(built: Any, **changes: Any) -> StageFile:
+    """Materialize a workspace with other settings."""
+    given = MaterializeSettings.model_validate(built.recipe.materialize.model_dump() | changes)
+    recipe = built.recipe.model_copy(update={"materialize": given})
+    job = materialize.plan(built.workspace, built.dataset_job.shards, built.counts, built.blocks, recipe)
+    return materialize.materialize(job.model_copy(update={"anew": True}))
+
+
+def data_digests(workspace: Any) -> dict[str, str]:
+    return {name: found for name, found in snapshot(workspace.dataset).items() if name.startswith("data/")}
+
+
+def test_any_column_can_be_the_layout(copied: Any) -> None:
+    again(copied, layout="url")  # a folder each, so all shards are read at once
+    expected = selected_rows(copied)
+    found = {path.parent.name: pq.read_table(path).to_pylist() for path in parts(copied.workspace)}
+    assert found == {folder_name(row["url"]): [row] for row in expected}
+
+
+def test_a_layout_that_no_column_has_is_refused(copied: Any) -> None:
+    before = snapshot(copied.workspace.dataset)
+    with pytest.raises(LakeError, match=r"layout: no column 'lang', it may be 'flat' or one of text, id, d"):
+        again(copied, layout="lang")
+    assert snapshot(copied.workspace.dataset) == before
+
+
+def test_a_layout_of_too_many_folders_is_refused(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.dataset_rows.MAX_FOLDERS", 3)
+    with pytest.raises(LakeError, match=r"materialize\.layout: 'url' has 16 values, a folder each"):
+        again(copied, layout="url")
+
+
+@pytest.mark.parametrize("layout", ["dump", "flat", "url"])
+def test_bytes_do_not_depend_on_threads_or_memory(copied: Any, layout: str) -> None:
+    found = []
+    for changes in ({"threads": 1}, {"threads": 4}, {"memory_limit": "100MB"}):
+        again(copied, layout=layout, **changes)
+        found.append(data_digests(copied.workspace))
+    assert found[0] == found[1] == found[2]
+
+
+def flat_ids(copied: Any, **changes: Any) -> list[str]:
+    again(copied, layout="flat", **changes)
+    [path] = parts(copied.workspace)
+    ids: list[str] = pq.read_table(path)["id"].to_pylist()
+    return ids
+
+
+def test_shuffled_rows_are_the_same_rows_in_an_order_of_the_seed(copied: Any) -> None:
+    plain = flat_ids(copied)
+    first, same, other = (flat_ids(copied, shuffle=True, **given) for given in ({}, {"threads": 1}, {"seed": 1}))
+    assert first == same
+    assert len({tuple(order) for order in (plain, first, other)}) == 3
+    assert sorted(first) == sorted(other) == sorted(plain)
+
+
+def test_a_shuffle_is_uniform_enough(copied: Any) -> None:
+    plain = flat_ids(copied)
+    means = [0.0] * len(plain)
+    for seed in range(12):
+        places = {id_: place for place, id_ in enumerate(flat_ids(copied, shuffle=True, seed=seed))}
+        means = [mean + places[id_] / 12 for mean, id_ in zip(means, plain, strict=True)]
+    middle = (len(plain) - 1) / 2
+    spread = ((len(plain) ** 2 - 1) / 12 / 12) ** 0.5  # of the mean of twelve uniform places
+    assert all(abs(mean - middle) < 4 * spread for mean in means)
+
+
+def test_a_shuffled_dump_stays_in_its_folder(copied: Any) -> None:
+    again(copied, shuffle=True)
+    expected = selected_rows(copied)
+    for path in parts(copied.workspace):
+        rows = pq.read_table(path).to_pylist()
+        of_dump = [row for row in expected if row["dump"] == path.parent.name]
+        assert rows != of_dump
+        assert sorted(rows, key=lambda row: row["id"]) == sorted(of_dump, key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize("layout", ["dump", "url"])
+def test_lines_hold_what_parquet_holds(copied: Any, layout: str) -> None:
+    again(copied, layout=layout)
+    expected = {path.parent.name: pq.read_table(path).to_pylist() for path in parts(copied.workspace)}
+    dataset = again(copied, layout=layout, format="jsonl.zst")
+    paths = sorted((copied.workspace.dataset / "data").rglob("*.jsonl.zst"))
+    assert not parts(copied.workspace)
+    for path in paths:
+        with zstandard.open(path, "rt", encoding="utf-8") as stream:
+            assert [json.loads(line) for line in stream] == expected[path.parent.name]
+    assert dataset.details["tokens"] == sum(row["token_count"] for row in selected_rows(copied))
+    [config] = card(copied.workspace)[0]["configs"]
+    assert {*copied.workspace.dataset.glob(config["data_files"][0]["path"])} == {*paths}
+
+
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "large_string": (pa.large_string(), ["a", None]),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), ["a", None]),
+    "day": (pa.date32(), [date(2024, 2, 29), None]),
+    "nanoseconds": (pa.timestamp("ns"), [datetime(2024, 1, 2, 3, 4, 5, 678901), None]),  # noqa: DTZ001
+    "zoned": (pa.timestamp("us", "Europe/Berlin"), [datetime(2024, 1, 2, tzinfo=UTC), None]),
+    "time": (pa.time32("ms"), [time(1, 2, 3), None]),
+    "duration": (pa.duration("us"), [timedelta(seconds=1), None]),
+    "decimal": (pa.decimal128(38, 4), [Decimal("1.2345"), None]),
+    "binary": (pa.binary(), [b"\xff\x00", None]),
+    "fixed": (pa.binary(2), [b"ab", None]),
+    "unsigned": (pa.uint64(), [2**64 - 1, None]),
+    "half": (pa.float16(), [1.5, None]),
+    "boolean": (pa.bool_(), [True, None]),
+    "list": (pa.large_list(pa.int8()), [[1, None], None]),
+    "vector": (pa.list_(pa.float16(), 2), [[1, 2], None]),
+    "nested": (pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))]), [{"a": 1, "b": ["x"]}, None]),
+    "map": (pa.map_(pa.string(), pa.int32()), [[("k", 1)], None]),
+    "nothing": (pa.null(), [None, None]),
+    "ключ 雪 ..": (pa.string(), ["x", None]),
+}
+
+
+@pytest.fixture
+def make_workspace(
+    tmp_path: Path, pipeline: Callable[..., Any], recipe: Any, make_parquet: Callable[..., Path]
+) -> Callable[..., Any]:
+    """Return the function that selects all documents of the files that it is given, by name, as rows and columns."""
+
+    def make(files: dict[str, tuple[list[dict[str, Any]], list[pa.Field]]], **changes: Any) -> Any:
+        for name, (rows, extra) in files.items():
+            make_parquet(tmp_path / "source" / name, rows, tuple(extra))
+        everything = recipe.selection.model_copy(update={"select_ratio": 1.0})
+        source = SourceSettings(path=str(tmp_path / "source"))
+        given = {"workspace": str(tmp_path / "workspace"), "source": source, "selection": everything}
+        return pipeline(recipe.model_copy(update=given | changes))
+
+    return make
+
+
+@pytest.mark.parametrize("layout", ["dump", "url"])
+def test_columns_of_any_type_come_out_as_they_went_in(
+    make_workspace: Callable[..., Any], make_document: Callable[..., Any], layout: str
+) -> None:
+    fields = [pa.field(name, kind) for name, (kind, _) in TYPES.items()]
+    rows = [make_document(i) | {name: values[i % 2] for name, (_, values) in TYPES.items()} for i in range(6)]
+    built = make_workspace({"a.parquet": (rows, fields)})
+    again(built, layout=layout)
+    source = pq.read_table(built.shards[0].url.removeprefix("file://"))
+    found = {row["id"]: row for path in parts(built.workspace) for row in pq.read_table(path).to_pylist()}
+    schema = pq.read_schema(parts(built.workspace)[0])
+    for name in TYPES:
+        assert schema.field(name).type == source.schema.field(name).type
+    for row in source.to_pylist():
+        assert {name: found[row["id"]][name] for name in source.column_names} == row
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "jsonl.zst"])
+def test_the_datasets_package_loads_the_folder(copied: Any, tmp_path: Path, file_format: str) -> None:
+    again(copied, format=file_format)
+    code = (
+        "import json, sys, datasets; d = datasets.load_dataset(sys.argv[1], split='train');"
+        "print(json.dumps([d.column_names, d['id'][:]]))"
+    )
+    home = {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", code, str(copied.workspace.dataset)],
+        env=os.environ | home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    columns, ids = json.loads(loaded.stdout.splitlines()[-1])
+    expected = selected_rows(copied)
+    assert columns == [*FINEWEB.names, "space", "quality", "inclusion", "block"]
+    assert sorted(ids) == sorted(row["id"] for row in expected)
+
+
+def test_a_writer_that_loses_a_row_is_found_out(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot(copied.workspace.dataset)
+    append = ParquetParts._append
+    monkeypatch.setattr(ParquetParts, "_append", lambda self, table: append(self, table.slice(1)))
+    with pytest.raises(LakeError, match=r"files hold 14 documents of \d+ tokens, 16 of \d+ were selected"):
+        again(copied)
+    assert snapshot(copied.workspace.dataset) == before
+
+
+def test_files_of_another_run_are_not_mixed_in(copied: Any) -> None:
+    before = snapshot(copied.workspace.dataset)
+    path = copied.workspace.resolve(copied.masks[1])
+    table = pq.read_table(path)
+    with written_parquet(path, table.schema, copied.select_jobs[0].key.model_copy(update={"inputs": "x"})) as writer:
+        writer.write(table.combine_chunks().to_batches()[0])
+    with pytest.raises(LakeError, match=r"^masks/a-001\.parquet was written by another run since"):
+        again(copied)
+    path.unlink()
+    with pytest.raises(LakeError, match=r"^masks/a-001\.parquet is missing or damaged: run again"):
+        again(copied)
+    assert snapshot(copied.workspace.dataset) == before
+
+
+def test_too_little_memory_says_which_setting_to_raise(copied: Any) -> None:
+    before = snapshot(copied.workspace.dataset)
+    with pytest.raises(LakeError, match=r"materialize\.memory_limit: 1MB is too little for DuckDB: raise it"):
+        again(copied, memory_limit="1MB", layout="url")
+    assert snapshot(copied.workspace.dataset) == before
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a file system can be mounted by root only: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk: Path) -> None:
+    """The workspace's dataset lies on a small disk; what DuckDB needs beside it lies elsewhere."""
+    root = small_disk / "workspace"
+    shutil.copytree(copied.workspace.root, root, ignore=shutil.ignore_patterns("reports", "fitted", "embeddings"))
+    jobs = copied.dataset_job.model_copy(update={"workspace": str(root), "anew": True})
+    before = snapshot(root / "dataset")
+    spill = copied.recipe.model_copy(
+        update={"materialize": copied.recipe.materialize.model_copy(update={"spill": str(copied.workspace.root)})}
+    )
+    with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(b"x" * 4096)
+    with pytest.raises(LakeError, match=r"No space left on device: free some space there, or choose another workspace"):
+        materialize.materialize(jobs.model_copy(update={"recipe": spill}))
+    with pytest.raises(LakeError, match=r"materialize-spill: .*No space left on device.*: free some"):
+        materialize.materialize(jobs)
+    assert snapshot(root / "dataset") == before
+    assert not list(root.rglob(".*.partial"))
+    (small_disk / "filler").unlink()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(LakeError, match=r"Read-only file system: choose a workspace that can be written"):
+        materialize.materialize(jobs.model_copy(update={"recipe": spill}))
+    assert snapshot(root / "dataset") == before
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    materialize.materialize(jobs)
+    assert snapshot(root / "dataset") == before  # the same dataset, made again
 
 
 def test_hostile_dumps_stay_inside_the_data_folder(hostile: Any) -> None:

@@ -11,6 +11,7 @@ from tasks.lake import StageFile, Workspace
 from tasks.selected import (
     Place,
     SelectedShard,
+    _nearest,
     documents_at,
     draw,
     eligible_table,
@@ -134,3 +135,19 @@ def test_indices_are_spread_evenly(n: int, at_most: int | None, expected: int) -
     assert len(found) == expected
     assert found[0] == 0
     assert len(set(np.diff(found))) <= 1
+
+
+def test_a_document_that_was_never_considered_is_the_farthest_of_all() -> None:
+    rows = pa.table(
+        {
+            "row": pa.array(range(4), pa.uint32()),
+            "shard": pa.array([0] * 4, pa.int32()),
+            "inclusion": pa.array([3.0, 1.0, 0.5, -np.inf], pa.float32()),
+            "selected": [True, True, False, False],
+        }
+    )
+    kept, rejected = _nearest("block", rows, 2)
+    assert [near.place.row for near in kept + rejected] == [1, 0, 2, 3]
+    assert {near.threshold for near in kept + rejected} == {0.75}
+    alone, nobody = _nearest("block", rows.slice(3).set_column(3, "selected", pa.array([True])), 2)
+    assert (len(alone), nobody) == (1, [])
