@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from models.analysis.groups import counts_of, decile_edges, domains, group_of
 from tasks.charts import Share
 from tasks.lake import Workspace
-from tasks.selected import SelectedShard, eligible_tables
+from tasks.selected import MaskedShard, eligible_tables
 
 BINS = 40
 EDGE_SHARDS = 64
@@ -145,7 +145,13 @@ def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
         raise ValueError(f"report.by: no document has a column {min(unknown)!r}, they have {', '.join(sorted(known))}")
 
 
-def break_down(lake: Workspace, shards: Sequence[SelectedShard], by: Sequence[str] = ()) -> Breakdown:
+def break_down(
+    lake: Workspace,
+    shards: Sequence[MaskedShard],
+    by: Sequence[str] = (),
+    *,
+    groups: Sequence[str] = ("dump", "domain"),
+) -> Breakdown:
     """Count the eligible and the selected documents of every group.
 
     Parameters
@@ -156,6 +162,8 @@ def break_down(lake: Workspace, shards: Sequence[SelectedShard], by: Sequence[st
         Its shards.
     by
         Further columns of the documents to break them down by.
+    groups
+        Of dump and domain, those to break them down by.
 
     Raises
     ------
@@ -165,7 +173,7 @@ def break_down(lake: Workspace, shards: Sequence[SelectedShard], by: Sequence[st
     check_columns([lake.resolve(shard.documents) for shard in shards], by)
     by = [name for name in by if name not in NUMBERS]  # they are broken down by anyway
     numbers = _prepared(lake, shards)
-    tallies = {name: Tally() for name in ("dump", "domain", *by)}
+    tallies = {name: Tally() for name in (*groups, *by)}
     for table in eligible_tables(lake, shards, list(dict.fromkeys(["n_chars", "language_score", "dump", "url", *by]))):
         selected = table["selected"]
         for name, counted in numbers.counted.items():
@@ -191,7 +199,7 @@ class _Prepared(NamedTuple):
     quality: NDArray[np.float32]
 
 
-def _prepared(lake: Workspace, shards: Sequence[SelectedShard]) -> _Prepared:
+def _prepared(lake: Workspace, shards: Sequence[MaskedShard]) -> _Prepared:
     """Return counters whose edges come from a sample."""
     rows = sum(shard.documents.rows for shard in shards)
     step = max(1, rows // EDGE_VALUES)

@@ -5,11 +5,13 @@ from typing import Any
 
 import yaml
 
+from tasks.breakdown import Breakdown
+from tasks.sections import distributions, retention
 from tasks.templating import render
 
 
-def write_card(folder: Path, details: dict[str, Any]) -> None:
-    """Write `README.md`, with the hub's YAML header, into a dataset's folder.
+def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown) -> None:
+    """Write `README.md`, with the hub's YAML header, and the plots that it shows into a dataset's folder.
 
     Parameters
     ----------
@@ -17,6 +19,8 @@ def write_card(folder: Path, details: dict[str, Any]) -> None:
         The dataset, its files in `data`.
     details
         Its provenance.
+    breakdown
+        What was selected of which documents.
     """
     recipe = details["recipe"]
     settings = recipe["materialize"]
@@ -35,12 +39,19 @@ def write_card(folder: Path, details: dict[str, Any]) -> None:
             }
         ],
     }
+    shown, kept = distributions(breakdown), retention(breakdown)
+    figures = [*shown.figures, *kept.figures]
+    (folder / "plots").mkdir()
+    for figure in figures:
+        (folder / "plots" / f"{figure.name}.png").write_bytes(figure.png)
     text = render(
         "card.md",
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True),
         title=settings["title"],
         recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         details=details,
+        figures=figures,
+        tables=kept.tables,
         scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
     )
     (folder / "README.md").write_text(text, encoding="utf-8")

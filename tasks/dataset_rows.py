@@ -152,6 +152,21 @@ class SelectedDocuments:
         ).fetchall()
         return int(tokens)
 
+    def retention(self) -> list[dict[str, Any]]:
+        """Return, per dump, how many documents were ingested and how many of them were selected."""
+        rows = self._connection.execute(
+            """
+            SELECT coalesce(nullif(dump, ''), $unknown) AS dump, count(*) AS documents, count(chosen.row) AS selected
+            FROM (SELECT row, dump, shard
+                  FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
+                  JOIN shards USING (documents_file)) AS documents
+            LEFT JOIN chosen USING (shard, row)
+            GROUP BY ALL ORDER BY ALL
+            """,
+            {"documents": [shard.documents for shard in self._shards], "unknown": UNKNOWN},
+        ).fetchall()
+        return [{"dump": dump, "documents": documents, "selected": selected} for dump, documents, selected in rows]
+
     def read(self) -> Iterator[tuple[Folder, pa.Table]]:
         """Yield the rows of one folder after the other, in the columns of `schema`.
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from models.settings import MaterializeSettings, PipelineSettings
 from tasks.accounting import Counts
+from tasks.breakdown import as_metrics, break_down
 from tasks.card import write_card
 from tasks.dataset_files import WRITERS, Written, read_back
 from tasks.dataset_rows import SelectedDocuments, ShardFiles
@@ -39,7 +40,6 @@ from tasks.lake import (
 )
 from tasks.overlap import behind
 from tasks.provenance import code_and_packages
-from tasks.retention import retention_by_decile, retention_by_dump
 from tasks.source import SourceShard
 from tasks.stage import StageJob, build_once, stage_task
 
@@ -138,11 +138,12 @@ def _build(job: MaterializeJob) -> None:
         if documents.rows != job.counts.selected:
             raise LakeError(f"the masks select {documents.rows:,} documents, the books say {job.counts.selected:,}")
         written = _write(documents, folder / "data", connection, job.recipe.materialize)
+        breakdown = break_down(job.lake, job.shards, groups=())
         details = _provenance(job, written.tokens) | {
-            "retention": retention_by_dump(connection, shards),
-            "retention_by_decile": retention_by_decile(connection, shards),
+            "retention": documents.retention(),
+            "retention_by_decile": {name: as_metrics(rows) for name, rows in breakdown.deciles.items()},
         }
-        write_card(folder, details)
+        write_card(folder, details, breakdown)
         write_manifest(folder / "provenance.json", job.key, tree_files(folder), details)
 
 

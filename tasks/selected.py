@@ -7,7 +7,7 @@ these only the row groups that hold it.
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,22 @@ SAMPLED_SHARDS = 16
 """Most shards that a sample is drawn from: one of FineWeb's holds a million documents."""
 NEAR = 10
 """Documents on either side of a threshold that are looked at."""
+
+
+class MaskedShard(Protocol):
+    """The files of a shard that say what was selected of it."""
+
+    @property
+    def documents(self) -> StageFile:
+        """Its documents."""
+
+    @property
+    def scores(self) -> StageFile:
+        """Their scores."""
+
+    @property
+    def masks(self) -> StageFile:
+        """Their selection."""
 
 
 class SelectedShard(BaseModel):
@@ -42,7 +58,7 @@ class Place(NamedTuple):
     row: int
 
 
-def eligible_table(lake: Workspace, shard: SelectedShard, columns: Sequence[str]) -> pa.Table:
+def eligible_table(lake: Workspace, shard: MaskedShard, columns: Sequence[str]) -> pa.Table:
     """Return a shard's documents that were in a block: columns of `documents`, then `quality` and `selected`.
 
     A column that the shard lacks is null.
@@ -58,7 +74,7 @@ def eligible_table(lake: Workspace, shard: SelectedShard, columns: Sequence[str]
 
 
 def eligible_tables(
-    lake: Workspace, shards: Sequence[SelectedShard], columns: Sequence[str], at_most: int | None = None
+    lake: Workspace, shards: Sequence[MaskedShard], columns: Sequence[str], at_most: int | None = None
 ) -> Iterator[pa.Table]:
     """Yield the tables of all shards, or of so many evenly spaced ones."""
     for index in spread(len(shards), at_most):
