@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from flows.commands.compare import compare
 from flows.commands.report import report
 from flows.commands.run import run
 from flows.commands.select import select
 from flows.commands.status import status
+from flows.commands.sweep import sweep
 from flows.commands.train_quality import train_quality
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -29,6 +31,8 @@ app.command()(run)
 app.command()(report)
 app.command()(status)
 app.command()(select)
+app.command()(sweep)
+app.command()(compare)
 app.command("train-quality")(train_quality)
 
 

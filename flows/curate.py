@@ -67,15 +67,20 @@ class LastRun(BaseModel):
     settings: PipelineSettings
     folder: str  # that relative paths in the settings start from
 
+    @staticmethod
+    def path(workspace: Workspace) -> Path:
+        """Return where it lies."""
+        return workspace.root / "run.json"
+
     def keep(self, workspace: Workspace) -> None:
         """Write it to the workspace."""
-        with written_file(workspace.root / "run.json") as partial:
+        with written_file(self.path(workspace)) as partial:
             partial.write_text(self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def of(cls, workspace: Workspace) -> Self:
         """Read it from the workspace."""
-        return cls.model_validate_json(brought(workspace.root / "run.json").read_text())
+        return cls.model_validate_json(brought(cls.path(workspace)).read_text())
 
 
 @flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
@@ -99,10 +104,7 @@ def curate(
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
     with opened(settings, refit=refit, refresh=refresh) as (run, curation, shown):
-        curation.plan_documents()
-        run.work()
-        end_scoring_processes()
-        _check_scored(run, curation)
+        prepare(run, curation)
         curation.plan_selection()
         run.work()
         curation.plan_dataset()
@@ -121,8 +123,12 @@ def opened(
     refit: Sequence[Refit] | None = None,
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
+    keep: bool = True,
 ) -> Iterator[tuple[Run, Curation, Shown]]:
-    """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails."""
+    """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails.
+
+    The recipe becomes that of the workspace's last run, unless `keep` is false and there is one already.
+    """
     shards = check_inputs(settings)
     opened_workspace = Workspace(settings.workspace, settings.engine.scratch)
     with opened_workspace.exclusive() as workspace, shown_in_ui() as shown:
@@ -135,7 +141,8 @@ def opened(
         )
         discard_finished(workspace)
         forget_fitted(workspace, refit or [])
-        LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
+        if keep or not LastRun.path(workspace).exists():
+            LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
         allow_work()
         offer_slots()
         try:
@@ -145,6 +152,20 @@ def opened(
             raise
         finally:
             end_scoring_processes()
+
+
+def prepare(run: Run, curation: Curation) -> None:
+    """Ingest, score and embed all shards, and find the duplicates across them.
+
+    Raises
+    ------
+    BadShardError
+        If there is nothing to select from.
+    """
+    curation.plan_documents()
+    run.work()
+    end_scoring_processes()
+    _check_scored(run, curation)
 
 
 def _check_scored(run: Run, curation: Curation) -> None:

@@ -214,9 +214,10 @@ class Curation:
         if file is not None:
             self.duplicates = {shard.name: shard for shard in job.shard_files() or []}
 
-    def plan_selection(self) -> None:
-        """Plan the selection of every block, once all shards have what it reads."""
-        shards = [
+    @property
+    def selectable(self) -> list[select.SelectionShard]:
+        """The shards that have all that a selection reads."""
+        return [
             select.SelectionShard(
                 documents=shard.documents,
                 scores=shard.scores,
@@ -225,7 +226,10 @@ class Curation:
             )
             for shard in self.scored
         ]
-        jobs = select.plan(self._workspace, shards, self._settings.selection)
+
+    def plan_selection(self) -> None:
+        """Plan the selection of every block, once all shards have what it reads."""
+        jobs = select.plan(self._workspace, self.selectable, self._settings.selection)
         self._jobs.expect("select", len(jobs))
         for job in jobs:
             self._jobs.add("select", job, partial(self._selected, job))

@@ -15,7 +15,21 @@ from pydantic import BaseModel
 
 from flows import events
 from flows.progress import listener
-from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, score, select
+from tasks import (
+    compare,
+    contend,
+    dedup,
+    embed,
+    fit,
+    frontier,
+    ingest,
+    materialize,
+    one_pass,
+    report,
+    score,
+    select,
+    sweep,
+)
 from tasks.accounting import documents_through
 from tasks.lake import StageFile, Workspace
 from tasks.sections import StageTime
@@ -24,9 +38,13 @@ from tasks.stage import BadShardError, StageJob
 Then = Callable[[StageFile | None], None]
 """Hears of a job's output, or of None if its shard was set aside."""
 
-Stage = Literal["ingest", "dedup", "fit", "score", "embed", "score_embed", "select", "materialize", "report"]
-STAGES: tuple[Stage, ...] = Stage.__args__  # type: ignore[attr-defined]
+PipelineStage = Literal["ingest", "dedup", "fit", "score", "embed", "score_embed", "select", "materialize", "report"]
+STAGES: tuple[PipelineStage, ...] = PipelineStage.__args__  # type: ignore[attr-defined]
 """In the order in which a document passes through them."""
+
+Stage = PipelineStage | Literal["scale", "frontier", "contend", "sweep", "compare"]
+ALL_STAGES: tuple[Stage, ...] = (*STAGES, "scale", "frontier", "contend", "sweep", "compare")
+"""The pipeline's, then those of the pages that look at many selections."""
 
 Refreshed = Literal["ingest", "dedup", "score", "embed", "score_embed", "select", "materialize", "report"]
 REFRESHED: tuple[Refreshed, ...] = Refreshed.__args__  # type: ignore[attr-defined]
@@ -47,6 +65,11 @@ TASKS: dict[str, Task[..., StageFile]] = {
     "select": select.select_task,
     "materialize": materialize.materialize_task,
     "report": report.report_task,
+    "scale": contend.find_scale_task,
+    "frontier": frontier.frontier_task,
+    "contend": contend.contend_task,
+    "sweep": sweep.sweep_task,
+    "compare": compare.compare_task,
 }
 """By the stage in a job's key."""
 
@@ -153,10 +176,15 @@ class Run:
             if stage == "ingest" and self._scope == {"report"}:
                 then(None)  # it was set aside, or came after the dataset that is reported on
             return
-        heappush(self._waiting, (-STAGES.index(stage), next(self._order), stage, job, then))
+        heappush(self._waiting, (-ALL_STAGES.index(stage), next(self._order), stage, job, then))
 
-    def work(self) -> None:
+    def work(self, at_once: int | None = None) -> None:
         """Run jobs until none is left; they may add others when they are done.
+
+        Parameters
+        ----------
+        at_once
+            Most jobs at the same time, if not as many as usual: 1 for jobs whose times are compared.
 
         Raises
         ------
@@ -164,7 +192,7 @@ class Run:
             What a job raised, unless it is a bad shard and those are set aside.
         """
         while self._waiting or self._started:
-            while self._waiting and len(self._started) < self._at_once:
+            while self._waiting and len(self._started) < (at_once or self._at_once):
                 _, number, stage, job, then = heappop(self._waiting)
                 future = self._submit(job)
                 self._started[number] = _Started(stage, job, then, future)
@@ -175,6 +203,17 @@ class Run:
             if file is not None:
                 self._busy.append((ended - file.seconds, ended))
             done.then(file)
+
+    def one(self, stage: Stage, job: StageJob) -> StageFile:
+        """Run one job by itself and return its output."""
+        outputs: list[StageFile | None] = []
+        self.expect(stage, 1)
+        self.add(stage, job, outputs.append)
+        self.work()
+        [file] = outputs
+        if file is None:
+            raise MissingInputError(f"{job.name} was not made")
+        return file
 
     @property
     def busy_seconds(self) -> float:
@@ -188,7 +227,7 @@ class Run:
     @property
     def in_order(self) -> list[StageSummary]:
         """What was spent, in the order of the stages."""
-        return [self.stages[stage] for stage in STAGES if stage in self.stages]
+        return [self.stages[stage] for stage in ALL_STAGES if stage in self.stages]
 
     @property
     def times(self) -> list[StageTime]:

@@ -29,6 +29,7 @@ WIDTH, HEIGHT = 6.6, 3.7  # inches
 DOTS = 150  # per inch
 NAME_SIZE = 8.5  # points, of a name on a map
 LETTER_WIDTH, LINE_HEIGHT = 0.014, 0.042  # of such a name, in shares of the map
+GAP = 0.018  # between a point and its name, in shares of the chart
 LONGEST_LABEL = 34  # characters
 REPLACEMENT = "\N{WHITE SQUARE}"
 
@@ -164,6 +165,63 @@ def lines(
     if len(series) + len(levels or {}) > 1:
         _legend(axes, outside=True)
     return _png(figure)
+
+
+def trade_off(
+    title: str,
+    x_label: str,
+    y_label: str,
+    points: Sequence[Place],
+    *,
+    curve: Series | None = None,
+    note: str = "",
+) -> bytes:
+    """Draw named points where more of x costs y, and a curve through some of its own; more of both is better."""
+    figure, axes = _figure(title, x_label, y_label, note, height=4.6)
+    axes.grid(color=FAINT)
+    if curve is not None:
+        axes.plot(curve.x, curve.y, color=BLUE, linewidth=2, marker="o", markersize=5, label=safe(curve.name))
+        for place in curve.marked:
+            axes.scatter(
+                curve.x[place], curve.y[place], s=170, facecolors="none", edgecolors=INK, linewidths=1.8, zorder=4,
+                label=f"recommended: {safe(curve.labels[place])}",
+            )  # fmt: skip
+    for index, point in enumerate(points, start=curve is not None):
+        colour, marker = COLOURS[index % len(COLOURS)], (MARKERS + "X")[index % (len(MARKERS) + 1)]
+        axes.scatter(point.x, point.y, s=70, color=colour, marker=marker, zorder=3, edgecolors="white", linewidths=0.8)
+    axes.margins(0.12)
+    _name_points(axes, points, curve)
+    if curve is not None:
+        _legend(axes, outside=True)
+    return _png(figure)
+
+
+def _name_points(axes: "Axes", points: Sequence[Place], curve: Series | None) -> None:
+    """Write the points' names beside them, then as many of the curve's as have room, the marked and the ends first."""
+    names = [(point, True) for point in points]
+    if curve is not None and curve.labels:
+        last = len(curve.labels) - 1
+        order = sorted(range(last + 1), key=lambda place: (place not in curve.marked, place not in {0, last}, place))
+        names += [(Place(curve.x[place], curve.y[place], curve.labels[place]), False) for place in order]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    taken: list[tuple[float, float, float]] = []  # middle of a name and half its width, in shares of the chart
+    for place, needed in names:
+        label = safe(place.label, 24)
+        x, y = (place.x - left) / (right - left), (place.y - bottom) / (top - bottom)
+        half = LETTER_WIDTH * len(label) / 2
+        beside = [
+            (x + side * (half + GAP), y + line * LINE_HEIGHT) for line in (0.5, -0.5, 1.5, -1.5) for side in (1, -1)
+        ]
+        beside = [(x, y) for x, y in beside if half < x < 1 - half and 0 < y < 1]
+        free = [(x, y) for x, y in beside if not _overlaps(taken, x, y, half)]
+        if not free and not needed:
+            continue
+        x, y = (free or beside or [(x, y)])[0]
+        taken.append((x, y, half))
+        axes.annotate(
+            label, (place.x, place.y), xytext=(x, y), textcoords="axes fraction", fontsize=NAME_SIZE, color=INK,
+            ha="center", va="center", path_effects=_halo(), zorder=5, fontweight="bold" if needed else "normal",
+        )  # fmt: skip
 
 
 def scatter_map(

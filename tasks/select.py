@@ -6,9 +6,11 @@ the block's name: the choice does not depend on the order of work.
 """
 
 import math
+from abc import abstractmethod
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +24,11 @@ from tasks.gpu import gpu_slot
 from tasks.lake import StageFile, StageKey, Workspace, current_parquet, digest, written_parquet
 from tasks.stage import StageJob, build_once, stage_task
 
-VERSION = 1
+if TYPE_CHECKING:
+    from models.selection import Selection
+    from models.selection.scaling import Ranges
+
+VERSION = 2
 
 
 class SelectionShard(BaseModel):
@@ -46,16 +52,25 @@ class SelectionShard(BaseModel):
         return self.documents.rows
 
 
-class SelectJob(StageJob):
-    """Select from one group of shards: several as one block, or one in one or more slices."""
+class GroupJob(StageJob):
+    """Write a row-aligned file for each shard of a group: several as one block, or one in one or more slices."""
 
-    folder: ClassVar[str] = "masks"
     shards: list[SelectionShard]
     slices: int
     settings: PipelineSelectionSettings
 
+    @property
+    @abstractmethod
+    def folder(self) -> str:
+        """The folder of the files, in the workspace."""
+
+    @property
+    def group(self) -> str:
+        """The name of the group of shards."""
+        return group_name(self.shards)
+
     def shard_files(self) -> list[StageFile] | None:
-        """Return the masks of the group's shards, or None if one is not current."""
+        """Return the files of the group's shards, or None if one is not current."""
         files = []
         for shard in self.shards:
             path = self.lake.shard_path(self.folder, shard.name)
@@ -65,7 +80,7 @@ class SelectJob(StageJob):
         return files
 
     def current(self) -> StageFile | None:
-        """Return a reference to the group's masks if all are current, else None."""
+        """Return a reference to the group's files if all are current, else None."""
         if (files := self.shard_files()) is None:
             return None
         return StageFile(
@@ -80,23 +95,59 @@ class SelectJob(StageJob):
         )
 
 
+class SelectJob(GroupJob):
+    """Select from one group of shards."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the masks."""
+        return "masks"
+
+
 def plan(workspace: Workspace, shards: list[SelectionShard], settings: PipelineSelectionSettings) -> list[SelectJob]:
     """Return one job per group of shards, in the order of the shards' names."""
+    return [
+        SelectJob(
+            workspace=str(workspace.root),
+            name=group_name(group),
+            key=group_key("select", VERSION, group, settings, settings.model_dump(exclude={"device", "block_size"})),
+            shards=group,
+            slices=slices_of(group, settings),
+            settings=settings,
+        )
+        for group in grouped(shards, settings)
+    ]
+
+
+def grouped(shards: list[SelectionShard], settings: PipelineSelectionSettings) -> list[list[SelectionShard]]:
+    """Return the groups of shards that are selected from together, in the order of the shards' names."""
     groups: list[list[SelectionShard]] = []
     for shard in sorted(shards, key=lambda shard: shard.name):
         if not groups or sum(other.rows for other in groups[-1]) + shard.rows > settings.block_size:
             groups.append([])
         groups[-1].append(shard)
-    return [_plan_group(workspace, group, settings) for group in groups]
+    return groups
 
 
-def _plan_group(workspace: Workspace, group: list[SelectionShard], settings: PipelineSelectionSettings) -> SelectJob:
+def group_name(group: list[SelectionShard]) -> str:
+    """Return the name of a group of shards."""
     first, last = group[0].name, group[-1].name
-    rows = sum(shard.rows for shard in group)
-    key = StageKey(
-        stage="select",
-        version=VERSION,
-        settings=digest(settings.model_dump(exclude={"device", "block_size"})),
+    return first if first == last else f"{first}..{last}"
+
+
+def slices_of(group: list[SelectionShard], settings: PipelineSelectionSettings) -> int:
+    """Return into how many blocks a group is cut."""
+    return max(1, math.ceil(sum(shard.rows for shard in group) / settings.block_size))
+
+
+def group_key(
+    stage: str, version: int, group: list[SelectionShard], settings: PipelineSelectionSettings, reads: object
+) -> StageKey:
+    """Return the key of a job over a group of shards; `reads` is what of the settings it reads."""
+    return StageKey(
+        stage=stage,
+        version=version,
+        settings=digest([digest(reads), slices_of(group, settings)]),
         inputs=digest(
             [
                 [
@@ -108,15 +159,6 @@ def _plan_group(workspace: Workspace, group: list[SelectionShard], settings: Pip
                 for shard in group
             ]
         ),
-    )
-    slices = max(1, math.ceil(rows / settings.block_size))
-    return SelectJob(
-        workspace=str(workspace.root),
-        name=first if first == last else f"{first}..{last}",
-        key=key.model_copy(update={"settings": digest([key.settings, slices])}),
-        shards=group,
-        slices=slices,
-        settings=settings,
     )
 
 
@@ -134,20 +176,28 @@ class _Masks(NamedTuple):
 
 
 def _build(job: SelectJob) -> None:
-    group = _joined([_read_shard(job.lake, shard) for shard in job.shards])
+    group = read_group(job)
+    selections = [(block, select_block(job, block, group)) for block in blocks_of(job, group)]
+    write_masks(job, group, selections, [describe(block, group, selection) for block, selection in selections])
+
+
+def write_masks(
+    job: GroupJob,
+    group: "Candidates",
+    selections: "list[tuple[Block, Selection]]",
+    blocks: list[dict[str, Any]],
+) -> None:
+    """Write the masks of a group of shards, with what the reports need of each block."""
     n = len(group.candidate)
     masks = _Masks(
         selected=np.zeros(n, dtype=bool),
         inclusion=np.full(n, np.nan, dtype=np.float32),
         block=np.full(n, None, dtype=object),
     )
-    edges = np.linspace(0, n, job.slices + 1).round().astype(int)
-    blocks = []
-    for index, (start, stop) in enumerate(pairwise(edges)):
-        name = job.name if job.slices == 1 else f"{job.name}#{index}"
-        rows = start + np.flatnonzero(group.candidate[start:stop])
-        if len(rows):
-            blocks.append(_select_block(job, name, rows, group, masks))
+    for block, selection in selections:
+        masks.selected[block.rows[selection.indices]] = True
+        masks.inclusion[block.rows] = selection.inclusion
+        masks.block[block.rows] = block.name
     start = 0
     for shard in job.shards:
         path = job.lake.shard_path(job.folder, shard.name)
@@ -157,7 +207,7 @@ def _build(job: SelectJob) -> None:
         start += shard.rows
 
 
-class _Candidates(NamedTuple):
+class Candidates(NamedTuple):
     """What a selection reads of a shard, or of a group of shards one after the other."""
 
     vectors: NDArray[np.floating[Any]]  # (rows, dimensions)
@@ -167,7 +217,33 @@ class _Candidates(NamedTuple):
     excluded: dict[str, int]  # rows that are no candidates, by reason
 
 
-def _read_shard(lake: Workspace, shard: SelectionShard) -> _Candidates:
+class Block(NamedTuple):
+    """What is selected from at one time."""
+
+    name: str
+    rows: NDArray[np.int64]  # of the group
+
+
+def read_group(job: GroupJob) -> Candidates:
+    """Read what a selection reads of a group of shards."""
+    return _joined([_read_shard(job.lake, shard) for shard in job.shards])
+
+
+def blocks_of(job: GroupJob, group: Candidates) -> Iterator[Block]:
+    """Cut a group into its blocks; one without a candidate is left out."""
+    edges = np.linspace(0, len(group.candidate), job.slices + 1).round().astype(int)
+    for index, (start, stop) in enumerate(pairwise(edges)):
+        rows = start + np.flatnonzero(group.candidate[start:stop])
+        if len(rows):
+            yield Block(job.group if job.slices == 1 else f"{job.group}#{index}", rows)
+
+
+def block_settings(settings: PipelineSelectionSettings, block: Block) -> PipelineSelectionSettings:
+    """Return the settings of a block, which has a seed of its own."""
+    return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
+
+
+def _read_shard(lake: Workspace, shard: SelectionShard) -> Candidates:
     from models.documents import token_counts
     from models.embedding.columns import vectors_of
 
@@ -176,7 +252,7 @@ def _read_shard(lake: Workspace, shard: SelectionShard) -> _Candidates:
     candidate[pq.read_table(lake.resolve(shard.duplicates))["row"].to_numpy()] = False
     excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
     counts = pq.read_table(lake.resolve(shard.documents), columns=["token_count", "n_chars"])
-    return _Candidates(
+    return Candidates(
         vectors=vectors,
         quality=pq.read_table(lake.resolve(shard.scores), columns=["quality"])["quality"].to_numpy(),
         candidate=candidate & has_vector,
@@ -185,10 +261,10 @@ def _read_shard(lake: Workspace, shard: SelectionShard) -> _Candidates:
     )
 
 
-def _joined(shards: list[_Candidates]) -> _Candidates:
+def _joined(shards: list[Candidates]) -> Candidates:
     if len(shards) == 1:
         return shards[0]
-    return _Candidates(
+    return Candidates(
         vectors=np.concatenate([shard.vectors for shard in shards]),
         quality=np.concatenate([shard.quality for shard in shards]),
         candidate=np.concatenate([shard.candidate for shard in shards]),
@@ -197,32 +273,31 @@ def _joined(shards: list[_Candidates]) -> _Candidates:
     )
 
 
-def _select_block(
-    job: SelectJob, name: str, rows: NDArray[np.int64], group: _Candidates, masks: _Masks
-) -> dict[str, Any]:
-    """Select among `rows` of the group, enter the outcome into `masks`, and return what the reports need."""
+def select_block(job: GroupJob, block: Block, group: Candidates, ranges: "Ranges | None" = None) -> "Selection":
+    """Select from a block; the indices are places in the block's rows."""
     from models.device import choose_device
     from models.selection import select as select_documents
 
     device = choose_device(job.settings.device)
-    seed = int(digest([job.settings.seed, name])[:8], 16)
     with gpu_slot(device):
-        selection = select_documents(
-            group.vectors[rows],
-            group.quality[rows],
-            job.settings.model_copy(update={"seed": seed}),
+        return select_documents(
+            group.vectors[block.rows],
+            group.quality[block.rows],
+            block_settings(job.settings, block),
             device=device,
-            tokens=group.tokens[rows],
+            tokens=group.tokens[block.rows],
+            ranges=ranges,
         )
-    masks.selected[rows[selection.indices]] = True
-    masks.inclusion[rows] = selection.inclusion
-    masks.block[rows] = name
+
+
+def describe(block: Block, group: Candidates, selection: "Selection") -> dict[str, Any]:
+    """Return what the reports need of the selection from a block."""
     return {
-        "name": name,
-        "documents": len(rows),
+        "name": block.name,
+        "documents": len(block.rows),
         "selected": len(selection.indices),
-        "tokens": int(group.tokens[rows].sum()),
-        "tokens_selected": int(group.tokens[rows[selection.indices]].sum()),
+        "tokens": int(group.tokens[block.rows].sum()),
+        "tokens_selected": int(group.tokens[block.rows[selection.indices]].sum()),
         "objective": selection.objective,
         "random_objective": selection.random_objective,
         "upper_bound": selection.upper_bound,

@@ -2,11 +2,18 @@
 
 import json
 import os
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
+
+from flows.recipe import RecipeError, load_recipe
+
+if TYPE_CHECKING:
+    from models.settings import PipelineSettings
 
 FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
 ENVIRONMENT_DEFAULTS = {  # a choice of the user's own stands
@@ -21,6 +28,15 @@ ENVIRONMENT_DEFAULTS = {  # a choice of the user's own stands
 }
 
 Result = TypeVar("Result")
+Recipe = Annotated[Path, typer.Argument(help="Recipe file, such as deployments/recipes/sample.yaml.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),
+]
+WorkspaceFolder = Annotated[
+    str | None, typer.Option("--workspace", help="Workspace folder in place of the recipe's.", metavar="DIR")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 
 
 def set_environment() -> None:
@@ -40,6 +56,54 @@ def run_flow(work: Callable[[], Result], *, show_bars: bool) -> Result:
             return work()
         with shown_as_bars(Console(stderr=True)):
             return work()
+
+
+def settings_of(
+    recipe: Path,
+    overrides: Sequence[str] | None,
+    workspace: str | None,
+    check: "Callable[[PipelineSettings], object]",
+    *,
+    as_json: bool,
+) -> "PipelineSettings":
+    """Return a recipe's settings, or tell what is wrong with them before anything is started, and exit.
+
+    Parameters
+    ----------
+    recipe, overrides, workspace
+        As `load_recipe` takes them.
+    check
+        Looks whether what the settings name is there; it raises what it finds.
+    as_json
+        Whether what is wrong is printed as JSON, too.
+    """
+    set_environment()
+    if shows_bars(as_json):
+        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    try:
+        settings = load_recipe(recipe, overrides or [], workspace)
+    except RecipeError as error:
+        fail(str(error), as_json, WRONG_USAGE)
+    try:
+        check(settings)
+    except (OSError, ValueError, ImportError) as error:
+        fail(str(error), as_json, WRONG_USAGE)
+    return settings
+
+
+def shows_bars(as_json: bool) -> bool:
+    """Return whether a run shows bars: on a terminal, where no program reads along."""
+    return sys.stderr.isatty() and not as_json
+
+
+def outcome_of(work: Callable[[], Result], *, as_json: bool) -> Result:
+    """Run a flow and return what it found, or tell why nothing came of it, and exit."""
+    try:
+        return run_flow(work, show_bars=shows_bars(as_json))
+    except KeyboardInterrupt:
+        fail("interrupted; run the same command again to go on from here", as_json, 130)
+    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+        fail(f"{type(error).__name__}: {error}", as_json, FAILED)
 
 
 def fail(message: str, as_json: bool, code: int) -> NoReturn:

@@ -1,17 +1,14 @@
 """`fineweb-mask run`: the whole pipeline, or one stage of it."""
 
 import json
-import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.commands.common import FAILED, QUARANTINED, WRONG_USAGE, fail, run_flow, set_environment
-from flows.recipe import RecipeError, load_recipe
+from flows.commands.common import QUARANTINED, AsJson, Overrides, Recipe, WorkspaceFolder, outcome_of, settings_of
+from flows.recipe import RecipeError
 
 if TYPE_CHECKING:
     from flows.curate import RunSummary
@@ -20,15 +17,10 @@ if TYPE_CHECKING:
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(help="Recipe file, such as deployments/recipes/sample.yaml.")],
+    recipe: Recipe,
     *,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),
-    ] = None,
-    workspace: Annotated[
-        str | None, typer.Option(help="Workspace folder or URL in place of the recipe's.", metavar="DIR")
-    ] = None,
+    overrides: Overrides = None,
+    workspace: WorkspaceFolder = None,
     refit: Annotated[
         list[str] | None,
         typer.Option(help="Fit anew on the corpus as it is now: encoder, quality (repeatable).", metavar="WHAT"),
@@ -43,35 +35,29 @@ def run(
             help="Run one stage by itself: ingest, score, embed, select, materialize, report.", metavar="STAGE"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the whole pipeline: ingest, score, embed, select, materialize.
 
     Example: fineweb-mask run deployments/recipes/sample.yaml --set selection.lamb=0.3 --workspace workspaces/try
     """
-    set_environment()
-    show_bars = sys.stderr.isatty() and not as_json
-    if show_bars:
-        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
-    try:
-        settings = load_recipe(recipe, overrides or [], workspace)
-        _check(settings, refit or [], refresh or [], only)
-    except RecipeError as error:
-        fail(str(error), as_json, WRONG_USAGE)
-    try:
-        from flows.curate import run_curate
-        from flows.stages import run_stage
+    settings = settings_of(
+        recipe,
+        overrides,
+        workspace,
+        lambda settings: _check(settings, refit or [], refresh or [], only),
+        as_json=as_json,
+    )
+    from flows.curate import run_curate
+    from flows.stages import run_stage
 
-        if only is not None:
-            again = only in (refresh or [])
-            stages = run_flow(lambda: run_stage(cast("Any", only), settings, refresh=again), show_bars=show_bars)
-            _print_stages(stages, as_json)
-            return
-        summary = run_flow(lambda: run_curate(settings, cast("Any", refit), cast("Any", refresh)), show_bars=show_bars)
-    except KeyboardInterrupt:
-        fail("interrupted; run the same command again to go on from here", as_json, 130)
-    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
-        fail(f"{type(error).__name__}: {error}", as_json, FAILED)
+    if only is not None:
+        again = only in (refresh or [])
+        _print_stages(
+            outcome_of(lambda: run_stage(cast("Any", only), settings, refresh=again), as_json=as_json), as_json
+        )
+        return
+    summary = outcome_of(lambda: run_curate(settings, cast("Any", refit), cast("Any", refresh)), as_json=as_json)
     if as_json:
         typer.echo(summary.model_dump_json())
     else:
@@ -94,10 +80,7 @@ def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str], o
         raise RecipeError(f"--only takes one of {', '.join(ONLY)}, received {only!r}")
     if only is not None and (refit or set(refresh).difference({only})):
         raise RecipeError(f"--only {only} goes with no --refit, and with --refresh {only} alone")
-    try:
-        check_inputs(settings)
-    except (OSError, ValueError, ImportError) as error:
-        raise RecipeError(str(error)) from error
+    check_inputs(settings)
 
 
 def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:

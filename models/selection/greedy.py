@@ -86,8 +86,8 @@ class _KernelGains:
         self.metric, self.weight, self.budget = metric, weight, budget
         self.scores = torch.zeros_like(metric.diagonal)
         self.v = torch.zeros((), dtype=torch.float64, device=metric.diagonal.device)
-        self._matrix: Tensor | None = None
-        if metric.rows.n <= WHOLE_KERNEL and budget > PICKS_WORTH_IT * metric.rows.n:
+        self._matrix = metric.matrix
+        if self._matrix is None and metric.rows.n <= WHOLE_KERNEL and budget > PICKS_WORTH_IT * metric.rows.n:
             rows = metric.rows.block(slice(None))
             self._matrix = metric.kernel(rows, rows)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from models.selection.settings import MeanFieldSettings
 
 DAMPING = 0.25  # share of the way per step where a metric has no exact line search
+WARM = 0.5  # of the annealing is left where the start is the solution of a similar problem
 READABLE = 0.25  # temperature of the reported inclusion, in deviations of the documents' worth
 DIRECTIONS = 128  # of the features in which `disf` is annealed for a large block
 LARGE = 20_000  # documents from which that approximation pays where swaps alone must make up for it
@@ -70,7 +71,7 @@ def solve_mean_field(problem: Problem) -> Solution:
             raise SelectionInputError(msg)
     pick = _picks_greedily(objective)
     coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
-    path = Annealing(coarse, settings)
+    path = Annealing(coarse, settings, problem.start)
     best = top(path.gradient(), objective.budget)
     reached = objective.value_of(best)
     problem.history.record(0, reached)
@@ -93,7 +94,7 @@ def solve_mean_field(problem: Problem) -> Solution:
 def _anneal(problem: Problem, path: Annealing, best: Tensor, start: float) -> tuple[Tensor, bool]:
     """Cool down and keep the best selection met: (n,) bool, and whether none can be noticeably better."""
     objective, reached = problem.objective, start
-    for step, temperature in enumerate(path.temperatures(), start=1):
+    for step, temperature in enumerate(path.temperatures(), start=path.first_step + 1):
         path.step(temperature)
         if step % path.schedule.record_every and step < path.n_steps:
             continue
@@ -113,15 +114,19 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 def _picks_greedily(objective: Objective) -> bool:
     """Say whether greedy is worth its cost: `disf` takes part, or there are few documents; kernel metrics only."""
-    active = [metric for name, metric in objective.metrics.items() if objective.weights[name]]
+    active = objective.active.values()
     enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
     worth_it = (active and objective.n <= SMALL) or any(isinstance(metric, Disf) for metric in active)
     return enough and bool(worth_it) and all(isinstance(metric, KernelMetric) for metric in active)
 
 
 def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
-    """Pick greedily among the documents that rank highest in (n,): (n,) bool."""
+    """Pick greedily among the documents that rank highest in (n,), or among all whose kernel is held: (n,) bool."""
     objective = problem.objective
+    if all(isinstance(metric, KernelMetric) and metric.matrix is not None for metric in objective.active.values()):
+        mask = solve_greedy(replace(problem, history=History())).mask
+        problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
+        return mask
     candidates = top(ranking, min(objective.n, CANDIDATES)).nonzero()[:, 0]
     picked = solve_greedy(replace(problem, objective=objective.restrict(candidates), history=History())).mask
     mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
@@ -171,24 +176,25 @@ def probabilities(gradient: Tensor, temperature: float, budget: int) -> Tensor:
 class Annealing:
     """The state of the annealing: inclusion probabilities and the kernel metrics' moments."""
 
-    def __init__(self, objective: Objective, settings: MeanFieldSettings) -> None:
+    def __init__(self, objective: Objective, settings: MeanFieldSettings, start: Tensor | None = None) -> None:
         self.objective, self.settings = objective, settings
         n, device = objective.n, objective.quality.device
-        self.inclusion = torch.full((n,), objective.budget / n, device=device)
-        active = {name: metric for name, metric in objective.metrics.items() if objective.weights[name]}
+        self.inclusion = torch.full((n,), objective.budget / n, device=device) if start is None else start
+        active = objective.active
         self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, KernelMetric)}
         self.others = {name: metric for name, metric in active.items() if name not in self.kernels}
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
         self.by_newton = all(isinstance(metric, Pairwise) for metric in active.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
         self.n_steps = settings.n_steps or self.schedule.n_steps
+        self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))
         self._gradient: Tensor | None = None
         self._straight = objective.linear  # the gradient of all that has no moment
 
     def temperatures(self) -> Iterator[float]:
-        """Cool geometrically along the schedule that suits the metrics."""
+        """Cool geometrically along the schedule that suits the metrics; a start that is given skips its hot part."""
         cooling = self.schedule.coldest / self.schedule.hottest
-        for step in range(self.n_steps):
+        for step in range(self.first_step, self.n_steps):
             stop_if_requested()
             yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
 

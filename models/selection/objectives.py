@@ -99,6 +99,7 @@ class KernelMetric(BuiltInMetric):
 
     rows: Rows
     diagonal: Tensor  # (n,) float32, kernel(i, i)
+    matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
 
     @abstractmethod
     def moment(self, weights: Tensor) -> Tensor:
@@ -159,6 +160,12 @@ class KernelMetric(BuiltInMetric):
         pairs = (float(everyone.square().sum()) - own) / max(n * (n - 1), 1)
         v = budget * own / n + budget * (budget - 1) * pairs
         return float(self.outer(torch.tensor(max(v, 0.0), dtype=torch.float64), budget))
+
+    def hold_matrix(self) -> None:
+        """Evaluate the kernel between all documents once, for every greedy pick from now on: 4 n^2 bytes."""
+        if self.matrix is None:
+            everyone = self.rows.block(slice(None))
+            self.matrix = self.kernel(everyone, everyone)
 
     def _batch(self, index: Tensor) -> KernelMetric:
         batch = object.__new__(type(self))
@@ -490,6 +497,11 @@ class Objective:
     def n(self) -> int:
         """Documents in the block."""
         return len(self.quality)
+
+    @property
+    def active(self) -> dict[str, Metric]:
+        """The metrics that count."""
+        return {name: metric for name, metric in self.metrics.items() if self.weights[name]}
 
     @property
     def linear(self) -> Tensor:

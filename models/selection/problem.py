@@ -46,6 +46,7 @@ class Problem:
     settings: SelectionSettings
     generator: torch.Generator  # on the rows' device, seeded
     history: History = field(default_factory=History)
+    start: Tensor | None = None  # (n,) probabilities that solved a similar problem, for `mean_field` to start from
 
 
 @dataclass

@@ -53,6 +53,14 @@ class Term:
 
 
 @dataclass(frozen=True)
+class Ranges:
+    """What `normalize` makes of every term at one budget: the same for every solver and every `lamb`."""
+
+    quality: Term
+    metrics: Mapping[str, Term]
+
+
+@dataclass(frozen=True)
 class Scaled:
     """An objective and the terms it is made of."""
 
@@ -106,6 +114,20 @@ def scale(
     generator: torch.Generator,
 ) -> Scaled:
     """Weigh quality and metrics as `lamb` and `normalize` ask."""
+    ranges = find_ranges(rows, quality, settings, metrics, budget=budget, generator=generator)
+    return weigh(quality, metrics, ranges, lamb=settings.lamb, weights=weights, budget=budget)
+
+
+def find_ranges(
+    rows: Rows,
+    quality: Tensor,  # (n,)
+    settings: SelectionSettings,
+    metrics: Mapping[str, Metric],
+    *,
+    budget: int,
+    generator: torch.Generator,
+) -> Ranges:
+    """Find what `normalize` makes of every term; for `range` every metric is solved alone."""
     quality_term = Term(float(quality.mean(dtype=torch.float64)))
     terms = {name: Term(_random_value(metric, rows.n, budget, generator)) for name, metric in metrics.items()}
     if settings.normalize == "range":
@@ -115,11 +137,25 @@ def scale(
             alone = Objective(quality, budget, {name: metric}, linear_weight=0.0, weights={name: 1.0})
             best = _best_value(metric, Problem(rows, alone, settings, generator))
             terms[name] = _range(terms[name].random, best)
-    shares = {name: (1 - settings.lamb) * weights[name] * term.factor for name, term in terms.items()}
-    linear_weight = settings.lamb * quality_term.factor
-    constant = -linear_weight * quality_term.base - sum(shares[name] * term.base for name, term in terms.items())
+    return Ranges(quality_term, terms)
+
+
+def weigh(
+    quality: Tensor,  # (n,)
+    metrics: Mapping[str, Metric],
+    ranges: Ranges,
+    *,
+    lamb: float,
+    weights: Mapping[str, float],
+    budget: int,
+) -> Scaled:
+    """Weigh quality and metrics, whose ranges are known, as `lamb` asks."""
+    terms = ranges.metrics
+    shares = {name: (1 - lamb) * weights[name] * term.factor for name, term in terms.items()}
+    linear_weight = lamb * ranges.quality.factor
+    constant = -linear_weight * ranges.quality.base - sum(shares[name] * term.base for name, term in terms.items())
     objective = Objective(quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant)
-    return Scaled(objective, quality_term, terms, weights)
+    return Scaled(objective, ranges.quality, terms, weights)
 
 
 def _range(low: float, high: float) -> Term:

@@ -25,7 +25,7 @@ from models.selection.greedy import solve_greedy
 from models.selection.mean_field import solve_mean_field
 from models.selection.policy_gradient import solve_policy_gradient
 from models.selection.problem import History, Problem, Solution
-from models.selection.scaling import Scaled, built_in_metrics, scale
+from models.selection.scaling import Ranges, Scaled, built_in_metrics, find_ranges, weigh
 from models.selection.settings import SelectionSettings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from models.selection.objectives import Metric
     from models.selection.rows import Rows
 
-__all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select"]
+__all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select", "term_ranges"]
 
 SOLVERS: dict[str, Callable[[Problem], Solution]] = {
     "mean_field": solve_mean_field,
@@ -96,6 +96,7 @@ def select(
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
+    ranges: Ranges | None = None,
     progress: Callable[[int, float, float], None] | None = None,
 ) -> Selection:
     """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity.
@@ -119,6 +120,9 @@ def select(
         Metrics of your own beside those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
         A metric has `value(masks)`, (G, n) bool -> (G,), larger is more diverse; with
         `gradient(inclusion)`, (n,) -> (n,), `mean_field` can solve it too.
+    ranges
+        What `term_ranges` found for the same documents, budget and metrics: several selections of one block
+        share it. A budget of tokens takes none.
     progress
         Called with (step, seconds, objective) as the history grows.
 
@@ -142,103 +146,214 @@ def select(
     30
     """
     settings = settings or SelectionSettings()
-    device = torch.device(device)
-    rows = checked_features(features, device)
-    combined = checked_quality(quality, rows.n, device, settings.quality_weights)
-    task = _Task(rows, combined, settings, History(progress))
-    task.own_metrics.update(own_metrics or {})
     if not settings.metric_weights and not own_metrics:
         msg = "metrics is empty and there are no own_metrics: name at least one"
         raise SelectionInputError(msg)
-    if taken := settings.metric_weights.keys() & task.own_metrics.keys():
-        msg = f"own_metrics {sorted(taken)} have the names of built-in metrics in use: name them otherwise"
+    block = checked_block(features, quality, settings, device=device, tokens=tokens, own_metrics=own_metrics)
+    if ranges is not None and block.limit is not None:
+        msg = "ranges belong to a budget of documents: leave them out with budget_by='tokens'"
         raise SelectionInputError(msg)
+    history = History(progress)
+    if block.limit is not None:
+        return _select_tokens(block, history, settings.lamb)
+    if ranges is not None:
+        block.take_ranges(ranges)
+    scaled, solution = block.solve(block.budget, history, settings.lamb)
+    return block.selection(scaled, solution, history, settings.lamb)
+
+
+def term_ranges(
+    features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
+    quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
+    settings: SelectionSettings,
+    *,
+    device: str | torch.device = "cpu",
+) -> Ranges:
+    """Find what `normalize` makes of the terms, for selections that are to be measured on one scale.
+
+    Parameters
+    ----------
+    features, quality, settings, device
+        As for `select`; solver and lamb do not matter. The budget is one of documents.
+
+    Raises
+    ------
+    SelectionInputError
+        If an input cannot be selected from.
+    """
+    block = checked_block(features, quality, settings, device=device)
+    return block.ranges(block.budget)
+
+
+def checked_block(
+    features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
+    quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
+    settings: SelectionSettings,
+    *,
+    device: str | torch.device,
+    tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+    own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
+) -> Block:
+    """Check the inputs of a selection, as `select` describes them, and make its block."""
+    device = torch.device(device)
+    rows = checked_features(features, device)
+    combined = checked_quality(quality, rows.n, device, settings.quality_weights)
+    block = Block(rows, combined, settings, own_metrics or {})
     if settings.budget_by == "tokens":
-        return _select_tokens(task, checked_tokens(tokens, rows.n, device))
-    budget = checked_budget(settings.budget, settings.select_ratio, rows.n, "documents")
-    scaled, solution = task.solve(budget)
-    return task.selection(scaled, solution)
+        block.limit_tokens(checked_tokens(tokens, rows.n, device))
+    return block
 
 
-class _Task:
-    """One call of `select`, solvable at several budgets."""
+class Block:
+    """One block of documents: what several solves of it share.
 
-    def __init__(self, rows: Rows, quality: Tensor, settings: SelectionSettings, history: History) -> None:
-        self.rows, self.quality, self.settings, self.history = rows, quality, settings, history
-        self.metrics: dict[str, Metric] = {}
-        self.own_metrics: dict[str, tuple[Metric, float]] = {}
+    Parameters
+    ----------
+    rows, quality
+        The documents: unit rows (n, d), and (n,) float32.
+    settings
+        What to maximise and how.
+    own_metrics
+        Metrics beside those of the settings: name -> (metric, weight).
+    """
 
-    def solve(self, budget: int) -> tuple[Scaled, Solution]:
+    def __init__(
+        self,
+        rows: Rows,
+        quality: Tensor,  # (n,)
+        settings: SelectionSettings,
+        own_metrics: Mapping[str, tuple[Metric, float]],
+    ) -> None:
+        if taken := settings.metric_weights.keys() & own_metrics.keys():
+            msg = f"own_metrics {sorted(taken)} have the names of built-in metrics in use: name them otherwise"
+            raise SelectionInputError(msg)
+        self.rows, self.quality, self.settings = rows, quality, settings
+        self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
+        self.tokens: Tensor | None = None
+        self.limit: int | None = None  # of tokens
+        self._own = {name: metric for name, (metric, _) in own_metrics.items()}
+        self._metrics: dict[str, Metric] = {}
+        self._ranges: dict[int, Ranges] = {}  # by budget
+
+    def limit_tokens(self, tokens: Tensor) -> None:
+        """Make the budget one of tokens, (n,)."""
+        self.tokens = tokens
+        total = int(tokens.sum())
+        self.limit = checked_budget(self.settings.budget, self.settings.select_ratio, total, "tokens")
+        if self.limit < int(tokens.min()):
+            msg = f"tokens: the budget of {self.limit} is below the shortest document's {int(tokens.min())}: raise it"
+            raise SelectionInputError(msg)
+
+    @property
+    def budget(self) -> int:
+        """Documents to select; with a budget of tokens, about as many as fill it."""
+        if self.limit is not None and self.tokens is not None:
+            return max(1, round(self.limit / int(self.tokens.sum()) * self.rows.n))
+        return checked_budget(self.settings.budget, self.settings.select_ratio, self.rows.n, "documents")
+
+    def metrics(self, budget: int) -> Mapping[str, Metric]:
+        """Give the metrics, made for the first budget that is asked for."""
+        if not self._metrics:
+            self._metrics = built_in_metrics(self.rows, self.settings, budget) | self._own
+        return self._metrics
+
+    def take_ranges(self, ranges: Ranges) -> None:
+        """Use what was found before for the budget of documents."""
+        if ranges.metrics.keys() != self.weights.keys():
+            msg = f"ranges are of the metrics {sorted(ranges.metrics)}, the settings' are {sorted(self.weights)}"
+            raise SelectionInputError(msg)
+        self._ranges[self.budget] = ranges
+
+    def ranges(self, budget: int) -> Ranges:
+        """Find what `normalize` makes of the terms at a budget, once."""
+        if budget not in self._ranges:
+            self._ranges[budget] = find_ranges(
+                self.rows,
+                self.quality,
+                self.settings,
+                self.metrics(budget),
+                budget=budget,
+                generator=self._generator(),
+            )
+        return self._ranges[budget]
+
+    def scaled(self, budget: int, lamb: float) -> Scaled:
+        """Weigh the objective of selections of a number of documents."""
+        ranges = self.ranges(budget)
+        return weigh(self.quality, self.metrics(budget), ranges, lamb=lamb, weights=self.weights, budget=budget)
+
+    def solve(self, budget: int, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
         """Scale the objective for a budget of documents and maximise it."""
-        generator = torch.Generator(self.rows.device).manual_seed(self.settings.seed)
-        own = {name: metric for name, (metric, _) in self.own_metrics.items()}
-        own_weights = {name: weight for name, (_, weight) in self.own_metrics.items()}
-        if not self.metrics:
-            self.metrics = built_in_metrics(self.rows, self.settings, budget) | own
-        scaled = scale(
-            self.rows,
-            self.quality,
-            self.settings,
-            self.metrics,
-            weights=self.settings.metric_weights | own_weights,
-            budget=budget,
-            generator=generator,
-        )
-        problem = Problem(self.rows, scaled.objective, self.settings, generator, self.history)
+        scaled = self.scaled(budget, lamb)
+        problem = Problem(self.rows, scaled.objective, self.settings, self._generator(), history, start)
         return scaled, SOLVERS[self.settings.solver](problem)
 
-    def selection(self, scaled: Scaled, solution: Solution) -> Selection:
+    def _generator(self) -> torch.Generator:
+        """Start the draws anew: those of a solver do not depend on what was drawn to find the ranges."""
+        return torch.Generator(self.rows.device).manual_seed(self.settings.seed)
+
+    def selection(
+        self, scaled: Scaled, solution: Solution, history: History, lamb: float, effort_share: float = 1.0
+    ) -> Selection:
         """Evaluate and prove the answer."""
         objective = scaled.objective
         reached = objective.value_of(solution.mask)
-        random_objective = scaled.random_objective(self.settings.lamb)
+        random_objective = scaled.random_objective(lamb)
         bound = None
         if self.settings.solver in BOUNDED and int(solution.mask.sum()) == objective.budget:
             pi = solution.mask.float() if solution.relaxed is None else solution.relaxed
-            bound = tightened_bound(objective, pi, solution.mask, random_objective)
-        gap = None
-        if bound is not None:
-            room = bound - random_objective
-            gap = max(bound - reached, 0.0) / room if room > 0 else 0.0
+            bound = tightened_bound(objective, pi, solution.mask, random_objective, effort_share=effort_share)
         return Selection(
             indices=solution.mask.nonzero()[:, 0].cpu().numpy(),
             inclusion=solution.inclusion.float().cpu().numpy(),
             objective=reached,
             terms=scaled.terms(solution.mask),
             upper_bound=bound,
-            gap=gap,
+            gap=relative_gap(reached, bound, random_objective),
             random_objective=random_objective,
-            history=self.history.entries,
+            history=history.entries,
         )
 
 
-def _select_tokens(task: _Task, tokens: Tensor) -> Selection:
-    """Select under a budget of tokens: solve for the number of documents that fills it, then fit.
+def relative_gap(objective: float, bound: float | None, random_objective: float) -> float | None:
+    """Give (bound - objective) / (bound - random objective), at least 0; None without a bound."""
+    if bound is None:
+        return None
+    room = bound - random_objective
+    return max(bound - objective, 0.0) / room if room > 0 else 0.0
+
+
+def _select_tokens(block: Block, history: History, lamb: float) -> Selection:
+    """Select under a budget of tokens."""
+    scaled, solution = solve_tokens(block, history, lamb)
+    return block.selection(scaled, solution, history, lamb)
+
+
+def solve_tokens(block: Block, history: History, lamb: float) -> tuple[Scaled, Solution]:
+    """Solve for the number of documents that fills the budget of tokens, then fit.
 
     Each solve corrects the number of documents by the tokens that the last one used. The closest answer is
     then cut or filled in the order of its own ranking. It has no bound where that changes its size.
     """
-    limit = checked_budget(task.settings.budget, task.settings.select_ratio, int(tokens.sum()), "tokens")
-    if limit < int(tokens.min()):
-        msg = f"tokens: the budget of {limit} is below the shortest document's {int(tokens.min())}: raise it"
-        raise SelectionInputError(msg)
-    n_documents = max(1, round(limit / int(tokens.sum()) * task.rows.n))
+    limit, tokens = block.limit, block.tokens
+    assert limit is not None  # noqa: S101 - only called for a budget of tokens
+    assert tokens is not None  # noqa: S101
+    n_documents = block.budget
     tried: set[int] = set()
     closest: tuple[float, Scaled, Solution] | None = None
     while n_documents not in tried and len(tried) < TOKEN_ROUNDS:
         tried.add(n_documents)
-        scaled, solution = task.solve(n_documents)
+        scaled, solution = block.solve(n_documents, history, lamb)
         used = int(tokens[solution.mask].sum())
         distance = abs(used / limit - 1)
         if closest is None or distance < closest[0]:
             closest = (distance, scaled, solution)
         if distance < TOKEN_TOLERANCE:
             break
-        n_documents = min(task.rows.n, max(1, round(n_documents * limit / used)))
+        n_documents = min(block.rows.n, max(1, round(n_documents * limit / used)))
     assert closest is not None  # noqa: S101 - the loop runs at least once
     _, scaled, solution = closest
-    solution = Solution(_fit(solution, tokens, limit), solution.inclusion)
-    return task.selection(scaled, solution)
+    return scaled, Solution(_fit(solution, tokens, limit), solution.inclusion)
 
 
 def _fit(solution: Solution, tokens: Tensor, limit: int) -> Tensor:

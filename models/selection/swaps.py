@@ -154,7 +154,7 @@ def batch_round(
 def refine(problem: Problem, mask: Tensor) -> Tensor:
     """Swap round by round while the objective rises: (n,) bool, never worse than `mask`."""
     objective, history, settings = problem.objective, problem.history, problem.settings.mean_field
-    active = [metric for name, metric in objective.metrics.items() if objective.weights[name]]
+    active = objective.active.values()
     in_pools = all(isinstance(metric, KernelMetric) for metric in active)
     suited = PAIRWISE_POOL if all(isinstance(metric, Pairwise) for metric in active) else POOL
     pool_size = settings.swap_pool or suited

@@ -26,8 +26,11 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.curate import RunSummary, run_curate
+from flows.compare import CompareSummary, run_compare
+from flows.curate import LastRun, RunSummary, run_curate
 from flows.recipe import load_recipe
+from flows.sweep import SweepSummary, run_sweep
+from tasks.lake import Workspace
 from tasks.stage import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,6 +160,23 @@ def finished(run_sample: RunSample, tmp_path_factory: pytest.TempPathFactory) ->
 def workspace(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished workspace: it may be moved, for nothing in it holds its path."""
     return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+class Contested(NamedTuple):
+    """A copy of the finished workspace, in which selectors were compared and lamb was swept."""
+
+    workspace: Path
+    compared: CompareSummary
+    swept: SweepSummary
+
+
+@pytest.fixture(scope="session")
+def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contested:
+    """Compare three selectors, then sweep five values; to be read only."""
+    workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("contest") / "workspace"))
+    settings = LastRun.of(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
+    compared = run_compare(settings, ["datamask", "random", "greedy"], "dump")
+    return Contested(workspace, compared, run_sweep(settings, "0,0.25,...,1"))
 
 
 ATTACKS = (

@@ -72,8 +72,28 @@ def test_parameters_are_those_of_the_recipe(service, name):
     assert [schedule["active"] for schedule in deployment["schedules"]] == {"sample": [], "fineweb": [False]}[name]
 
 
+@pytest.mark.parametrize("name", ["sweep", "compare"])
+def test_pages_on_selections_are_deployed_for_the_sample(service, name):
+    deployment = service.read(f"deployments/name/{name}/{name}")
+    recipe = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml")
+    assert PipelineSettings.model_validate(deployment["parameters"]["settings"]) == recipe
+    assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    assert deployment["enforce_parameter_schema"]
+
+
+def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
+    """It takes what the run of the sample left in the workspace."""
+    swept = service.run("sweep/sweep", "--param", 'lamb="0,0.5,1"')
+    assert swept["state"]["type"] == "COMPLETED"
+    shown = artifacts(service, swept)
+    assert {"sweep", "sweep-table", "progress-frontier", "progress-contend"} <= shown.keys()
+    assert shown["sweep"]["data"].count("](data:image/png;base64,") == 2
+    assert (service.home / "workspaces" / "sample" / "sweep" / "index.html").is_file()
+
+
 def test_a_deployment_holds_no_path_of_a_machine(service):
-    for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality"):
+    names = ("curate/sample", "curate/fineweb", "train-quality/train-quality", "sweep/sweep", "compare/compare")
+    for name in names:
         text = json.dumps(service.read(f"deployments/name/{name}"))
         assert "{{ $FINEWEB_MASK_HOME }}" in text
         assert str(ROOT) not in text

@@ -106,3 +106,31 @@ def test_attacks_are_read_and_not_run(opened, hostile_run):
     assert "\u202e" not in words
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200  # a word of 3,000 letters is broken
     page.screenshot(path=SCREENSHOTS / "report-hostile.png", full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("name", "figures", "tables"),
+    [
+        ("sweep", {"frontier", "shares"}, 2),
+        ("compare", {"near-duplicates", "overlap", "topics", "trade-off"}, 4),
+    ],
+)
+def test_a_page_on_selections_is_whole_without_a_network(opened, contest, name, figures, tables, scheme):
+    path = contest.workspace / name / "index.html"
+    page, requests, errors = opened(path, color_scheme=scheme, offline=True)
+    assert images(page) == [990] * len(figures)
+    assert {plot.stem for plot in (path.parent / "plots").iterdir()} == figures
+    assert requests == [path.as_uri()]
+    assert errors == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200
+    assert page.locator("table").count() == tables
+    first = page.locator("table").first
+    assert first.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")  # all columns are in sight
+    names = [text.split(" ")[0] for text in first.locator("th button").all_inner_texts()]
+    first.locator("th button").nth(names.index("mean")).click()
+    cells = first.locator(f"tbody td:nth-child({names.index('mean') + 1})").all_inner_texts()
+    assert [float(cell) for cell in cells] == sorted(map(float, cells), reverse=True)
+    assert errors == []
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}-{scheme}.png", full_page=True)

@@ -1,0 +1,56 @@
+"""`fineweb-mask compare`: several selectors under the same budget, side by side."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.commands.common import QUARANTINED, AsJson, Overrides, Recipe, WorkspaceFolder, outcome_of, settings_of
+from flows.commands.selections import print_selections
+
+if TYPE_CHECKING:
+    from models.settings import PipelineSettings
+
+
+def compare(
+    recipe: Recipe,
+    *,
+    selectors: Annotated[
+        str | None,
+        typer.Option(
+            help="Selectors, separated by commas: datamask, policy_gradient, top_quality, random, quality_sampling, "
+            "semdedup, greedy. [default: all]",
+            metavar="NAMES",
+        ),
+    ] = None,
+    label_column: Annotated[
+        str | None,
+        typer.Option("--label-column", help="Column of known topics, to measure their coverage by.", metavar="NAME"),
+    ] = None,
+    overrides: Overrides = None,
+    workspace: WorkspaceFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare selectors under the recipe's budget: a page with a table, overlaps, topics and plots.
+
+    Example: fineweb-mask compare deployments/recipes/sample.yaml --selectors datamask,random,greedy
+    """
+    names = None if selectors is None else [name.strip() for name in selectors.split(",") if name.strip()]
+
+    def check(settings: "PipelineSettings") -> None:
+        from flows.compare import check as check_compare
+        from tasks.contend import check_selectors
+
+        if names is not None:
+            check_selectors(names)
+        check_compare(settings, label_column)
+
+    settings = settings_of(recipe, overrides, workspace, check, as_json=as_json)
+    from flows.compare import run_compare
+
+    summary = outcome_of(lambda: run_compare(settings, names, label_column), as_json=as_json)
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        print_selections("selector", summary.selectors.items(), summary)
+    if summary.quarantined:
+        raise typer.Exit(QUARANTINED)

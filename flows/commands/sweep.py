@@ -1,0 +1,53 @@
+"""`fineweb-mask sweep`: the frontier of quality and diversity, and a weight of quality to begin with."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.commands.common import QUARANTINED, AsJson, Overrides, Recipe, WorkspaceFolder, outcome_of, settings_of
+from flows.commands.selections import print_selections
+from flows.lambs import DEFAULT, parse_lambs
+
+if TYPE_CHECKING:
+    from models.settings import PipelineSettings
+
+NO_KNEE = "no knee: what is gained in quality costs the same in diversity all along"
+
+
+def sweep(
+    recipe: Recipe,
+    *,
+    lamb: Annotated[
+        str,
+        typer.Option(help="Weights of quality: 0,0.3,1 or 0,0.05,...,1 or 0:1:0.1 (from:to:step).", metavar="VALUES"),
+    ] = DEFAULT,
+    overrides: Overrides = None,
+    workspace: WorkspaceFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Select at many weights of quality: a page with the frontier, its baselines and the recommended lamb.
+
+    Example: fineweb-mask sweep deployments/recipes/sample.yaml --lamb 0,0.05,...,1
+    """
+
+    def check(settings: "PipelineSettings") -> None:
+        from flows.curate import check_inputs
+
+        parse_lambs(lamb)
+        check_inputs(settings)
+
+    settings = settings_of(recipe, overrides, workspace, check, as_json=as_json)
+    from flows.sweep import run_sweep
+
+    summary = outcome_of(lambda: run_sweep(settings, lamb), as_json=as_json)
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        best = None if summary.recommended_lamb is None else f"lamb {summary.recommended_lamb:g}"
+        rows = [(f"lamb {value['lamb']:g}", value) for value in summary.values] + list(summary.baselines.items())
+        advice = (
+            NO_KNEE if best is None else f"the knee is at {best}: --set selection.lamb={best.removeprefix('lamb ')}"
+        )
+        print_selections("selection", rows, summary, best=best or "", said=advice)
+    if summary.quarantined:
+        raise typer.Exit(QUARANTINED)

@@ -1,0 +1,91 @@
+"""Compare: several selectors under the same budget, side by side on one page."""
+
+from typing import Any
+
+from prefect import flow
+
+from flows.contest import Contest, PageSummary, publish
+from flows.curate import Quarantined, check_inputs, opened, prepare, runner
+from models.settings import PipelineSettings
+from tasks import compare as page
+from tasks.contend import SELECTORS, check_selectors
+
+
+class CompareSummary(PageSummary):
+    """What a comparison found; `fineweb-mask compare --json` prints it."""
+
+    selectors: dict[str, dict[str, Any]]
+
+
+@flow(name="compare", flow_run_name="compare {settings.workspace}", cache_result_in_memory=False)
+def compare(
+    settings: PipelineSettings, selectors: list[str] | None = None, label_column: str | None = None
+) -> CompareSummary:
+    """Select by several selectors and write a page on what they chose; the pipeline's own masks stay as they are.
+
+    Parameters
+    ----------
+    settings
+        The recipe: its documents, budget, metrics, lamb and seed are everybody's.
+    selectors
+        Names of selectors; all of them where omitted.
+    label_column
+        Column of the documents that holds known topics, of which the coverage is measured.
+
+    Raises
+    ------
+    SelectorError
+        If a selector is not known.
+    LabelColumnError
+        If the documents have no such column of labels.
+    BadShardError
+        If there is nothing to select from.
+    """
+    names = check_selectors(list(SELECTORS) if selectors is None else selectors)
+    check(settings, label_column)
+    with opened(settings, keep=False) as (run, curation, _shown):
+        prepare(run, curation)
+        contest = Contest(run, curation.selectable, settings.selection)
+        contest.find_scales()
+        contest.contend(names)
+        job = page.plan(
+            run.workspace,
+            settings=settings.selection,
+            label_column=label_column,
+            documents=[shard.documents for group in contest.groups for shard in group],
+            masks=contest.masks,
+            groups=contest.files,
+            seconds=contest.seconds,
+        )
+        written = run.one("compare", job)
+        found = written.details["selectors"]
+        table = [{"selector": name, **figures} for name, figures in found.items()]
+        publish(job.folder, "compare", table, "The same budget, selected by every selector.")
+        return CompareSummary(
+            status="quarantined" if run.quarantined else "done",
+            workspace=str(run.workspace.root),
+            page=str(job.folder / "index.html"),
+            metrics=str(job.folder / "metrics.json"),
+            documents=written.details["documents"],
+            quarantined=[Quarantined(shard=shard, reason=reason) for shard, reason in run.quarantined.items()],
+            stages=run.in_order,
+            selectors=found,
+        )
+
+
+def check(settings: PipelineSettings, label_column: str | None) -> None:
+    """Check what the recipe names, and the column of topics, before any work.
+
+    Raises
+    ------
+    ValueError
+        With what is missing.
+    """
+    shards = check_inputs(settings)
+    if label_column is not None:
+        page.check_label_column(label_column, shards, settings.source)
+
+
+def run_compare(settings: PipelineSettings, selectors: list[str] | None, label_column: str | None) -> CompareSummary:
+    """Run the comparison in this process with the recipe's engine."""
+    return compare.with_options(task_runner=runner(settings))(settings, selectors, label_column)

@@ -1,0 +1,96 @@
+"""`sweep` and `compare` as flows on the sample corpus: nothing of the pipeline's run is touched, all is found again."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.commands.common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
+from flows.compare import run_compare
+from flows.curate import LastRun
+from flows.sweep import run_sweep
+from tasks.lake import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+OF_THE_RUN = ("masks", "dataset", "reports", "run.json")
+
+
+def contents(workspace: Path) -> dict[str, bytes]:
+    files = [
+        path for name in OF_THE_RUN for path in [workspace / name, *(workspace / name).rglob("*")] if path.is_file()
+    ]
+    return {path.relative_to(workspace).as_posix(): path.read_bytes() for path in files}
+
+
+def built(summary) -> dict[str, int]:
+    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
+
+
+def artifacts(service, name: str) -> dict[str, dict]:
+    flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]
+    assert flow_run["name"].startswith(name)
+    found = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [flow_run["id"]]}})
+    return {artifact["key"]: artifact for artifact in found}
+
+
+def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service, finished):
+    settings, before = LastRun.of(Workspace(contest.workspace)).settings, contents(finished)
+    assert contents(contest.workspace) == before
+    compared = contest.compared
+    assert built(compared) == {"scale": 1, "contend": 3, "compare": 1}
+    assert compared.documents == 5986
+    assert compared.selectors.keys() == {"datamask", "random", "greedy"}
+    masks = {path.name: path.read_bytes() for path in (contest.workspace / "masks").glob("*.parquet")}
+    for name in masks:
+        assert (contest.workspace / "compare" / "masks" / "datamask" / name).is_file()
+    again = run_compare(
+        settings.model_copy(update={"workspace": str(contest.workspace)}), ["datamask", "random", "greedy"], "dump"
+    )
+    assert built(again) == {}
+    assert again.selectors == compared.selectors
+    shown = artifacts(service, "compare")
+    assert {"compare", "compare-table", "progress-contend"} <= shown.keys()
+    assert shown["compare"]["data"].count("](data:image/png;base64,") == 4
+    assert len(json.loads(shown["compare-table"]["data"])) == 3
+
+
+def test_sweep_takes_over_the_contenders_of_a_comparison(contest):
+    swept = contest.swept
+    assert built(swept) == {"frontier": 1, "contend": 2, "sweep": 1}  # random and greedy were there
+    assert [value["lamb"] for value in swept.values] == [0, 0.25, 0.5, 0.75, 1]
+    assert swept.recommended_lamb in {0.25, 0.5, 0.75}
+    assert swept.baselines.keys() == {"random", "top_quality", "semdedup", "greedy"}
+    assert Path(swept.page).is_file()
+    settings = LastRun.of(Workspace(contest.workspace)).settings.model_copy(
+        update={"workspace": str(contest.workspace)}
+    )
+    assert built(run_sweep(settings, "0:1:0.25")) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sweep", "--lamb", "0,2"], "--lamb takes values from 0 to 1, received 2"),
+        (["compare", "--selectors", "random,best"], "selectors may be datamask, policy_gradient"),
+        (["compare", "--selectors", ","], "name at least one selector"),
+        (
+            ["compare", "--label-column", "topic"],
+            "label column 'topic' is not among the documents' columns: content_hash",
+        ),
+        (["sweep", "--set", "source.path=no/such"], "source.path: 'no/such' does not exist"),
+        (["compare", "--set", "selection.lamd=1"], "did you mean 'lamb'?"),
+    ],
+)
+def test_wrong_options_end_with_2_before_anything_starts(arguments, message, monkeypatch, tmp_path):
+    for name, value in ENVIRONMENT_DEFAULTS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ROOT)
+    command, *options = arguments
+    recipe = "deployments/recipes/sample.yaml"
+    result = CliRunner().invoke(app, [command, recipe, *options, "--workspace", str(tmp_path / "w"), "--json"])
+    assert result.exit_code == WRONG_USAGE
+    assert message in result.stderr
+    assert message in json.loads(result.stdout.splitlines()[-1])["error"]
+    assert not (tmp_path / "w").exists()
