@@ -8,6 +8,7 @@ import typer
 
 from flows.commands.run import run
 from flows.commands.select import select
+from flows.commands.sql import sql
 from flows.commands.status import status
 from flows.commands.train_quality import train_quality
 
@@ -27,6 +28,7 @@ def _root(
 app.command()(run)
 app.command()(status)
 app.command()(select)
+app.command()(sql)
 app.command("train-quality")(train_quality)
 
 

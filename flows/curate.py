@@ -11,12 +11,14 @@ from pydantic import BaseModel
 
 from flows.artifacts import Shown, shown_in_ui
 from flows.curation import Curation, Given
+from flows.records import describe, recorded
 from flows.run import Refreshed, Run, StageSummary
 from models.device import choose_devices
 from models.settings import PipelineSettings
 from models.stopping import allow_work, request_stop
 from tasks import embed
 from tasks.accounting import Counts, mean_terms
+from tasks.catalog import write_catalog
 from tasks.gpu import offer_slots
 from tasks.lake import Workspace, written_file
 from tasks.parts import discard_finished
@@ -120,7 +122,10 @@ def opened(
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
 ) -> Iterator[tuple[Run, Curation, Shown]]:
-    """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails."""
+    """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails.
+
+    At the end the run is recorded, whatever came of it, and if it did not fail the catalog shows what is there now.
+    """
     shards = check_inputs(settings)
     with Workspace(settings.workspace).exclusive() as workspace, shown_in_ui() as shown:
         run = Run(
@@ -135,13 +140,19 @@ def opened(
         LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
         allow_work()
         offer_slots()
-        try:
-            yield run, Curation(run, workspace, settings, shards, Given.of(settings)), shown
-        except BaseException:
-            request_stop()  # Prefect waits for the tasks that still run
-            raise
-        finally:
-            end_scoring_processes()
+        with recorded(run, settings) as record:
+            try:
+                curation = Curation(run, workspace, settings, shards, Given.of(settings))
+                yield run, curation, shown
+            except BaseException:
+                request_stop()  # Prefect waits for the tasks that still run
+                raise
+            finally:
+                end_scoring_processes()
+            describe(record, curation)
+        if curation.is_scored and not curation.masks:  # a stage was run by itself: are the masks still those of it all?
+            curation.plan_selection()
+        write_catalog(workspace, curation.catalogued(run.quarantined))
 
 
 def _check_scored(run: Run, curation: Curation) -> None:

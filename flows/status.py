@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -75,8 +75,18 @@ def _as_it_will_be(job: ScoreJob | EmbedJob) -> StageFile:
     )
 
 
-def workspace_status(folder: Path) -> WorkspaceStatus:
-    """Return how far every stage is, under the recipe of the workspace's last run.
+class Look(NamedTuple):
+    """What was found in a workspace under the recipe of its last run."""
+
+    workspace: Workspace
+    settings: PipelineSettings
+    shards: list[str]
+    found: dict[Stage, list[tuple[StageJob, StageFile | None]]]
+    curation: Curation
+
+
+def look_at(folder: Path) -> Look:
+    """Return what is there of every stage, under the recipe of the workspace's last run.
 
     Raises
     ------
@@ -99,16 +109,27 @@ def workspace_status(folder: Path) -> WorkspaceStatus:
         looked = _Looked()
         curation = Curation(looked, workspace, last.settings, shards, given)
         curation.plan_documents()
-        if len(curation.scored) == len(shards) and curation.duplicates:
+        if curation.is_scored:
             curation.plan_selection()
             if set(curation.masks) == {shard.name for shard in shards}:
                 curation.plan_dataset()
                 curation.plan_report([])
-        names = [shard.name for shard in shards]
-        stages = [
-            _stage(workspace, stage, looked.found[stage], names, last.settings) for stage in _stages(last.settings)
-        ]
-    return WorkspaceStatus(workspace=str(workspace.root), shards=len(shards), stages=stages)
+    return Look(workspace, last.settings, [shard.name for shard in shards], looked.found, curation)
+
+
+def workspace_status(folder: Path) -> WorkspaceStatus:
+    """Return how far every stage is, under the recipe of the workspace's last run.
+
+    Raises
+    ------
+    StatusError
+        If the folder is no workspace, or its source or models are out of reach.
+    """
+    look = look_at(folder)
+    stages = [
+        _stage(look.workspace, stage, look.found[stage], look.shards, look.settings) for stage in _stages(look.settings)
+    ]
+    return WorkspaceStatus(workspace=str(look.workspace.root), shards=len(look.shards), stages=stages)
 
 
 def _stages(settings: PipelineSettings) -> Iterator[Stage]:
