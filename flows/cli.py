@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from flows.commands.push import push
 from flows.commands.run import run
 from flows.commands.select import select
 from flows.commands.sql import sql
 from flows.commands.status import status
 from flows.commands.train_quality import train_quality
+from flows.commands.verify import verify
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -29,6 +31,8 @@ app.command()(run)
 app.command()(status)
 app.command()(select)
 app.command()(sql)
+app.command()(verify)
+app.command()(push)
 app.command("train-quality")(train_quality)
 
 
