@@ -18,7 +18,6 @@ from models.settings import PipelineSettings
 from models.stopping import allow_work, request_stop
 from tasks import embed
 from tasks.accounting import Counts, mean_terms
-from tasks.catalog import write_catalog
 from tasks.gpu import offer_slots
 from tasks.lake import Workspace, written_file
 from tasks.parts import discard_finished
@@ -152,6 +151,8 @@ def opened(
             describe(record, curation)
         if curation.is_scored and not curation.masks:  # a stage was run by itself: are the masks still those of it all?
             curation.plan_selection()
+        from tasks.catalog import write_catalog  # at the top, DuckDB complains of leaks when the process ends
+
         write_catalog(workspace, curation.catalogued(run.quarantined))
 
 
