@@ -17,6 +17,9 @@ NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 STATIC = "static"
 """The `embedding.model` that is built in and fitted on the corpus."""
 
+FLAT = "flat"
+"""The `materialize.layout` that puts all files into one folder."""
+
 FROM_QUALITY = "from_quality"
 """The `embedding.model` that takes the vectors from the quality scorer of kind `edu`."""
 
@@ -145,12 +148,32 @@ class MaterializeSettings(Settings):
     source_datasets: list[str] = Field(
         default_factory=list, description="Hub names of the datasets that the source came from, for the card."
     )
-    layout: Literal["dump", "flat"] = Field("dump", description="One folder per dump, or one folder for all.")
+    layout: str = Field(
+        "dump",
+        min_length=1,
+        description="One folder for each value of this column (`dump`, `language`, ...), or `flat`: one for all.",
+    )
+    format: Literal["parquet", "jsonl.zst"] = Field("parquet", description="Format of the dataset's files.")
     file_size: int = Field(512 * 2**20, ge=2**20, description="Target size of a dataset file, in bytes.")
+    row_group_size: int = Field(
+        20_000,
+        ge=1,
+        description="Documents in a row group of a Parquet file, at most: one of 256 MiB of text is ended before.",
+    )
+    shuffle: bool = Field(
+        False,
+        description="Put the documents of every folder in random order, so that the files can be trained on as they "
+        "are; with the layout `flat` that is one order over the whole dataset.",
+    )
+    seed: int = Field(0, ge=0, description="Seed of that order.")
     memory_limit: str = Field(
         "2GB",
         pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$",
         description="Memory that DuckDB may use before it spills to disk.",
+    )
+    threads: int | None = Field(None, ge=1, description="Threads that DuckDB uses; null: one per core.")
+    spill: str | None = Field(
+        None, min_length=1, description="Folder that DuckDB spills into; null: the workspace's own cache folder."
     )
 
 

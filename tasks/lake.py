@@ -256,13 +256,25 @@ def written_parquet(
             )
 
 
-def written_key(path: Path) -> StageKey | None:
-    """Return what a stage file was written under, or None if there is no whole one."""
+def _footer(path: Path) -> tuple[StageKey, dict[str, Any]] | None:
+    """Return what the footer of a stage file says, or None if there is no whole one."""
     try:
         footer = json.loads((pq.read_metadata(path).metadata or {}).get(FOOTER_KEY, b"null"))
-        return StageKey.model_validate(footer)
+        return StageKey.model_validate(footer), footer["details"]
     except (OSError, pa.ArrowInvalid, ValueError):
         return None
+
+
+def written_key(path: Path) -> StageKey | None:
+    """Return what a stage file was written under, or None if there is no whole one."""
+    footer = _footer(path)
+    return None if footer is None else footer[0]
+
+
+def written_fingerprint(path: Path) -> str | None:
+    """Return what depends on a stage file depends on, or None if there is no whole one."""
+    footer = _footer(path)
+    return None if footer is None else str(footer[1].get("content", footer[0].fingerprint))
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:

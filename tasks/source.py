@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -29,7 +30,16 @@ FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
 }
 TAKEN_NAMES = RESERVED_COLUMNS | {
     *FINEWEB.names,
-    *("shard", "documents_file", "scores_file", "masks_file", "_shard", "_row", "_dump"),  # of materialize's queries
+    *(
+        "shard",
+        "documents_file",
+        "scores_file",
+        "_folder",
+        "_random",
+        "_shard",
+        "_row",
+        "line",
+    ),  # of the dataset's queries
 }
 GLOB_CHARACTERS = frozenset("*?[")
 BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError)
@@ -177,8 +187,18 @@ class ShardReader:
                 f"column {taken[0]!r} has a name that the pipeline writes itself: "
                 "list the columns to carry along, without it, in source.extra_columns"
             )
+        if alike := [name for name, times in Counter(name.lower() for name in names).items() if times > 1]:
+            raise self._bad(
+                f"columns {[name for name in names if name.lower() == alike[0]]} differ in case only: "
+                "list the columns to carry along, with one of them, in source.extra_columns"
+            )
         if missing := set(names).difference(schema.names):
             raise self._bad(f"no column {sorted(missing)[0]!r}, source.extra_columns may name {schema.names}")
+        if wide := [name for name in names if pa.types.is_decimal256(schema.field(name).type)]:
+            raise self._bad(
+                f"column {wide[0]!r} holds decimals of more than 38 digits, which DuckDB cannot carry: "
+                "list the columns to carry along, without it, in source.extra_columns"
+            )
         return [pa.field(name, schema.field(name).type) for name in names]
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:

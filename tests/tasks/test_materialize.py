@@ -17,8 +17,9 @@ import yaml
 from models.schemas import FINEWEB
 from models.settings import SourceSettings
 from tasks import materialize
+from tasks.card import size_category
+from tasks.dataset_rows import common_schema, folder_name
 from tasks.lake import LakeError, digest, file_digest, tree_files
-from tasks.materialize import folder_name, size_category
 from tasks.stage import BadShardError
 
 HOSTILE = [
@@ -228,7 +229,7 @@ def test_rows_that_differ_from_the_selection_are_not_published(copied: Any) -> N
     given = copied.recipe.materialize.model_copy(update={"title": "Another"})
     recipe = copied.recipe.model_copy(update={"materialize": given})
     job = materialize.plan(copied.workspace, copied.dataset_job.shards, wrong, copied.blocks, recipe)
-    with pytest.raises(LakeError, match=f"holds {copied.counts.selected} documents, {wrong.selected} were selected"):
+    with pytest.raises(LakeError, match=f"select {copied.counts.selected} documents, the books say {wrong.selected}"):
         materialize.materialize(job)
     assert snapshot(copied.workspace.dataset) == before
 
@@ -241,10 +242,14 @@ def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
     scores = copied.workspace.resolve(copied.scores[1])
     whole = scores.read_bytes()
     scores.write_bytes(whole[:-20])
+    with pytest.raises(LakeError, match=r"^scores/a-001\.parquet is missing or damaged: run again"):
+        materialize.materialize(job)
+    scores.write_bytes(whole[:40] + bytes(byte ^ 255 for byte in whole[40:80]) + whole[80:])  # a page, found on reading
     with pytest.raises(duckdb.Error):
         materialize.materialize(job)
     assert snapshot(copied.workspace.dataset) == before
     assert not list(copied.workspace.root.glob(".*.partial"))
+    assert not list(copied.workspace.cache.rglob("chosen.duckdb"))
     scores.write_bytes(whole)
     materialize.materialize(job)
     assert card(copied.workspace)[0]["pretty_name"] == "Another"
@@ -329,5 +334,5 @@ def test_types_that_nothing_unites_become_text() -> None:
     numbers = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.int64())])
     texts = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
     expected = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
-    assert materialize.common_schema([numbers, texts]).equals(expected)
-    assert materialize.common_schema([texts, numbers, texts]).equals(expected)
+    assert common_schema([numbers, texts]).equals(expected)
+    assert common_schema([texts, numbers, texts]).equals(expected)

@@ -1,0 +1,59 @@
+"""The dataset card: what the hub reads of a dataset, and what a person should know of it."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.templating import render
+
+
+def write_card(folder: Path, details: dict[str, Any]) -> None:
+    """Write `README.md`, with the hub's YAML header, into a dataset's folder.
+
+    Parameters
+    ----------
+    folder
+        The dataset, its files in `data`.
+    details
+        Its provenance.
+    """
+    recipe = details["recipe"]
+    settings = recipe["materialize"]
+    header = {
+        "pretty_name": settings["title"],
+        "license": settings["license"],
+        "language": recipe["ingest"]["languages"] or ["en"],
+        "task_categories": ["text-generation"],
+        "size_categories": [size_category(details["rows"])],
+        "source_datasets": settings["source_datasets"],
+        "tags": ["fineweb-mask", "pre-training", "data-selection"],
+        "configs": [
+            {
+                "config_name": "default",
+                "data_files": [{"split": "train", "path": f"data/**/*.{settings['format']}"}],
+            }
+        ],
+    }
+    text = render(
+        "card.md",
+        header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True),
+        title=settings["title"],
+        recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+        details=details,
+        scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
+    )
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def size_category(rows: int) -> str:
+    """Return the hub's size category of a dataset."""
+    edges = [
+        (10**3, "n<1K"),
+        (10**4, "1K<n<10K"),
+        (10**5, "10K<n<100K"),
+        (10**6, "100K<n<1M"),
+        (10**7, "1M<n<10M"),
+    ]
+    edges += [(10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B")]
+    return next((name for edge, name in edges if rows < edge), "100B<n<1T")
