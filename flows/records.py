@@ -10,7 +10,7 @@ from flows.curation import Curation
 from flows.run import Run
 from models.settings import PipelineSettings
 from tasks.accounting import mean_terms
-from tasks.materialize import code_commit
+from tasks.provenance import code_commit
 from tasks.run_record import RunRecord, SetAside
 
 

@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from models.documents import token_counts
 from tasks.lake import Manifest, ManifestFile
 
 PROVENANCE = "provenance.json"
@@ -242,7 +241,7 @@ class _Check:
         rows = tokens = 0
         for batch in _batches(name, path):
             rows += batch.num_rows
-            tokens += int(token_counts(batch["token_count"], pc.utf8_length(batch["text"])).sum())
+            tokens += pc.sum(batch["token_count"]).as_py() or 0
             with self._lock:
                 self._ids.register("noted", batch)
                 self._ids.execute("INSERT INTO ids SELECT $1, md5_number(id), hash(text) FROM noted", [place])
@@ -250,15 +249,15 @@ class _Check:
         return DataFile(file=name, rows=rows, tokens=tokens)
 
     def _check_sums(self, rows: int, tokens: int) -> None:
-        counts = self._manifest.details.get("counts", {})
+        details = self._manifest.details
         for what, found, recorded in (
-            ("documents", rows, counts.get("selected")),
-            ("tokens", tokens, counts.get("tokens_selected")),
+            ("documents", rows, details.get("rows")),
+            ("tokens", tokens, details.get("tokens", details.get("counts", {}).get("tokens_selected"))),
         ):
             if recorded is None:
-                self._wrong(PROVENANCE, f"does not say how many {what} were selected")
+                self._wrong(PROVENANCE, f"does not say how many {what} there are")
             elif found != recorded:
-                self._wrong(PROVENANCE, f"{recorded:,} {what} were selected, the files hold {found:,}")
+                self._wrong(PROVENANCE, f"{recorded:,} {what} are recorded, the files hold {found:,}")
 
     def _check_ids(self) -> int:
         """Name documents that are there twice; return how many ids documents of different text share.

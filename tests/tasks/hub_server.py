@@ -48,22 +48,25 @@ class Hub(BaseHTTPRequestHandler):
         with LOCK, (self.folder / "requests.log").open("a") as log:
             log.write(f"{self.command} {path}\n")
         parts = path.strip("/").split("/")
-        if parts[0] == "lfs":  # as on the real hub, the address itself is the permission
-            return self.stored(parts[1], content)
         owner = OWNERS.get(self.headers.get("Authorization", ""))
-        if owner is None:
-            return self.refuse(401)
-        if path == "/api/validate-yaml":
-            return self.reply(200, {"errors": [], "warnings": []})
-        if path == "/api/repos/create":
-            return self.created(owner, json.loads(content))
-        if parts[:2] == ["api", "datasets"]:
+        if parts[0] == "lfs":  # as on the real hub, the address itself is the permission
+            self.stored(parts[1], content)
+        elif owner is None:
+            self.refuse(401)
+        elif path == "/api/validate-yaml":
+            self.reply(200, {"errors": [], "warnings": []})
+        elif path == "/api/repos/create":
+            self.created(owner, json.loads(content))
+        elif parts[:2] == ["api", "datasets"]:
             what, revision = parts[4:6] or ("revision", "main")
-            return self.repository(self.folder / "repos" / parts[2] / parts[3], what, revision, content)
-        if path.endswith(".git/info/lfs/objects/batch"):
-            return self.batch(json.loads(content))
-        _, owner_name, name, _, revision, *file = parts  # /datasets/o/n/resolve/main/file
-        return self.file(self.folder / "repos" / owner_name / name / revision / "/".join(file))
+            self.repository(self.folder / "repos" / parts[2] / parts[3], what, revision, content)
+        elif path.endswith(".git/info/lfs/objects/batch"):
+            self.batch(json.loads(content))
+        elif parts[:1] == ["datasets"]:  # /datasets/o/n/resolve/main/file
+            _, owner_name, name, _, revision, *file = parts
+            self.file(self.folder / "repos" / owner_name / name / revision / "/".join(file))
+        else:
+            self.refuse(404)
 
     do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
 
@@ -89,25 +92,26 @@ class Hub(BaseHTTPRequestHandler):
 
     def repository(self, repository: Path, what: str, revision: str, content: bytes) -> None:
         branch = repository / revision
-        if what == "branch":
-            if branch.exists():
-                return self.refuse(409)
+        if what == "branch" and not branch.exists():
             branch.mkdir()
-            return self.reply(200, {})
-        if not branch.is_dir():
-            return self.refuse(404)
-        if what == "tree":
-            return self.reply(200, [entry(path, branch) for path in sorted(branch.rglob("*")) if path.is_file()])
-        if what == "revision":
-            return self.reply(200, {"id": "/".join(repository.parts[-2:]), "sha": "1" * 40})
-        if what == "preupload":
+            self.reply(200, {})
+        elif what == "branch":
+            self.refuse(409)
+        elif not branch.is_dir():
+            self.refuse(404)
+        elif what == "tree":
+            self.reply(200, [entry(path, branch) for path in sorted(branch.rglob("*")) if path.is_file()])
+        elif what == "revision":
+            self.reply(200, {"id": "/".join(repository.parts[-2:]), "sha": "1" * 40})
+        elif what == "preupload":
             files = [preupload(branch / file["path"], file) for file in json.loads(content)["files"]]
-            return self.reply(200, {"files": files})
-        for line in map(json.loads, content.splitlines()):
-            self.commit(branch, line["key"], line["value"])
-        owner, name = repository.parts[-2:]
-        url = f"http://{self.headers['Host']}/datasets/{owner}/{name}/commit/{'1' * 40}"
-        return self.reply(200, {"success": True, "commitUrl": url, "commitOid": "1" * 40})
+            self.reply(200, {"files": files})
+        else:
+            for line in map(json.loads, content.splitlines()):
+                self.commit(branch, line["key"], line["value"])
+            owner, name = repository.parts[-2:]
+            url = f"http://{self.headers['Host']}/datasets/{owner}/{name}/commit/{'1' * 40}"
+            self.reply(200, {"success": True, "commitUrl": url, "commitOid": "1" * 40})
 
     def commit(self, branch: Path, key: str, value: dict[str, Any]) -> None:
         if key == "header":
