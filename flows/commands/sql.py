@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import typer
 from rich.console import Console
@@ -22,9 +22,11 @@ CELL_CHARACTERS = 60
 """Longest value in a table; other formats hold values as they are."""
 LISTED_CHARACTERS = 1_000
 """Longest value where each has a line of its own, because the columns do not fit beside each other."""
-PIPE_WIDTH = 10_000
 COLUMN_WIDTH = 10
 """Columns that would have to be narrower than this on the terminal are listed below each other."""
+COLUMN_GAP = 2
+PIPE_WIDTH = 10_000
+"""Where no terminal sets a width, every column gets the one it needs."""
 INVISIBLE = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 """Unicode categories of characters that steer a terminal, turn the direction of writing, or cannot be seen."""
 
@@ -152,12 +154,24 @@ def _print(screen: Console, answer: "Answer", limit: int, place: int) -> None:
 
 
 def _print_table(screen: Console, preview: "Preview") -> None:
+    cells = [[_cell(value, CELL_CHARACTERS) for value in row] for row in preview.rows]
+    heads = [Text(visible(name)) for name in preview.columns]
+    columns = zip(heads, *cells, strict=True)
+    widths = [max(cell.cell_len for cell in column) for column in columns]
+    widest = _widest(widths, screen.width - COLUMN_GAP * (len(widths) - 1))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, numeric in zip(preview.columns, preview.numeric, strict=True):
-        table.add_column(Text(visible(name)), justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis")
-    for row in preview.rows:
-        table.add_row(*(_cell(value, CELL_CHARACTERS) for value in row))
+    for head, numeric in zip(heads, preview.numeric, strict=True):
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis", max_width=widest)
+    for row in cells:
+        table.add_row(*row)
     screen.print(table)
+
+
+def _widest(widths: list[int], room: int) -> int:
+    """Return how wide a column may be at most so that all fit: the widest give way, the others keep their width."""
+    bounds = (bound for bound in range(max(widths), 1, -1) if sum(min(width, bound) for width in widths) <= room)
+    return next(bounds, 1)
 
 
 def _print_list(screen: Console, preview: "Preview") -> None:

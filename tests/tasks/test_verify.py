@@ -72,7 +72,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (truncate, "bytes are recorded"),
+        (truncate, "bytes, "),
         (flip, "is recorded"),
         (Path.unlink, "is missing"),
         (lambda path: path.rename(path.with_name("other.parquet")), "is missing"),
