@@ -147,7 +147,9 @@ def _print(screen: Console, answer: "Answer", limit: int, place: int) -> None:
     rows = len(preview.rows) + preview.more
     if preview.more:
         screen.print(
-            f"{len(preview.rows):,} of {rows:,} rows, {preview.more:,} more: --limit, or --format csv", style="dim"
+            f"{len(preview.rows):,} of {rows:,} rows, {preview.more:,} more: --limit, or --format csv",
+            style="dim",
+            highlight=False,
         )
     elif not rows:
         screen.print("no rows", style="dim")
