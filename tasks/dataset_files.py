@@ -83,7 +83,7 @@ class PartWriter(ABC):
         """Return after which rows a full row group ends."""
         if not table.num_rows:
             return []
-        sizes = pc.fill_null(pc.binary_length(table[self._text]), 0).to_numpy().astype(np.int64)
+        sizes = pc.fill_null(pc.binary_length(table["text"]), 0).to_numpy().astype(np.int64)
         until = np.cumsum(sizes)
         ends: list[int] = []
         start = 0
@@ -103,11 +103,6 @@ class PartWriter(ABC):
             self._open(self._folder / f"part-{self._parts:05d}.{self.suffix}")
             self._parts += 1
         self._append(table)
-
-    @property
-    @abstractmethod
-    def _text(self) -> str:
-        """Name of the column whose size counts."""
 
     @abstractmethod
     def _size(self) -> int:
@@ -134,7 +129,6 @@ class ParquetParts(PartWriter):
     """
 
     suffix = "parquet"
-    _text = "text"
     _sink: Any = None
     _writer: Any = None
 
@@ -162,12 +156,21 @@ class ParquetParts(PartWriter):
 
 
 class JsonParts(PartWriter):
-    """Writes one object a line, compressed with zstd."""
+    """Writes one object a line, compressed with zstd; numbers that JSON has no word for are null."""
 
     suffix = "jsonl.zst"
-    _text = "line"
     _sink: Any = None
     _stream: Any = None
+
+    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings) -> None:
+        super().__init__(folder, schema, settings)
+        self._connection = duckdb.connect(config={"threads": 1})
+        entries = []
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            value, key = '"' + name.replace('"', '""') + '"', "'" + name.replace("'", "''") + "'"
+            is_float = pa.types.is_floating(kind)
+            entries.append(f"{key}: {f'CASE WHEN isfinite({value}) THEN {value} END' if is_float else value}")
+        self._query = f"SELECT to_json({{{', '.join(entries)}}})::VARCHAR AS line FROM rows"  # noqa: S608
 
     def _size(self) -> int:
         return -1 if self._sink is None else int(self._sink.tell())
@@ -177,8 +180,11 @@ class JsonParts(PartWriter):
         self._stream = pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers see no second one
 
     def _append(self, table: pa.Table) -> None:
-        self.longest = max(self.longest, pc.max(pc.binary_length(table["line"])).as_py())
-        self._stream.write("\n".join([*table["line"].to_pylist(), ""]).encode())
+        self._connection.register("rows", table)
+        written: pa.Table = self._connection.sql(self._query).to_arrow_table()
+        lines = written["line"]
+        self.longest = max(self.longest, pc.max(pc.binary_length(lines)).as_py())
+        self._stream.write("\n".join([*lines.to_pylist(), ""]).encode())
         self._stream.flush()
 
     def _close(self) -> None:

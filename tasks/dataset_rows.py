@@ -1,7 +1,7 @@
 """The rows of the dataset: DuckDB joins documents, scores and masks, and gives the selected ones in order.
 
-Every batch that leaves here was checked: the columns it is ordered by increase strictly, so no row comes twice, and
-at the end of a read as many rows came as were selected, so none is missing.
+Every batch that leaves here was checked: rows come in the order asked for, none twice, and at the end of a read none is
+missing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -89,17 +89,15 @@ class SelectedDocuments:
         return pa.schema([*documents, *self._scores, MASKS.field("inclusion"), MASKS.field("block")])
 
     def _choose(self) -> None:
-        """Make the tables `shards` (files) and `chosen` (shard, row, folder, inclusion, block of the selected)."""
+        """Make the tables `shards` (files) and `chosen` (shard, row, inclusion, block, scores s0, s1..., folder)."""
+        files = {name: [getattr(shard, name) for shard in self._shards] for name in ShardFiles._fields}
         self._connection.execute(
             """
             CREATE TABLE shards AS
-            SELECT unnest($index)::UINTEGER AS shard, unnest($documents) AS documents_file, unnest($masks) AS masks_file
+            SELECT unnest($index)::UINTEGER AS shard, unnest($documents) AS documents_file,
+                   unnest($scores) AS scores_file, unnest($masks) AS masks_file
             """,
-            {
-                "index": list(range(len(self._shards))),
-                "documents": [shard.documents for shard in self._shards],
-                "masks": [shard.masks for shard in self._shards],
-            },
+            {"index": list(range(len(self._shards))), **files},
         )
         layout = self._settings.layout
         if layout != FLAT and layout not in self._documents.names:
@@ -107,26 +105,28 @@ class SelectedDocuments:
                 f"materialize.layout: no column {layout!r}, it may be {FLAT!r} or one of "
                 f"{', '.join(name for name in self._documents.names if name not in MEASURED.names)}"
             )
-        masks = {"masks": [shard.masks for shard in self._shards]}
-        documents = {"documents": [shard.documents for shard in self._shards]}
-        masked = """
-            SELECT shard, row, inclusion, block
-            FROM read_parquet($masks, filename = 'masks_file') JOIN shards USING (masks_file) WHERE selected
-            """
+        scores = ", ".join(f"scores.{_quoted(name)} AS s{index}" for index, name in enumerate(self._scores.names))
+        chosen = f"""
+            SELECT masks.shard, masks.row, masks.inclusion, masks.block, {scores}
+            FROM (SELECT * FROM read_parquet($masks, filename = 'masks_file') JOIN shards USING (masks_file)
+                  WHERE selected) AS masks
+            JOIN (SELECT * FROM read_parquet($scores, filename = 'scores_file')
+                  JOIN (SELECT shard, scores_file FROM shards) USING (scores_file)) AS scores
+              ON masks.shard = scores.shard AND masks.row = scores.row
+            """  # noqa: S608 - quoted column names
         if layout == FLAT:
-            self._connection.execute(f"CREATE TABLE chosen AS SELECT *, '' AS folder FROM ({masked})", masks)  # noqa: S608
-            return
-        self._connection.execute(
-            f"""
-            CREATE TABLE chosen AS
-            SELECT chosen.*, coalesce(nullif({_quoted(layout)}::VARCHAR, ''), '{UNKNOWN}') AS folder
-            FROM ({masked}) AS chosen
-            JOIN (SELECT shard, row, {_quoted(layout)}
-                  FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
-                  JOIN shards USING (documents_file)) AS documents USING (shard, row)
-            """,  # noqa: S608 - a quoted column name
-            masks | documents,
-        )
+            chosen, used = f"SELECT *, '' AS folder FROM ({chosen})", ["masks", "scores"]  # noqa: S608
+        else:
+            used = ["documents", "masks", "scores"]
+            chosen = f"""
+                SELECT chosen.*, coalesce(nullif({_quoted(layout)}::VARCHAR, ''), '{UNKNOWN}') AS folder
+                FROM ({chosen}) AS chosen
+                JOIN (SELECT shard, row, {_quoted(layout)}
+                      FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
+                      JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
+                  USING (shard, row)
+                """  # noqa: S608 - quoted column names
+        self._connection.execute(f"CREATE TABLE chosen AS {chosen}", {name: files[name] for name in used})
 
     def _find_folders(self) -> list[Folder]:
         found = self._connection.execute(
@@ -160,7 +160,7 @@ class SelectedDocuments:
         return int(tokens)
 
     def read(self) -> Iterator[tuple[Folder, pa.Table]]:
-        """Yield the rows of one folder after the other, in the columns of `schema` or as lines of JSON.
+        """Yield the rows of one folder after the other, in the columns of `schema`.
 
         Raises
         ------
@@ -172,103 +172,107 @@ class SelectedDocuments:
             yield from self._read_sorted()
             return
         for folder in self.folders:
-            rows = 0
             for shard in folder.shards:
                 for table in self._read_shard(shard, folder):
-                    rows += table.num_rows
                     yield folder, table
-            _check_rows(folder, rows)
 
     def _read_shard(self, shard: int, folder: Folder) -> Iterator[pa.Table]:
-        """Yield the rows of a shard as they come: DuckDB keeps the order of the file that it reads."""
-        files = self._shards[shard]
-        query = f"""
-            SELECT {self._columns(self._schemas[shard])}, documents.row AS _row
-            FROM read_parquet($documents) AS documents
-            JOIN (SELECT row, inclusion, block FROM chosen WHERE shard = $shard AND folder = $folder) AS chosen
-              ON documents.row = chosen.row
-            JOIN read_parquet($scores) AS scores ON documents.row = scores.row
-            """  # noqa: S608 - quoted column names
-        parameters = {"documents": files.documents, "scores": files.scores, "shard": shard, "folder": folder.value}
-        yield from self._tables(query, parameters, ["_row"])
+        """Yield the rows of a shard as they come, and the scores beside them.
+
+        DuckDB keeps the order of a file that it filters, not of one that it joins; so the filter has the mask, and what
+        belongs to the rows is joined by position, both sides being in the order of the rows.
+        """
+        beside: pa.Table = self._connection.sql(
+            "SELECT * EXCLUDE (shard, folder) FROM chosen WHERE shard = $shard AND folder = $folder ORDER BY row",
+            params={"shard": shard, "folder": folder.value},
+        ).to_arrow_table()
+        wanted = beside["row"].to_numpy()
+        mask = np.zeros(int(wanted[-1]) + 1, dtype=bool)
+        mask[wanted] = True
+        reader = self._connection.sql(
+            f"""
+            SELECT {", ".join(_quoted(name) for name in self._schemas[shard].names)}
+            FROM read_parquet($documents) WHERE row < $rows AND get_bit($mask::BLOB::BIT, row::INTEGER) = 1
+            """,  # noqa: S608 - quoted column names
+            params={
+                "documents": self._shards[shard].documents,
+                "rows": len(mask),
+                "mask": np.packbits(mask).tobytes(),
+            },
+        ).to_arrow_reader(BATCH_ROWS)
+        start = 0
+        for batch in reader:
+            table = pa.table(batch)
+            part = beside.slice(start, table.num_rows)
+            if not np.array_equal(table["row"].to_numpy(), part["row"].to_numpy()):
+                raise LakeError(f"{self._shards[shard].documents}: rows came out of order: please report this fault")
+            start += table.num_rows
+            if table.num_rows:
+                yield self._beside(table, part)
+        if start != len(wanted):
+            raise LakeError(
+                f"{self._shards[shard].documents}: {len(wanted):,} documents were selected, {start:,} found: run again"
+            )
+
+    def _beside(self, documents: pa.Table, chosen: pa.Table) -> pa.Table:
+        """Return documents and what belongs to them in the columns of `schema`; those that a shard lacks are null."""
+        found = {name: documents[name] for name in documents.column_names}
+        found |= {name: chosen[f"s{index}"] for index, name in enumerate(self._scores.names)}
+        found |= {name: chosen[name] for name in ("inclusion", "block")}
+        columns = [
+            found[field.name] if field.name in found else pa.nulls(documents.num_rows, field.type)
+            for field in self.schema
+        ]
+        return pa.table(columns, names=self.schema.names).cast(self.schema)
 
     def _read_sorted(self) -> Iterator[tuple[Folder, pa.Table]]:
         """Yield the rows of all shards in the order of the folders; what does not fit into memory is spilled."""
-        random = "md5_number_lower(concat_ws(' ', $seed, chosen.shard, chosen.row))" if self._settings.shuffle else "0"
+        shuffled = "md5_number_lower(concat_ws(' ', $seed, chosen.shard, chosen.row))"
+        order = ["_folder", "_random", "_shard", "_row"]
         query = f"""
-            SELECT {self._columns(self._documents)}, folders.number AS _folder, {random} AS _random,
+            SELECT documents.* EXCLUDE (row, shard, documents_file), chosen.* EXCLUDE (row, shard, folder),
+                   folders.number AS _folder, {shuffled if self._settings.shuffle else "0"} AS _random,
                    chosen.shard AS _shard, chosen.row AS _row
             FROM (SELECT * FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
                   JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
             JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row
             JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
               ON chosen.folder = folders.folder
-            JOIN (SELECT * FROM read_parquet($scores, filename = 'scores_file')
-                  JOIN (SELECT unnest($index)::UINTEGER AS shard, unnest($scores) AS scores_file)
-                  USING (scores_file)) AS scores
-              ON documents.shard = scores.shard AND documents.row = scores.row
-            ORDER BY _folder, _random, _shard, _row
-            """  # noqa: S608 - quoted column names
+            ORDER BY {", ".join(order)}
+            """  # noqa: S608 - constants
         parameters: dict[str, Any] = {
             "documents": [shard.documents for shard in self._shards],
-            "scores": [shard.scores for shard in self._shards],
-            "index": list(range(len(self._shards))),
             "values": [folder.value for folder in self.folders],
             "numbers": [folder.number for folder in self.folders],
         }
         if self._settings.shuffle:
             parameters["seed"] = self._settings.seed
-        order = ["_folder", "_random", "_shard", "_row"]
         rows = [0] * len(self.folders)
-        for table in self._tables(query, parameters, order, keep=["_folder"]):
-            numbers = table["_folder"].to_numpy()
-            starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
-            for start, stop in pairwise(starts):
-                folder = self.folders[numbers[start]]
-                rows[folder.number] += stop - start
-                yield folder, table.slice(start, stop - start).drop_columns(["_folder"])
-        for folder in self.folders:
-            _check_rows(folder, rows[folder.number])
-
-    def _columns(self, documents: pa.Schema) -> str:
-        """Return the list of a query's columns: those of the dataset, or one line of JSON for each row."""
-        sources = dict.fromkeys(documents.names, "documents") | dict.fromkeys(self._scores.names, "scores")
-        sources |= {"inclusion": "chosen", "block": "chosen"}
-        values = {name: f"{sources[name]}.{_quoted(name)}" if name in sources else "NULL" for name in self.schema.names}
-        if self._settings.format == "parquet":
-            return ", ".join(f"{value} AS {_quoted(name)}" for name, value in values.items())
-        floats = {field.name for field in self.schema if pa.types.is_floating(field.type)}
-        entries = (
-            f"{_literal(name)}: {f'CASE WHEN isfinite({value}) THEN {value} END' if name in floats else value}"
-            for name, value in values.items()
-        )
-        return f"to_json({{{', '.join(entries)}}})::VARCHAR AS line"  # JSON has no word for NaN
-
-    def _tables(
-        self, query: str, parameters: dict[str, Any], order: list[str], keep: Sequence[str] = ()
-    ) -> Iterator[pa.Table]:
-        """Yield a query's rows without the columns they are ordered by, once these are seen to increase strictly."""
-        schema = self.schema if self._settings.format == "parquet" else pa.schema([("line", pa.string())])
-        reader = self._connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS)
-        last: list[Any] | None = None
-        for batch in reader:
-            if not batch.num_rows:
-                continue
+        last: list[Any] = []
+        for batch in self._connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS):
             keys = [batch.column(name).to_numpy(zero_copy_only=False) for name in order]
-            if last is not None:
-                keys = [np.concatenate([before, key]) for before, key in zip(last, keys, strict=True)]
-            if not _increases(keys):
-                raise LakeError("rows of the dataset came out of order or twice: this is a fault, please report it")
-            last = [key[-1:] for key in keys]
+            if not _increases([np.concatenate(pair) for pair in zip(last, keys, strict=True)] if last else keys):
+                raise LakeError("rows of the dataset came out of order or twice: please report this fault")
+            last = [key[-1:] for key in keys] if len(batch) else last
             table = pa.table(batch)
-            columns = [table[name] for name in schema.names] + [table[name] for name in keep]
-            kept = pa.schema([*schema, *(table.schema.field(name) for name in keep)])
-            yield pa.table(columns, names=kept.names).cast(kept)
+            documents = self._beside(table, table)
+            starts = [0, *(np.flatnonzero(np.diff(keys[0])) + 1), len(batch)]
+            for start, stop in pairwise(starts):
+                if stop > start:
+                    folder = self.folders[keys[0][start]]
+                    rows[folder.number] += stop - start
+                    yield folder, documents.slice(start, stop - start)
+        for folder in self.folders:
+            if rows[folder.number] != folder.rows:
+                raise LakeError(
+                    f"data/{folder.name}: {folder.rows:,} documents were selected, {rows[folder.number]:,} found: "
+                    "run again"
+                )
 
 
 def _increases(keys: Sequence[Any]) -> bool:
     """Return whether rows increase strictly, the first column counting most; each is an (n,) array."""
-    larger = np.zeros(len(keys[0]) - 1, dtype=bool)
+    larger = np.zeros(max(0, len(keys[0]) - 1), dtype=bool)
     equal = np.ones_like(larger)
     for key in keys:
         larger |= equal & (key[1:] > key[:-1])
@@ -276,18 +280,9 @@ def _increases(keys: Sequence[Any]) -> bool:
     return bool(larger.all())
 
 
-def _check_rows(folder: Folder, rows: int) -> None:
-    if rows != folder.rows:
-        raise LakeError(f"data/{folder.name}: {folder.rows:,} documents were selected, {rows:,} found: run again")
-
-
 def _quoted(name: str) -> str:
     """Return a column's name as SQL takes it, whatever is in it."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def folder_name(value: str) -> str:

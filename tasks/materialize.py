@@ -176,6 +176,7 @@ def _database(job: MaterializeJob) -> Iterator[duckdb.DuckDBPyConnection]:
         config["threads"] = settings.threads
     try:
         with duckdb.connect(str(spill / "chosen.duckdb"), config=config) as connection:
+            connection.execute("SET enable_progress_bar = false")
             yield connection
     finally:
         shutil.rmtree(spill, ignore_errors=True)
