@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 
 from flows.commands.compare import compare
+from flows.commands.push import push
 from flows.commands.report import report
 from flows.commands.run import run
 from flows.commands.select import select
+from flows.commands.sql import sql
 from flows.commands.status import status
 from flows.commands.sweep import sweep
 from flows.commands.train_quality import train_quality
+from flows.commands.verify import verify
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -33,6 +36,9 @@ app.command()(status)
 app.command()(select)
 app.command()(sweep)
 app.command()(compare)
+app.command()(sql)
+app.command()(verify)
+app.command()(push)
 app.command("train-quality")(train_quality)
 
 

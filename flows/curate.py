@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from flows.artifacts import Shown, shown_in_ui
 from flows.curation import Curation, Given
+from flows.records import describe, recorded
 from flows.run import Refreshed, Run, StageSummary
 from models.device import choose_devices
 from models.settings import PipelineSettings
@@ -127,7 +128,8 @@ def opened(
 ) -> Iterator[tuple[Run, Curation, Shown]]:
     """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails.
 
-    The recipe becomes that of the workspace's last run, unless `keep` is false and there is one already.
+    At the end the run is recorded, whatever came of it. With `keep`, the recipe becomes that of the workspace's last
+    run (without, it does if there was none), and the catalog shows what is there now, if the run did not fail.
     """
     shards = check_inputs(settings)
     opened_workspace = Workspace(settings.workspace, settings.engine.scratch)
@@ -141,17 +143,30 @@ def opened(
         )
         discard_finished(workspace)
         forget_fitted(workspace, refit or [])
-        if keep or not LastRun.path(workspace).exists():
+        if keep or not workspace.holds(LastRun.path(workspace)):
             LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
         allow_work()
         offer_slots()
-        try:
-            yield run, Curation(run, workspace, settings, shards, Given.of(settings)), shown
-        except BaseException:
-            request_stop()  # Prefect waits for the tasks that still run
-            raise
-        finally:
-            end_scoring_processes()
+        with recorded(run, settings) as record:
+            try:
+                curation = Curation(run, workspace, settings, shards, Given.of(settings))
+                yield run, curation, shown
+            except BaseException:
+                request_stop()  # Prefect waits for the tasks that still run
+                raise
+            finally:
+                end_scoring_processes()
+            describe(record, curation)
+        if keep and workspace.url is None:
+            _catalogue(workspace, run, curation)
+
+
+def _catalogue(workspace: Workspace, run: Run, curation: Curation) -> None:
+    if curation.is_scored and not curation.masks:  # a stage was run by itself: are the masks still those of it all?
+        curation.plan_selection()
+    from tasks.catalog import write_catalog  # at the top, DuckDB complains of leaks when the process ends
+
+    write_catalog(workspace, curation.catalogued(run.quarantined))
 
 
 def prepare(run: Run, curation: Curation) -> None:

@@ -4,7 +4,7 @@ A shard is scored and embedded when it is ingested, whatever its neighbours do. 
 is fitted on a sample of the corpus (the first time only), and the duplicates across it, which the selection needs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeGuard
 
@@ -13,6 +13,7 @@ from models.quality.settings import FastTextScorerSettings, ScorerSettings
 from models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from tasks import dedup, embed, fit, ingest, materialize, one_pass, report, score, select
 from tasks.accounting import Counts, account
+from tasks.catalog import CatalogShard
 from tasks.lake import StageFile, Workspace
 from tasks.quality_models import QualityModel, fitted_model, given_model
 from tasks.scoring import useful_processes
@@ -95,6 +96,25 @@ class Curation:
             ScoredShard(self.documents[name], self._scores[name], self._embeddings[name])
             for name in self._shards
             if name in self._scores and name in self._embeddings
+        ]
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether every shard has what a selection reads."""
+        return bool(self.duplicates) and len(self.scored) == len(self._shards)
+
+    def catalogued(self, set_aside: Container[str] = ()) -> list[CatalogShard]:
+        """Return the files of every shard, in the order of the source, for the catalog."""
+        return [
+            CatalogShard(
+                documents=self.documents[name],
+                duplicates=self.duplicates.get(name),
+                scores=self._scores.get(name),
+                embeddings=self._embeddings.get(name),
+                masks=self.masks[name][0] if name in self.masks else None,
+            )
+            for name in self._shards
+            if name in self.documents and name not in set_aside
         ]
 
     def plan_documents(self) -> None:

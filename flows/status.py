@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -75,6 +75,16 @@ def _as_it_will_be(job: ScoreJob | EmbedJob) -> StageFile:
     )
 
 
+class Look(NamedTuple):
+    """What was found in a workspace under the recipe of its last run."""
+
+    workspace: Workspace
+    settings: PipelineSettings
+    shards: list[str]
+    found: dict[Stage, list[tuple[StageJob, StageFile | None]]]
+    curation: Curation
+
+
 def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     """Return a workspace, the recipe of its last run, and the folder that relative paths in the recipe start from.
 
@@ -97,8 +107,8 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     return workspace, last, begun if begun.is_dir() else Path.cwd()  # the run was another machine's
 
 
-def workspace_status(folder: str | Path) -> WorkspaceStatus:
-    """Return how far every stage is, under the recipe of the workspace's last run.
+def look_at(folder: str | Path) -> Look:
+    """Return what is there of every stage, under the recipe of the workspace's last run.
 
     Raises
     ------
@@ -115,16 +125,27 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
         looked = _Looked()
         curation = Curation(looked, workspace, last.settings, shards, given)
         curation.plan_documents()
-        if len(curation.scored) == len(shards) and curation.duplicates:
+        if curation.is_scored:
             curation.plan_selection()
             if set(curation.masks) == {shard.name for shard in shards}:
                 curation.plan_dataset()
                 curation.plan_report([])
-        names = [shard.name for shard in shards]
-        stages = [
-            _stage(workspace, stage, looked.found[stage], names, last.settings) for stage in _stages(last.settings)
-        ]
-    return WorkspaceStatus(workspace=workspace.shown(workspace.root), shards=len(shards), stages=stages)
+    return Look(workspace, last.settings, [shard.name for shard in shards], looked.found, curation)
+
+
+def workspace_status(folder: str | Path) -> WorkspaceStatus:
+    """Return how far every stage is, under the recipe of the workspace's last run.
+
+    Raises
+    ------
+    StatusError
+        If the folder is no workspace, or its source or models are out of reach.
+    """
+    look = look_at(folder)
+    stages = [
+        _stage(look.workspace, stage, look.found[stage], look.shards, look.settings) for stage in _stages(look.settings)
+    ]
+    return WorkspaceStatus(workspace=look.workspace.shown(look.workspace.root), shards=len(look.shards), stages=stages)
 
 
 def _stages(settings: PipelineSettings) -> Iterator[Stage]:

@@ -34,7 +34,7 @@ Overrides = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),
 ]
 WorkspaceFolder = Annotated[
-    str | None, typer.Option("--workspace", help="Workspace folder in place of the recipe's.", metavar="DIR")
+    str | None, typer.Option("--workspace", help="Workspace folder or URL in place of the recipe's.", metavar="DIR")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 

@@ -1,5 +1,6 @@
 """The sample from a bucket into a bucket of a real S3 server that refuses, is gone for a while, is met afresh."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.curate import LastRun
 from flows.status import workspace_status
 from tasks.lake import Workspace
@@ -34,6 +37,13 @@ def gone_for_a_while(proxy: Proxy, bucket: Bucket, until: threading.Event) -> No
     proxy.kill()
     time.sleep(2)
     proxy.start()
+
+
+def ask(*arguments: str) -> str:
+    """Return what a command prints."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout.strip()
 
 
 def rows_of(workspace: Path) -> Iterator[tuple[str, bytes]]:
@@ -108,6 +118,14 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     status = workspace_status(url)
     assert status.workspace == url
     assert all(stage.missing == stage.stale == 0 and stage.done for stage in status.stages)
+
+    # It can be asked, verified and listed for the hub there as well.
+    assert json.loads(ask("sql", url, "select count(*) n from selected", "--json")) == [{"n": summary.counts.selected}]
+    assert json.loads(ask("verify", url, "--json"))["status"] == "ok"
+    listed = json.loads(ask("push", url, "owner/name", "--dry-run", "--json"))
+    assert {file["file"] for file in listed["files"]} == {
+        name.removeprefix("ws/dataset/") for name in bucket.names("ws/dataset/")
+    }
 
     # What is deleted there is made anew, and nothing else; so is what somebody overwrote.
     shard = "CC-MAIN-2024-10_00000"

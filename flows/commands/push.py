@@ -1,0 +1,93 @@
+"""`fineweb-mask push`: the dataset onto the Hugging Face hub."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows.commands.common import FAILED, WRONG_USAGE, fail
+from flows.commands.sql import visible
+from flows.commands.verify import print_verification, verify_progress
+
+if TYPE_CHECKING:
+    from tasks.push import Push
+
+
+def push(
+    workspace: Annotated[
+        str,
+        typer.Argument(help="Workspace folder or URL, or its dataset folder; a URL's is copied here first."),
+    ],
+    repository: Annotated[str, typer.Argument(help="Dataset repository on the hub.", metavar="OWNER/NAME")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go; touch no network.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is new.")] = False,
+    revision: Annotated[str, typer.Option(help="Branch to commit to; made if it is not there.")] = "main",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+) -> None:
+    """Verify the dataset and upload it to the Hugging Face hub; the token is that of HF_TOKEN or `hf auth login`.
+
+    Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
+    """
+    from tasks.push import PushError, planned
+    from tasks.push import push as push_dataset
+    from tasks.verify import VerifyError, find_dataset, read_provenance, verify
+
+    try:
+        dataset = find_dataset(str(_here(workspace)))
+        manifest = read_provenance(dataset)
+        plan = planned(Path(dataset.root), manifest, repository, revision)
+    except (VerifyError, PushError, OSError, ValueError) as error:
+        fail(visible(str(error)), as_json, WRONG_USAGE)
+    try:
+        with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
+            verification = verify(dataset, manifest, advance)
+        if verification.status == "broken":
+            print_verification(Console(stderr=True), verification)
+            fail(f"{workspace} is not pushed: its dataset is not what its provenance.json says", as_json, FAILED)
+        show = sys.stderr.isatty() and not as_json
+        done = plan if dry_run else push_dataset(Path(dataset.root), plan, private=private, show=show)
+    except PushError as error:
+        fail(visible(str(error)), as_json, FAILED)
+    except KeyboardInterrupt:
+        fail("interrupted; run the same command again to go on from here", as_json, 130)
+    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+        fail(visible(f"{type(error).__name__}: {error}"), as_json, FAILED)
+    if as_json:
+        typer.echo(done.model_dump_json())
+    else:
+        _print(Console(), done)
+
+
+def _here(place: str) -> Path:
+    """Return a folder as it is, and of a workspace at a URL the folder of its dataset on this machine."""
+    from models.urls import is_url, without_credentials
+    from tasks.lake import Workspace
+    from tasks.mirror import brought
+
+    if not is_url(place):
+        return Path(place).absolute()
+    workspace = Workspace(without_credentials(place))
+    workspace.look()
+    return brought(workspace.dataset)
+
+
+def _print(console: Console, done: "Push") -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("file", no_wrap=True, overflow="fold")
+    table.add_column("bytes", justify="right")
+    for file in done.files:
+        table.add_row(visible(file.file), f"{file.bytes:,}")
+    console.print(table)
+    what = "would be uploaded to" if done.status == "dry run" else "are in"
+    total = f"{len(done.files):,} files, {done.bytes:,} bytes {what} {done.repository} ({done.revision})"
+    console.print(total, highlight=False, markup=False, soft_wrap=True)
+    if done.url:
+        console.print(done.url, highlight=False, markup=False, soft_wrap=True)
+    for name in done.deleted:
+        console.print(f"deleted there, of an earlier push: {visible(name)}", highlight=False, markup=False)
+    for name in done.others:
+        console.print(f"there, and not of this dataset: {visible(name)}", style="yellow", markup=False)

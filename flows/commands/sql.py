@@ -1,0 +1,210 @@
+"""`fineweb-mask sql`: questions to a workspace."""
+
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.commands.common import FAILED, WRONG_USAGE, fail
+
+if TYPE_CHECKING:
+    from tasks.lake import Workspace
+    from tasks.query import Answer, Preview
+
+FORMATS = ("table", "csv", "json", "parquet")
+CELL_CHARACTERS = 60
+"""Longest value in a table; other formats hold values as they are."""
+LISTED_CHARACTERS = 1_000
+"""Longest value where each has a line of its own, because the columns do not fit beside each other."""
+COLUMN_WIDTH = 10
+"""Columns that would have to be narrower than this on the terminal are listed below each other."""
+COLUMN_GAP = 2
+PIPE_WIDTH = 10_000
+"""Where no terminal sets a width, every column gets the one it needs."""
+INVISIBLE = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
+"""Unicode categories of characters that steer a terminal, turn the direction of writing, or cannot be seen."""
+
+
+def sql(
+    workspace: Annotated[str, typer.Argument(help="Workspace folder or URL; what is at a URL is copied here first.")],
+    query: Annotated[str, typer.Argument(help="SQL; - reads it from standard input.")],
+    *,
+    form: Annotated[str, typer.Option("--format", help="table, csv, json or parquet.", metavar="FORMAT")] = "table",
+    output: Annotated[
+        Path | None, typer.Option(help="Write to this file (csv, json, parquet) in place of standard output.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Rows that a table shows.")] = 40,
+    memory_limit: Annotated[str, typer.Option(help="Memory that DuckDB may use before it spills to disk.")] = "2GB",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Ask a workspace in SQL: views documents, scores, masks, selected, embeddings, runs, drops; by shard and row.
+
+    Example: fineweb-mask sql workspaces/sample "select dump, count(*), avg(quality) from selected group by dump"
+    """
+    form = "json" if as_json else form
+    as_json = form == "json" and output is None
+    if wrong := _wrong_usage(form, output):
+        fail(wrong, as_json, WRONG_USAGE)
+    from models.urls import without_credentials
+    from tasks.catalog import bring_all
+    from tasks.lake import Workspace
+    from tasks.query import QueryError, answers, opened
+
+    try:
+        lake = Workspace(without_credentials(workspace))
+        lake.look()
+    except (OSError, ValueError) as error:
+        fail(visible(str(error)), as_json, WRONG_USAGE)
+    try:
+        bring_all(lake)
+        _have_catalog(lake, workspace, as_json)
+        with opened(lake, memory_limit) as connection:
+            found = answers(connection, sys.stdin.read() if query == "-" else query)
+            if form == "table":
+                for place, answer in enumerate(found):
+                    _print(console(), answer, limit, place)
+            else:
+                _write(list(found), form, output)
+    except QueryError as error:
+        fail(visible(str(error), keep="\n"), as_json, FAILED)
+    except KeyboardInterrupt:
+        fail("interrupted", as_json, 130)
+    except BrokenPipeError:  # who reads has enough
+        raise
+    except OSError as error:
+        fail(f"{type(error).__name__}: {error}", as_json, FAILED)
+
+
+def _wrong_usage(form: str, output: Path | None) -> str | None:
+    if form not in FORMATS:
+        return f"--format takes one of {', '.join(FORMATS)}, received {form!r}"
+    if output is not None and form == "table":
+        return "--output goes with --format csv, json or parquet"
+    if output is not None and not output.parent.is_dir():
+        return f"--output: the folder {output.parent} does not exist"
+    if form == "parquet" and output is None and sys.stdout.isatty():
+        return "--format parquet needs --output FILE, or its output sent to a file or a program"
+    return None
+
+
+def _have_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
+    """Have the catalog written if no run did; where that cannot be, one that may be out of date is better than none."""
+    from tasks.catalog import catalog_path, is_current
+
+    if is_current(workspace):
+        return
+    from flows.commands.common import set_environment
+
+    set_environment()
+    from flows.catalog import CatalogError, rewrite_catalog
+
+    try:
+        rewrite_catalog(folder)
+    except CatalogError as error:
+        if not workspace.holds(catalog_path(workspace)):
+            fail(str(error), as_json, WRONG_USAGE)
+        typer.echo(f"fineweb-mask: the catalog is older than the last run and stays so: {error}", err=True)
+
+
+def _write(found: "list[Answer]", form: str, output: Path | None) -> None:
+    from tasks.query import QueryError
+
+    if len(found) > 1:
+        raise QueryError(f"--format {form} takes one statement, received {len(found)}")
+    [answer] = found
+    write = {"csv": answer.write_csv, "json": answer.write_json, "parquet": answer.write_parquet}[form]
+    with _sink(output) as stream:
+        write(stream)
+
+
+@contextmanager
+def _sink(output: Path | None) -> Iterator[BinaryIO]:
+    from tasks.lake import written_file
+
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with written_file(output.absolute()) as partial, partial.open("wb") as stream:
+        yield stream
+
+
+def console() -> Console:
+    """Return where a table goes: as wide as the terminal, or in a file or pipe as wide as it is."""
+    found = Console()
+    return found if found.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def _print(screen: Console, answer: "Answer", limit: int, place: int) -> None:
+    if place:
+        screen.print()
+    columns = answer.columns
+    beside = not screen.is_terminal or len(columns) * COLUMN_WIDTH <= screen.width
+    preview = answer.preview(limit, characters=(CELL_CHARACTERS if beside else LISTED_CHARACTERS) + 1)
+    if beside:
+        _print_table(screen, preview)
+    else:
+        _print_list(screen, preview)
+    rows = len(preview.rows) + preview.more
+    if preview.more:
+        screen.print(
+            f"{len(preview.rows):,} of {rows:,} rows, {preview.more:,} more: --limit, or --format csv",
+            style="dim",
+            highlight=False,
+        )
+    elif not rows:
+        screen.print("no rows", style="dim")
+
+
+def _print_table(screen: Console, preview: "Preview") -> None:
+    cells = [[_cell(value, CELL_CHARACTERS) for value in row] for row in preview.rows]
+    heads = [Text(visible(name)) for name in preview.columns]
+    columns = zip(heads, *cells, strict=True)
+    widths = [max(cell.cell_len for cell in column) for column in columns]
+    widest = _widest(widths, screen.width - COLUMN_GAP * (len(widths) - 1))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head, numeric in zip(heads, preview.numeric, strict=True):
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis", max_width=widest)
+    for row in cells:
+        table.add_row(*row)
+    screen.print(table)
+
+
+def _widest(widths: list[int], room: int) -> int:
+    """Return how wide a column may be at most so that all fit: the widest give way, the others keep their width."""
+    bounds = (bound for bound in range(max(widths), 1, -1) if sum(min(width, bound) for width in widths) <= room)
+    return next(bounds, 1)
+
+
+def _print_list(screen: Console, preview: "Preview") -> None:
+    for number, row in enumerate(preview.rows, start=1):
+        table = Table(box=None, pad_edge=False, show_header=False, title=f"row {number}", title_justify="left")
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in zip(preview.columns, row, strict=True):
+            table.add_row(Text(visible(name)), _cell(value, LISTED_CHARACTERS))
+        screen.print(table)
+
+
+def _cell(value: str | None, characters: int) -> Text:
+    if value is None:
+        return Text("NULL", style="dim")
+    return Text(visible(value[:characters]) + ("…" if len(value) > characters else ""))
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Return a text with every character that a terminal may obey written out, such as \x1b; `keep` stays."""
+    return "".join(
+        character
+        if character in keep or unicodedata.category(character) not in INVISIBLE
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )

@@ -1,0 +1,164 @@
+"""`fineweb-mask sql` and `verify` as they appear on a screen: web text is shown, never obeyed."""
+
+import io
+import json
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.commands import sql
+from flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS, visible
+from models.schemas import documents_schema
+from tasks.catalog import CatalogShard, write_catalog
+from tasks.lake import StageKey, Workspace, current_parquet, written_parquet
+
+HOSTILE = {
+    "escape": "\x1b[31mred\x1b[0m \x9b2J \x07",
+    "markup": "[red]x[/red] [link=https://evil.test]l[/link] :smile:",
+    "bidi": "abc\u202edef\u2066\u200b",
+    "lines": "a\nb\r\tc\x00d",
+    "wide": "雪" * 50,
+    "long": "x" * 5000,
+    "none": None,
+}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace of one shard of hostile texts, as far as ingest."""
+    lake = Workspace(tmp_path_factory.mktemp("sql") / "workspace")
+    key = StageKey(stage="ingest", version=1, settings="s", inputs="i")
+    schema = documents_schema([pa.field("\x1b[1m[b]", pa.string())])
+    rows = [
+        {"row": row, "id": name, "text": text, "n_chars": 1, "content_hash": b"0" * 16, "\x1b[1m[b]": text}
+        for row, (name, text) in enumerate(HOSTILE.items())
+    ]
+    path = lake.shard_path("documents", "a")
+    with written_parquet(path, schema, key) as writer:
+        writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+        writer.details = {"dropped": {}}
+    file = current_parquet(lake, path, "a", key)
+    assert file is not None
+    (lake.root / "run.json").write_text("{}")
+    write_catalog(lake, [CatalogShard(documents=file)])
+    return lake.root
+
+
+@pytest.fixture
+def ask(workspace, monkeypatch):
+    """Ask as a user does; `width` is that of a terminal."""
+
+    def call(*arguments, width=None):
+        if width is not None:
+            monkeypatch.setattr(sql, "console", lambda: Console(force_terminal=True, width=width, no_color=True))
+        return CliRunner().invoke(app, ["sql", str(workspace), *map(str, arguments)])
+
+    return call
+
+
+def test_text_of_the_web_is_shown_and_not_obeyed(ask):
+    result = ask("SELECT * FROM documents")
+    assert result.exit_code == 0, result.output
+    steering = {character for character in result.stdout if visible(character) != character}
+    assert steering == {"\n"}
+    assert r"\x1b[31mred\x1b[0m \x9b2J \x07" in result.stdout
+    assert "[red]x[/red] [link=https://evil.test]l[/link] :smile:" in result.stdout
+    assert r"abc\u202edef\u2066\u200b" in result.stdout
+    assert r"a\nb\r\tc\x00d" in result.stdout
+    assert r"\x1b[1m[b]" in result.stdout.splitlines()[0]
+    assert "NULL" in result.stdout
+    assert "x" * CELL_CHARACTERS + "…" in result.stdout
+    assert "x" * (CELL_CHARACTERS + 1) not in result.stdout
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_table_fits_the_terminal(ask, width):
+    result = ask("SELECT shard, row, id, text FROM documents", width=width)
+    lines = [Text.from_ansi(line).plain for line in result.stdout.splitlines()]
+    assert max(cell_len(line) for line in lines) <= width
+    assert len(lines) == 1 + len(HOSTILE)
+    assert lines[0].startswith("shard  row  id      text")  # the widest give way, the others keep their width
+    assert re.search("雪 ?…", lines[5])
+
+
+def test_columns_that_do_not_fit_are_listed(ask):
+    result = ask("SELECT * FROM documents WHERE id IN ('long', 'wide')", width=80)
+    assert result.stdout.count("row 1") == result.stdout.count("row 2") == 1
+    assert result.stdout.replace("\n", "").count("x") >= LISTED_CHARACTERS
+    assert result.stdout.count("雪") == 100
+
+
+def test_rows_that_are_left_out_are_counted(ask):
+    result = ask("SELECT id FROM documents", "--limit", "2")
+    assert result.stdout.splitlines()[-1] == "2 of 7 rows, 5 more: --limit, or --format csv"
+    assert ask("SELECT id FROM documents WHERE false").stdout.splitlines() == ["id", "no rows"]
+    several = ask("SELECT 1 AS one; SELECT 2 AS two")
+    assert several.stdout.split() == ["one", "1", "two", "2"]
+
+
+def test_other_formats_hold_texts_as_they_are(ask, tmp_path):
+    query = "SELECT id, text FROM documents ORDER BY row"
+    assert {row["id"]: row["text"] for row in json.loads(ask(query, "--json").stdout)} == HOSTILE
+    output = tmp_path / "answer.parquet"
+    result = ask(query, "--format", "parquet", "--output", output)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert dict(zip(*pq.read_table(output).to_pydict().values(), strict=True)) == HOSTILE
+    piped = ask(query, "--format", "parquet")
+    assert pq.read_table(io.BytesIO(piped.stdout_bytes)).num_rows == len(HOSTILE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["FROM nosuch"], 1, "the catalog has: documents, scores, masks, selected, embeddings, runs, drops"),
+        (["SELEC 1"], 1, 'syntax error at or near "SELEC"'),
+        (["SELECT text::INTEGER FROM documents"], 1, r"Could not convert string '\x1b[31mred"),
+        (["DROP VIEW documents"], 1, "DROP is refused: the catalog is for reading"),
+        (["SELECT 1; SELECT 2", "--format", "csv"], 1, "--format csv takes one statement, received 2"),
+        (["SELECT 1", "--format", "xml"], 2, "--format takes one of table, csv, json, parquet, received 'xml'"),
+        (["SELECT 1", "--output", "x"], 2, "--output goes with --format csv, json or parquet"),
+        (["SELECT 1", "--format", "csv", "--output", "no/such/x"], 2, "--output: the folder no/such does not exist"),
+        (["SELECT 1", "--limit", "0"], 2, "--limit"),
+    ],
+)
+def test_what_is_wrong_is_said(ask, arguments, code, message):
+    result = ask(*arguments)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.split("\n")) or message in result.stderr
+    assert "\x1b[31m" not in result.stderr
+    if "--format" not in arguments:
+        as_json = ask(*arguments, "--json")
+        if code == 1:
+            assert json.loads(as_json.stdout)["status"] == "failed"
+
+
+def test_sql_can_come_from_standard_input(workspace):
+    result = CliRunner().invoke(app, ["sql", str(workspace), "-"], input="SELECT count(*) AS n FROM documents")
+    assert result.stdout.split() == ["n", "7"]
+
+
+def test_a_folder_without_a_run_is_told_to_run_first(tmp_path):
+    result = CliRunner().invoke(app, ["sql", str(tmp_path), "SELECT 1", "--json"])
+    assert result.exit_code == 2
+    assert "is no workspace in which a run was begun: first `fineweb-mask run RECIPE --workspace" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_catalog_that_cannot_be_brought_up_to_date_is_used_with_a_warning(workspace, ask):
+    os.utime(workspace / "run.json", (2_000_000_000, 2_000_000_000))
+    try:
+        result = ask("SELECT count(*) AS n FROM documents")
+    finally:
+        os.utime(workspace / "run.json", (1, 1))
+    assert result.exit_code == 0
+    assert "the catalog is older than the last run and stays so" in result.stderr
+    assert result.stdout.split() == ["n", "7"]

@@ -1,0 +1,88 @@
+"""The catalog and the records of real runs: whole, repeated, of one stage, failed; and a workspace without either."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.curate import LastRun
+from flows.stages import run_stage
+from models.stopping import allow_work
+from tasks.lake import Workspace
+from tasks.stage import BadShardError
+
+RECONCILED = """
+    SELECT (SELECT count(*) FROM documents) AS ingested,
+           (SELECT count(*) FROM selected) AS selected,
+           (SELECT count(*) FROM masks WHERE block IS NOT NULL) AS eligible,
+           (SELECT sum(documents) FROM drops) AS dropped
+    """
+
+
+def ask(workspace, sql):
+    result = CliRunner().invoke(app, ["sql", str(workspace), sql, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace, run_sample):
+    provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
+    counts = provenance["details"]["counts"]
+    before = (workspace / "catalog.duckdb").read_bytes()
+    [found] = ask(workspace, RECONCILED)
+    assert (workspace / "catalog.duckdb").read_bytes() == before  # the run itself wrote it
+    assert found["ingested"] == counts["documents_ingested"]
+    assert found["selected"] == counts["selected"]
+    assert found["eligible"] + found["dropped"] == counts["documents_in"]
+
+    run_sample(workspace, "selection.lamb=0.3", "selection.select_ratio=0.1")
+    first, second = ask(workspace, "FROM runs")
+    assert (first["flow"], first["status"], first["stages_cached"]) == ("curate", "done", [])
+    assert (second["stages_run"], second["lamb"]) == (["select", "materialize", "report"], 0.3)
+    assert second["stages_cached"] == ["ingest", "dedup", "fit", "score", "embed"]
+    assert second["documents_in"] == counts["documents_in"]
+    assert [{"selected": second["documents_selected"]}] == ask(workspace, "SELECT count(*) AS selected FROM selected")
+    assert second["documents_selected"] < found["selected"] / 2
+    assert second["recipe"]["selection"]["select_ratio"] == 0.1
+    assert len(second["flow_run"]) == 36
+    assert second["objective"] > 0
+
+
+def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_sample):
+    settings = LastRun.of(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
+    run_stage("embed", settings, refresh=True)
+    *_, stage = ask(workspace, "FROM runs")
+    assert (stage["flow"], stage["stages_run"], stage["documents_in"]) == ("embed", ["embed"], None)
+    assert ask(workspace, "SELECT count(*) > 0 AS there FROM selected") == [{"there": True}]
+
+    with pytest.raises(BadShardError, match="no column 'nosuch'"):
+        run_sample(workspace, "source.text_column=nosuch", "ingest.on_bad_shard=fail")
+    allow_work()  # a run that fails asks all that works in this process to stop
+    *_, failed = ask(workspace, "FROM runs")
+    assert failed["status"] == "failed"
+    assert "no column 'nosuch'" in failed["error"]
+    assert failed["recipe"]["source"]["text_column"] == "nosuch"
+    assert ask(workspace, "SELECT count(*) AS current FROM masks") == [{"current": 0}]  # under the last run's recipe
+
+
+def test_a_workspace_of_before_gets_its_catalog_when_it_is_asked(workspace):
+    expected = ask(workspace, RECONCILED)
+    (workspace / "catalog.duckdb").unlink()
+    shutil.rmtree(workspace / "runs")
+    assert ask(workspace, RECONCILED) == expected
+    assert ask(workspace, "FROM runs") == []
+
+
+def test_the_dataset_of_a_run_is_verified(workspace):
+    result = CliRunner().invoke(app, ["verify", str(workspace), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["status"], found["problems"], found["files"]) == ("ok", [], 4)
+    shown = CliRunner().invoke(app, ["verify", str(workspace)])
+    assert f"documents {found['rows']:,}  tokens {found['tokens']:,}" in shown.stdout
+    (workspace / "dataset" / "README.md").write_text("something else")
+    broken = CliRunner().invoke(app, ["verify", str(workspace)])
+    assert broken.exit_code == 1
+    assert "README.md: has 14 bytes" in broken.stdout
