@@ -41,8 +41,9 @@ def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown, data
             }
         ],
     }
-    shown, kept = distributions(breakdown), retention(breakdown)
-    figures = [*shown.figures, *kept.figures]
+    kept = retention(breakdown)
+    groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
+    figures = [*distributions(breakdown).figures, *(figure for figure, _ in groups)]
     (folder / "plots").mkdir()
     for figure in figures:
         (folder / "plots" / f"{figure.name}.png").write_bytes(figure.png)
@@ -53,7 +54,7 @@ def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown, data
         recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         details=details,
         figures=figures,
-        tables=kept.tables,
+        tables=[table for _, table in groups],
         data=data,
         scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
     )

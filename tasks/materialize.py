@@ -47,6 +47,13 @@ from tasks.source import SourceShard
 from tasks.stage import StageJob, build_once, stage_task
 
 VERSION = 2
+NOT_RECORDED: dict[str, Any] = {
+    "workspace": True,
+    "report": True,
+    "engine": True,
+    "materialize": {"output", "spill", "threads"},
+}
+"""Settings that say where and how fast a dataset is made, not what is in it."""
 STAGE = "materialize"
 
 
@@ -307,9 +314,7 @@ def _provenance(job: MaterializeJob, tokens: int) -> dict[str, Any]:
             }
             for shard in job.shards
         ],
-        "recipe": job.recipe.model_dump(
-            mode="json", exclude={"workspace": True, "report": True, "engine": True, "materialize": {"output"}}
-        ),
+        "recipe": job.recipe.model_dump(mode="json", exclude=NOT_RECORDED),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
         "seed": job.recipe.selection.seed,
         **code_and_packages(),
