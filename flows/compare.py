@@ -63,9 +63,9 @@ def compare(
         publish(job.folder, "compare", table, "The same budget, selected by every selector.")
         return CompareSummary(
             status="quarantined" if run.quarantined else "done",
-            workspace=str(run.workspace.root),
-            page=str(job.folder / "index.html"),
-            metrics=str(job.folder / "metrics.json"),
+            workspace=run.workspace.shown(run.workspace.root),
+            page=run.workspace.shown(job.folder / "index.html"),
+            metrics=run.workspace.shown(job.folder / "metrics.json"),
             documents=written.details["documents"],
             quarantined=[Quarantined(shard=shard, reason=reason) for shard, reason in run.quarantined.items()],
             stages=run.in_order,

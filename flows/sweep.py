@@ -79,7 +79,7 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
         publish(page_job.folder, "sweep", table, "Quality against diversity at every lamb.")
         return SweepSummary(
             status="quarantined" if run.quarantined else "done",
-            workspace=str(run.workspace.root),
+            workspace=run.workspace.shown(run.workspace.root),
             page=str(page_job.folder / "index.html"),
             metrics=str(page_job.folder / "metrics.json"),
             documents=found["documents"],
