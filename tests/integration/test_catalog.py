@@ -79,7 +79,7 @@ def test_the_dataset_of_a_run_is_verified(workspace):
     result = CliRunner().invoke(app, ["verify", str(workspace), "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert (found["status"], found["problems"], found["files"]) == ("ok", [], 9)  # three of data, the card, its five plots
+    assert (found["status"], found["problems"], found["files"]) == ("ok", [], 9)  # data, card, plots
     shown = CliRunner().invoke(app, ["verify", str(workspace)])
     assert f"documents {found['rows']:,}  tokens {found['tokens']:,}" in shown.stdout
     (workspace / "dataset" / "README.md").write_text("something else")
