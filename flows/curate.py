@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
 
 Refit = Literal["encoder", "quality"]
+CATALOGUED = frozenset({"ingest", "dedup", "score", "embed", "score_embed"})
+"""Stages whose files the catalog shows beside the masks that were made of them."""
 
 
 class Quarantined(BaseModel):
@@ -157,16 +159,20 @@ def opened(
             finally:
                 end_scoring_processes()
             describe(record, curation)
-        if keep and workspace.url is None:
-            _catalogue(workspace, run, curation)
+        if workspace.url is None:
+            _catalogue(workspace, run, curation, keep=keep)
 
 
-def _catalogue(workspace: Workspace, run: Run, curation: Curation) -> None:
-    if curation.is_scored and not curation.masks:  # a stage was run by itself: are the masks still those of it all?
-        curation.plan_selection()
-    from tasks.catalog import write_catalog  # at the top, DuckDB complains of leaks when the process ends
+def _catalogue(workspace: Workspace, run: Run, curation: Curation, *, keep: bool) -> None:
+    """Have the catalog show what a run leaves behind."""
+    from tasks.catalog import catalog_path, write_catalog  # at the top, DuckDB complains of leaks at the process's end
 
-    write_catalog(workspace, curation.catalogued(run.quarantined))
+    if keep:
+        if curation.is_scored and not curation.masks:  # a stage was run by itself: do the masks still belong to it all?
+            curation.plan_selection()
+        write_catalog(workspace, curation.catalogued(run.quarantined))
+    elif any(stage.cached < stage.files for stage in run.in_order if stage.stage in CATALOGUED):
+        catalog_path(workspace).unlink(missing_ok=True)  # do the masks still belong? `sql` looks, and writes it anew
 
 
 def prepare(run: Run, curation: Curation) -> None:

@@ -105,16 +105,16 @@ class Curation:
 
     def catalogued(self, set_aside: Container[str] = ()) -> list[CatalogShard]:
         """Return the files of every shard, in the order of the source, for the catalog."""
+        masks = {name: file for name, (file, _) in self.masks.items()}
+        stages = {"duplicates": self.duplicates, "scores": self._scores, "embeddings": self._embeddings, "masks": masks}
         return [
             CatalogShard(
-                documents=self.documents[name],
-                duplicates=self.duplicates.get(name),
-                scores=self._scores.get(name),
-                embeddings=self._embeddings.get(name),
-                masks=self.masks[name][0] if name in self.masks else None,
+                documents=file,
+                # One that is only looked for and was lost has no path.
+                **{stage: files[name] for stage, files in stages.items() if name in files and files[name].path},
             )
             for name in self._shards
-            if name in self.documents and name not in set_aside
+            if name not in set_aside and (file := self.documents.get(name)) is not None
         ]
 
     def plan_documents(self) -> None:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.curate import LastRun
 from flows.stages import run_stage
+from flows.sweep import run_sweep
 from models.stopping import allow_work
 from tasks.lake import Workspace
 from tasks.stage import BadShardError
@@ -67,6 +68,20 @@ def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_
     assert ask(workspace, "SELECT count(*) AS current FROM masks") == [{"current": 0}]  # under the last run's recipe
 
 
+def test_a_sweep_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(workspace, server):
+    settings = LastRun.of(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
+    before = (workspace / "catalog.duckdb").read_bytes()
+    expected = ask(workspace, RECONCILED)
+    run_sweep(settings, "0,1")
+    assert (workspace / "catalog.duckdb").read_bytes() == before
+    *_, swept = ask(workspace, "FROM runs")
+    assert (swept["flow"], swept["status"], swept["documents_selected"]) == ("sweep", "done", None)
+    (workspace / "embeddings" / "CC-MAIN-2024-10_00000.parquet").unlink()
+    run_sweep(settings, "0,1")
+    assert not (workspace / "catalog.duckdb").exists()
+    assert ask(workspace, RECONCILED) == expected
+
+
 def test_a_workspace_of_before_gets_its_catalog_when_it_is_asked(workspace):
     expected = ask(workspace, RECONCILED)
     (workspace / "catalog.duckdb").unlink()
@@ -74,12 +89,17 @@ def test_a_workspace_of_before_gets_its_catalog_when_it_is_asked(workspace):
     assert ask(workspace, RECONCILED) == expected
     assert ask(workspace, "FROM runs") == []
 
+    (workspace / "catalog.duckdb").unlink()
+    (workspace / "scores" / "CC-MAIN-2024-10_00000.parquet").unlink()
+    assert ask(workspace, "SELECT count(DISTINCT shard) AS shards FROM scores") == [{"shards": 3}]
+
 
 def test_the_dataset_of_a_run_is_verified(workspace):
     result = CliRunner().invoke(app, ["verify", str(workspace), "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert (found["status"], found["problems"], found["files"]) == ("ok", [], 9)  # data, card, plots
+    named = json.loads((workspace / "dataset" / "provenance.json").read_text())["files"]
+    assert (found["status"], found["problems"], found["files"]) == ("ok", [], len(named))
     shown = CliRunner().invoke(app, ["verify", str(workspace)])
     assert f"documents {found['rows']:,}  tokens {found['tokens']:,}" in shown.stdout
     (workspace / "dataset" / "README.md").write_text("something else")
