@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.curate import RunSummary
+from flows.recipe import parse_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
@@ -30,10 +31,8 @@ def start(service, small_encoder) -> Callable[[str], tuple[str, Path]]:
     def run(name: str) -> tuple[str, Path]:
         parameters = service.read("deployments/name/curate/sample")["parameters"]
         parameters["settings"]["workspace"] = f"workspaces/{name}"
-        embedding = parameters["settings"].setdefault("embedding", {})
-        for one in small_encoder:
-            key, value = one.removeprefix("embedding.").split("=")
-            embedding[key] = int(value)
+        for section, values in parse_overrides(small_encoder).items():
+            parameters["settings"].setdefault(section, {}).update(values)
         done = service.command("prefect", "deployment", "run", "curate/sample", "--params", json.dumps(parameters))
         assert done.returncode == 0, done.stderr
         [found] = service.read("flow_runs/filter", sort="EXPECTED_START_TIME_DESC", limit=1)
