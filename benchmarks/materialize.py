@@ -38,6 +38,7 @@ RATIO = 10  # one document in so many is selected
 BATCH = 20_000
 KEYS = {stage: StageKey(stage=stage, version=1, settings="", inputs="") for stage in ("ingest", "score", "select")}
 MIB = 2**20
+SPAWN = multiprocessing.get_context("spawn")
 
 
 def babble(random: np.random.Generator) -> np.ndarray:
@@ -96,10 +97,15 @@ def make_shard(workspace: Workspace, shard: int, n: int, words: np.ndarray) -> N
 
 def make_corpus(arguments: argparse.Namespace) -> Workspace:
     workspace = Workspace(arguments.folder / f"{arguments.documents}-{arguments.shards}")
-    words = babble(np.random.default_rng(0))
-    for shard in range(arguments.shards):
-        make_shard(workspace, shard, arguments.documents // arguments.shards, words)
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as process:  # its memory would count as that of those that follow
+        process.submit(make_shards, workspace, arguments.shards, arguments.documents // arguments.shards).result()
     return workspace
+
+
+def make_shards(workspace: Workspace, shards: int, n: int) -> None:
+    words = babble(np.random.default_rng(0))
+    for shard in range(shards):
+        make_shard(workspace, shard, n, words)
 
 
 def job_of(workspace: Workspace, shards: int, settings: MaterializeSettings) -> MaterializeJob:
@@ -153,7 +159,9 @@ def lines(workspace: Workspace, output: Path) -> None:
 
 
 def bare_duckdb(workspace: Workspace, output: Path) -> None:
-    duckdb.connect().execute(
+    connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")
+    connection.execute(
         f"""
         COPY (SELECT * FROM read_parquet($documents) WHERE row IN (SELECT row FROM read_parquet($masks) WHERE selected))
         TO '{output}' (FORMAT parquet, COMPRESSION zstd)
@@ -209,7 +217,7 @@ def measured(way: Callable[[Workspace, Path], None], workspace: Workspace) -> tu
 
 
 def run_alone(way: Callable[[Workspace, Path], None], workspace: Workspace) -> tuple[float, float, int]:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as process:
         return process.submit(measured, way, workspace).result()
 
 

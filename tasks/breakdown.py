@@ -174,7 +174,8 @@ def break_down(
     by = [name for name in by if name not in NUMBERS]  # they are broken down by anyway
     numbers = _prepared(lake, shards)
     tallies = {name: Tally() for name in (*groups, *by)}
-    for table in eligible_tables(lake, shards, list(dict.fromkeys(["n_chars", "language_score", "dump", "url", *by]))):
+    read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in tallies)]
+    for table in eligible_tables(lake, shards, list(dict.fromkeys(read))):
         selected = table["selected"]
         for name, counted in numbers.counted.items():
             counted.add(_numbers(table, name), selected.to_numpy())

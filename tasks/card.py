@@ -1,16 +1,40 @@
 """The dataset card: what the hub reads of a dataset, and what a person should know of it."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from tasks.breakdown import Breakdown
+from tasks.breakdown import as_metrics, break_down
+from tasks.lake import Workspace
+from tasks.pages import Figure, Table
 from tasks.sections import distributions, retention
+from tasks.selected import MaskedShard
 from tasks.templating import render
 
 
-def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown, data: str) -> None:
+class Kept(NamedTuple):
+    """What was kept of which documents, as the card shows it."""
+
+    deciles: dict[str, list[dict[str, Any]]]
+    figures: list[Figure]
+    tables: list[Table]
+
+
+def what_was_kept(lake: Workspace, shards: Sequence[MaskedShard]) -> Kept:
+    """Return what was selected of which documents; groups that do not differ are not shown."""
+    breakdown = break_down(lake, shards, groups=())
+    kept = retention(breakdown)
+    groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
+    return Kept(
+        {name: as_metrics(rows) for name, rows in breakdown.deciles.items()},
+        [*distributions(breakdown).figures, *(figure for figure, _ in groups)],
+        [table for _, table in groups],
+    )
+
+
+def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> None:
     """Write `README.md`, with the hub's YAML header, and the plots that it shows into a dataset's folder.
 
     Parameters
@@ -19,7 +43,7 @@ def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown, data
         The dataset.
     details
         Its provenance.
-    breakdown
+    kept
         What was selected of which documents.
     data
         Name of the folder of its data files.
@@ -41,11 +65,8 @@ def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown, data
             }
         ],
     }
-    kept = retention(breakdown)
-    groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
-    figures = [*distributions(breakdown).figures, *(figure for figure, _ in groups)]
     (folder / "plots").mkdir()
-    for figure in figures:
+    for figure in kept.figures:
         (folder / "plots" / f"{figure.name}.png").write_bytes(figure.png)
     text = render(
         "card.md",
@@ -53,8 +74,8 @@ def write_card(folder: Path, details: dict[str, Any], breakdown: Breakdown, data
         title=settings["title"],
         recipe=yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
         details=details,
-        figures=figures,
-        tables=[table for _, table in groups],
+        figures=kept.figures,
+        tables=kept.tables,
         data=data,
         scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
     )
