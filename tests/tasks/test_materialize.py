@@ -318,6 +318,15 @@ def test_files_of_another_run_are_not_mixed_in(copied: Any) -> None:
     assert snapshot(copied.workspace.dataset) == before
 
 
+def test_files_of_a_shard_that_is_no_longer_there_are_not_read(copied: Any) -> None:
+    before = data_digests(copied.workspace)
+    for files in (copied.documents, copied.scores, copied.masks):
+        path = copied.workspace.resolve(files[0])
+        shutil.copy2(path, path.with_name("zzz.parquet"))
+    again(copied)
+    assert data_digests(copied.workspace) == before
+
+
 def test_too_little_memory_says_which_setting_to_raise(copied: Any) -> None:
     before = snapshot(copied.workspace.dataset)
     with pytest.raises(LakeError, match=r"materialize\.memory_limit: 1MB is too little for DuckDB: raise it"):
