@@ -249,8 +249,9 @@ def _partial(path: Path) -> Path:
     return path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Have a file or folder reach the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -266,13 +267,12 @@ def written_file(path: Path) -> Iterator[Path]:
     partial = _partial(path)
     try:
         yield partial
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
+        _sync(partial)
         mirror = mirror_of(path)
         if mirror is not None:
             mirror.send(partial, path)
         partial.replace(path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -289,6 +289,8 @@ def written_folder(path: Path) -> Iterator[Path]:
     mirror = mirror_of(path)
     try:
         yield partial
+        for file in tree_files(partial):
+            _sync(file)
         if mirror is not None:
             mirror.send_folder(partial, path)
         if not path.exists():
@@ -298,7 +300,7 @@ def written_folder(path: Path) -> Iterator[Path]:
             path.rename(retired)
             partial.rename(path)
             shutil.rmtree(retired)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after an exchange, the old one
     if mirror is not None:
