@@ -44,8 +44,15 @@ app.command("train-quality")(train_quality)
 
 def main() -> None:
     """Run the command; a request to end is an interruption like Ctrl-C, after which Prefect's own processes end too."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _interrupt)
     app()
+
+
+def _interrupt(*_: object) -> None:
+    """Interrupt the command, also where it was started in the background of a script, deaf to Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -38,13 +38,16 @@ def start(
     started = []
     environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
 
-    def run(*arguments: str) -> subprocess.Popen[bytes]:
+    def run(*arguments: str, deaf_to_ctrl_c: bool = False) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "flows.cli", "run", "deployments/recipes/sample.yaml"]
         command += ["--workspace", str(tmp_path / "workspace"), *(f"--set={one}" for one in small_encoder), *arguments]
+        # What is ignored here is ignored there; what is handled here is as usual there.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN if deaf_to_ctrl_c else signal.default_int_handler)
         with (tmp_path / "output").open("wb") as output:
             started.append(
                 subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
             )
+        signal.signal(signal.SIGINT, before)
         return started[-1]
 
     yield run
@@ -91,7 +94,7 @@ def test_interrupted_it_stops_in_seconds_leaves_no_half_file_and_goes_on(
     start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path, name: str
 ) -> None:
     workspace = tmp_path / "workspace"
-    process = start()
+    process = start(deaf_to_ctrl_c=name == "SIGTERM")  # as in the background of a script
     wait_for_stage(process, workspace, "embed")
     process.send_signal(getattr(signal, name))
     assert process.wait(timeout=20) == 130
