@@ -112,7 +112,7 @@ class SelectedDocuments:
         else:
             used = ["documents", "masks", "scores"]
             chosen = f"""
-                SELECT chosen.*, coalesce(nullif({_quoted(layout)}::VARCHAR, ''), '{UNKNOWN}') AS folder
+                SELECT chosen.*, coalesce(nullif(documents.{_quoted(layout)}::VARCHAR, ''), '{UNKNOWN}') AS folder
                 FROM ({chosen}) AS chosen
                 JOIN (SELECT shard, row, {_quoted(layout)}
                       FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
@@ -237,8 +237,10 @@ class SelectedDocuments:
         """Yield the rows of all shards in the order of the folders; what does not fit into memory is spilled."""
         shuffled = "md5_number_lower(concat_ws(' ', $seed, chosen.shard, chosen.row))"
         order = ["_folder", "_random", "_shard", "_row"]
+        names = self._documents.names
+        columns = [f"documents.{_quoted(name)} AS d{index}" for index, name in enumerate(names)]
         query = f"""
-            SELECT documents.* EXCLUDE (row, shard, documents_file), chosen.* EXCLUDE (row, shard, folder),
+            SELECT {", ".join(columns)}, chosen.* EXCLUDE (row, shard, folder),
                    folders.number AS _folder, {shuffled if self._settings.shuffle else "0"} AS _random,
                    chosen.shard AS _shard, chosen.row AS _row
             FROM (SELECT * FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
@@ -247,7 +249,7 @@ class SelectedDocuments:
             JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
               ON chosen.folder = folders.folder
             ORDER BY {", ".join(order)}
-            """  # noqa: S608 - constants
+            """  # noqa: S608 - quoted column names
         parameters: dict[str, Any] = {
             "documents": [shard.documents for shard in self._shards],
             "values": [folder.value for folder in self.folders],
@@ -263,7 +265,8 @@ class SelectedDocuments:
                 raise LakeError("rows of the dataset came out of order or twice: please report this fault")
             last = [key[-1:] for key in keys] if len(batch) else last
             table = pa.table(batch)
-            documents = self._beside(table, table)
+            documents = table.select([f"d{index}" for index in range(len(names))]).rename_columns(names)
+            documents = self._beside(documents, table)
             starts = [0, *(np.flatnonzero(np.diff(keys[0])) + 1), len(batch)]
             for start, stop in pairwise(starts):
                 if stop > start:

@@ -49,7 +49,6 @@ TAKEN_NAMES = RESERVED_COLUMNS | {
         "_random",
         "_shard",
         "_row",
-        "line",
     ),  # of the dataset's queries
 }
 GLOB_CHARACTERS = frozenset("*?[")

@@ -318,6 +318,27 @@ def test_files_of_another_run_are_not_mixed_in(copied: Any) -> None:
     assert snapshot(copied.workspace.dataset) == before
 
 
+@pytest.mark.parametrize("layout", ["dump", "url", "s0"])
+def test_columns_may_be_called_what_a_query_might_call_its_own(
+    make_workspace: Callable[..., Any], make_document: Callable[..., Any], layout: str
+) -> None:
+    names = ["s0", "d0", "folder", "number", "file", "line", "rows", "chosen", "documents", 'it\'s "x"; --']
+    rows = [make_document(i) | {name: f"{name} {i}" for name in names} for i in range(6)]
+    built = make_workspace({"a.parquet": (rows, [pa.field(name, pa.string()) for name in names])})
+    for form in ("parquet", "jsonl.zst"):
+        again(built, layout=layout, format=form)
+        found: list[dict[str, Any]] = []
+        for path in tree_files(built.workspace.dataset / "data"):
+            if form == "parquet":
+                found += pq.read_table(path).to_pylist()
+            else:
+                with zstandard.open(path, "rt", encoding="utf-8") as stream:
+                    found += [json.loads(line) for line in stream]
+        assert {row["id"]: [row[name] for name in names] for row in found} == {
+            row["id"]: [row[name] for name in names] for row in rows
+        }
+
+
 def test_files_of_a_shard_that_is_no_longer_there_are_not_read(copied: Any) -> None:
     before = data_digests(copied.workspace)
     for files in (copied.documents, copied.scores, copied.masks):
