@@ -18,6 +18,7 @@ from models.schemas import embeddings_schema
 from models.settings import EmbeddingSettings, IngestSettings, SourceSettings
 from tasks import embed, ingest
 from tasks.lake import StageFile, Workspace
+from tasks.parts import Parts
 from tasks.source import discover
 from tasks.stage import BadShardError
 
@@ -219,13 +220,14 @@ def test_parts_of_other_settings_are_not_taken(
         given = settings(colours, chunk_documents=3, **changes)
         return embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given)
 
-    def broken(path: Path) -> None:
+    def killed(parts: Parts) -> None:
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.lake._sync_folder", lambda folder: broken(folder) if folder.name == "embeddings" else 0)
+        patched.setattr(Parts, "discard", killed)
         with pytest.raises(Killed):
             embed.embed(job())
+    assert list((tmp_path / "embeddings").rglob("*.arrow"))
     (tmp_path / "embeddings" / "a.parquet").unlink()
     expected = vectors(pq.read_table(tmp_path / embed.embed(job(prompt="red ")).path))
     assert expected[1] == pytest.approx(np.array([1.5, 1.0]) / np.hypot(1.5, 1.0), abs=1e-3)  # red, then blue
@@ -234,8 +236,6 @@ def test_parts_of_other_settings_are_not_taken(
 def test_a_part_is_written_for_every_chunk_and_none_is_left(
     tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks.parts import Parts
-
     written = []
     write = Parts.write
     monkeypatch.setattr(
