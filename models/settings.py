@@ -150,7 +150,7 @@ class MaterializeSettings(Settings):
     output: str | None = Field(
         None,
         min_length=1,
-        description="Folder or URL (s3://, hf://) of the dataset; null: `dataset` in the workspace. A folder is "
+        description="Folder or URL (s3://) of the dataset; null: `dataset` in the workspace. A folder is "
         "replaced in whole, so it must be new, empty or hold a dataset of this pipeline.",
     )
     title: str = Field("FineWeb-Mask", min_length=1, description="Title of the dataset card.")
@@ -241,7 +241,7 @@ class PipelineSettings(Settings):
     workspace: str = Field(
         min_length=1,
         description="Folder that holds every stage's files, the dataset and the reports; a local path or a URL that "
-        "can be written to (s3://, hf://).",
+        "can be written to (s3://).",
     )
     source: SourceSettings
     ingest: IngestSettings = Field(default_factory=IngestSettings)

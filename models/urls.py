@@ -13,6 +13,8 @@ USER_AND_PASSWORD = re.compile(r"://[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
 USER = re.compile(r"://[^\s/@]+@")
 QUERY = re.compile(r"(\w+://[^\s?#'\"<>]*)[?#][^\s'\"<>]+")
 READ_ONLY = ("http://", "https://")
+HUB = "hf://"
+COMMIT_OF_HUB = re.compile(r"^[^@]*@[0-9a-f]{40}(/|$)")
 
 
 def is_url(path: str) -> bool:
@@ -44,9 +46,21 @@ def writable(path: str) -> str:
     ValueError
         If nothing can be written there.
     """
-    if path.startswith(READ_ONLY):
-        raise ValueError("https:// can only be read: give a folder, s3://bucket/folder or hf://datasets/name/folder")
+    links = path.split("::")
+    if any(link.startswith(READ_ONLY) for link in links):
+        raise ValueError("https:// can only be read: give a folder or s3://bucket/folder")
+    if any(link.startswith(HUB) for link in links):
+        raise ValueError(
+            "hf:// can only be read by a run, for on the hub every file would be a commit of its own, and two runs "
+            "could not be kept apart: give a folder or s3://bucket/folder, and upload the finished dataset with "
+            "`fineweb-mask push`"
+        )
     return path
+
+
+def names_a_commit(path: str) -> bool:
+    """Return whether a path of the Hugging Face hub names a commit, whose files never change."""
+    return COMMIT_OF_HUB.match(path) is not None
 
 
 def redacted(text: str) -> str:

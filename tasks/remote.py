@@ -21,7 +21,7 @@ import fsspec
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from models.stopping import stop_if_requested
-from models.urls import is_url
+from models.urls import is_url, names_a_commit
 from models.urls import redacted as without_secrets
 
 Parameters = ParamSpec("Parameters")
@@ -53,6 +53,8 @@ TRANSIENT_ERRNO = frozenset(
         errno.ETIMEDOUT,
     }
 )
+LASTING = frozenset({"FileExpired", "OfflineModeIsEnabled", "UnsupportedProtocol"})
+"""Errors, by name, that would pass for a lost connection or a busy file: of s3fs, huggingface_hub and httpx."""
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRANSIENT_CODES = frozenset(  # of S3, where the HTTP status alone does not tell
     {"RequestTimeout", "SlowDown", "Throttling", "OperationAborted", "ConditionalRequestConflict", "InternalError"}
@@ -73,7 +75,8 @@ SECRET_VARIABLES = (
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (and AWS_ENDPOINT_URL for a store other than "
     "Amazon's; FSSPEC_S3_ANON=true for a public bucket)",
-    "hf": "HF_TOKEN",
+    "hf": "HF_TOKEN (of an account that may read it; the hub answers the same where a name is misspelt, and the terms "
+    "of a gated repository are accepted on its page)",
 }
 
 _log = logging.getLogger(__name__)
@@ -111,7 +114,7 @@ class Tagged(NamedTuple):
 
 def is_transient(error: BaseException) -> bool:
     """Return whether trying again may help: timeouts, lost connections, input/output, server errors, GPU memory."""
-    if isinstance(error, ChangedError) or type(error).__name__ == "FileExpired":  # s3fs: EBUSY, and it stays so
+    if isinstance(error, ChangedError) or type(error).__name__ in LASTING:
         return False
     if (answer := _answer(error)) is not None:
         status, code = answer
@@ -225,11 +228,15 @@ def explain(url: str, error: BaseException, patience: float) -> RemoteError:
         remedy = f": set {variables} in the environment" if variables else ""
         return RemoteError(errno.EACCES, f"{place}: access is refused ({text}){remedy}")
     if isinstance(error, FileNotFoundError) or status == 404:
-        remedy = ": look at its spelling, and at the bucket's" if is_url(url) else ""
+        remedy = f": look at its spelling, and at the {_holder(url)}'s" if is_url(url) else ""
         return RemoteError(errno.ENOENT, f"{place} is not there ({text}){remedy}")
     if type(error).__name__ == "FileExpired":
         return ChangedError(errno.EINVAL, f"{place} was changed while it was read")
     return RemoteError(getattr(error, "errno", None) or errno.EINVAL, f"{place}: {text}")
+
+
+def _holder(url: str) -> str:
+    return "repository" if url.startswith("hf://") else "bucket"
 
 
 def _tell(state: RetryCallState) -> None:
@@ -274,6 +281,12 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     except (ValueError, ImportError) as error:
         raise RemoteError(errno.EINVAL, f"{redacted(url)}: {redacted(str(error))}") from None
     return filesystem, str(path)
+
+
+def look_anew(filesystem: Any, path: str) -> None:  # noqa: ANN401
+    """Have a file system forget what it knows of a path, unless that never changes: a commit on the hub."""
+    if not names_a_commit(path):
+        filesystem.invalidate_cache()
 
 
 def is_local(filesystem: Any) -> bool:  # noqa: ANN401
@@ -373,6 +386,7 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def _stored(self) -> Stored:
+        look_anew(self._filesystem, self._path)  # HfFileSystem keeps listings whatever `use_listings_cache` says
         return stored(self._filesystem.info(self._path), self._url)
 
     def _compare(self, found: Stored) -> None:
@@ -407,7 +421,10 @@ class RemoteFile(io.RawIOBase):
         except BaseException:
             self._drop()
             raise
-        if len(found) != size:
+        if len(found) > size:
+            self._drop()
+            raise self._not_by_parts()
+        if len(found) < size:
             self._drop()
             raise ConnectionError(f"{len(found)} of {size} bytes came")
         return found

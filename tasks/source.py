@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from models.documents import conform
 from models.schemas import FINEWEB, RESERVED_COLUMNS
 from models.settings import SourceSettings
+from tasks.hub_source import pinned
 from tasks.remote import (
     READ_AHEAD_BYTES,
     RemoteFile,
@@ -24,6 +25,7 @@ from tasks.remote import (
     is_local,
     is_missing,
     is_transient,
+    look_anew,
     open_filesystem,
     stored,
     version_of,
@@ -82,7 +84,7 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     RemoteError
         If the source is at a URL that does not answer, or refuses access.
     """
-    filesystem, root = open_filesystem(settings.path)
+    filesystem, root = open_filesystem(pinned(settings.path))
     base, found = attempt(settings.path, _list_files, filesystem, root, settings)
     shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
     names = [shard.name for shard in shards]
@@ -203,7 +205,7 @@ class ShardReader:
         self.extra = self._extra_fields(names)
 
     def _look(self) -> str:
-        self._filesystem.invalidate_cache()
+        look_anew(self._filesystem, self._path)
         try:
             return _state(attempt(self.shard.url, self._filesystem.info, self._path))
         except OSError as error:

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from models.urls import without_credentials
+from tasks.hub_source import pinned
 from tasks.lake import Manifest, ManifestFile
 from tasks.remote import RemoteFile, attempt, is_local, open_filesystem
 
@@ -108,7 +109,8 @@ def find_dataset(place: str) -> Dataset:
         If there is no such folder, or no dataset in it.
     """
     try:
-        filesystem, root = open_filesystem(without_credentials(place))
+        place = pinned(without_credentials(place))
+        filesystem, root = open_filesystem(place)
         for url, path in ((place, root), (f"{place.rstrip('/')}/dataset", f"{root.rstrip('/')}/dataset")):
             if filesystem.isfile(f"{path.rstrip('/')}/{PROVENANCE}"):
                 return Dataset(filesystem, path, url)

@@ -173,12 +173,12 @@ def test_an_impossible_value_is_refused(section, key, value):
     assert problem_of(recipe(**{section: {key: value}}))[0] == f"{section}.{key}"
 
 
-@pytest.mark.parametrize("workspace", ["https://example.org/x", "http://127.0.0.1/x", ""])
+@pytest.mark.parametrize("workspace", ["https://example.org/x", "http://127.0.0.1/x", "hf://datasets/x/y", ""])
 def test_a_workspace_that_cannot_be_written_is_refused(workspace):
     assert problem_of(recipe(workspace=workspace))[0] == "workspace"
 
 
-@pytest.mark.parametrize("workspace", ["folder", "s3://bucket/x", "hf://datasets/x/y@main", "file:///tmp/x"])
+@pytest.mark.parametrize("workspace", ["folder", "s3://bucket/x", "file:///tmp/x"])
 def test_a_workspace_is_a_folder_or_a_url(workspace):
     assert PipelineSettings.model_validate(recipe(workspace=workspace)).workspace == workspace
 
@@ -194,8 +194,9 @@ def test_a_url_with_credentials_is_refused_without_repeating_them(section, key):
     assert secret not in str(caught.value)
 
 
-def test_an_output_that_cannot_be_written_is_refused():
-    assert problem_of(recipe(materialize={"output": "https://example.org/x"}))[0] == "materialize.output"
+@pytest.mark.parametrize("output", ["https://example.org/x", "hf://datasets/x/y"])
+def test_an_output_that_cannot_be_written_is_refused(output):
+    assert problem_of(recipe(materialize={"output": output}))[0] == "materialize.output"
 
 
 def test_scratch_is_a_local_folder():

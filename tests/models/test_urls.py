@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.urls import is_url, redacted, without_credentials, writable
+from models.urls import is_url, names_a_commit, redacted, without_credentials, writable
 
 
 @pytest.mark.parametrize("path", ["folder", "/a/b", "C:\\data", "s3:bucket", "a@b?token=1"])
@@ -68,3 +68,17 @@ def test_https_can_only_be_read(url):
     with pytest.raises(ValueError, match="can only be read"):
         writable(url)
     assert writable("s3://bucket/x") == "s3://bucket/x"
+
+
+@pytest.mark.parametrize("url", ["hf://datasets/x/y", "hf://buckets/x/y", "simplecache::hf://datasets/x/y@main/z"])
+def test_the_hub_can_only_be_read_and_what_to_do_is_said(url):
+    with pytest.raises(ValueError, match=r"give a folder or s3://bucket/folder, .* with `fineweb-mask push`"):
+        writable(url)
+
+
+def test_a_commit_is_told_from_a_branch():
+    commit = "5ec40abed54d4464a454600f16bcb8739cce190c"
+    assert names_a_commit(f"hf://datasets/x/y@{commit}")
+    assert names_a_commit(f"datasets/x/y@{commit}/data/a.parquet")
+    for path in ("datasets/x/y", "datasets/x/y@main/a", f"datasets/x/y@{commit}0/a", f"datasets/x/y@main/b@{commit}/a"):
+        assert not names_a_commit(path)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,41 +16,22 @@ from flows.cli import app
 from tasks.lake import is_whole, read_manifest, tree_files, write_manifest
 from tasks.push import planned
 from tasks.verify import PROVENANCE
+from tests.tasks.hub_server import HubServer
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Hub(NamedTuple):
-    """A running hub."""
-
-    folder: Path
-    url: str
-
-    @property
-    def requests(self) -> list[str]:
-        log = self.folder / "requests.log"
-        return log.read_text().splitlines() if log.exists() else []
-
-    def files(self, branch: str) -> dict[str, bytes]:
-        root = self.folder / "repos" / branch
-        return {path.relative_to(root).as_posix(): path.read_bytes() for path in tree_files(root)}
 
 
 Push = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    folder = tmp_path_factory.mktemp("hub")
-    command = [sys.executable, Path(__file__).with_name("hub_server.py"), folder]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        yield Hub(folder, f"http://127.0.0.1:{int(server.stdout.readline())}")
-        server.terminate()
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    with HubServer(tmp_path_factory.mktemp("hub")) as server:
+        yield server
 
 
 @pytest.fixture
-def push(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Push:
+def push(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Push:
     """Push as a user does, in a process of its own: the client reads its environment when it is imported."""
     home = tmp_path_factory.mktemp("home")
 
@@ -77,7 +58,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in tree_files(folder)}
 
 
-def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: Hub, push: Push, workspace: Path) -> None:
+def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: HubServer, push: Push, workspace: Path) -> None:
     dataset = workspace / "dataset"
     first = push(workspace, "me/first", "--private", "--json")
     assert first.returncode == 0, first.stderr
@@ -114,7 +95,7 @@ def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: Hub, push
     assert is_whole(dataset / PROVENANCE, whole)
 
 
-def test_a_branch_of_its_own_is_made(hub: Hub, push: Push, workspace: Path) -> None:
+def test_a_branch_of_its_own_is_made(hub: HubServer, push: Push, workspace: Path) -> None:
     state = workspace / "dataset" / ".cache" / "huggingface"
     state.mkdir(parents=True)
     (state / "token").write_text("the client's own")
@@ -125,7 +106,7 @@ def test_a_branch_of_its_own_is_made(hub: Hub, push: Push, workspace: Path) -> N
     assert set(hub.files("me/branches/main")) == {".gitattributes"}
 
 
-def test_a_dry_run_lists_the_files_and_touches_no_network(hub: Hub, push: Push, workspace: Path) -> None:
+def test_a_dry_run_lists_the_files_and_touches_no_network(hub: HubServer, push: Push, workspace: Path) -> None:
     before = hub.requests
     done = push(workspace, "me/never", "--dry-run", token=None)
     assert done.returncode == 0, done.stderr
@@ -137,7 +118,7 @@ def test_a_dry_run_lists_the_files_and_touches_no_network(hub: Hub, push: Push, 
     assert f"{len(files)} files, {sum(map(len, files.values())):,} bytes would be uploaded to me/never" in done.stdout
 
 
-def test_a_broken_dataset_is_not_pushed(hub: Hub, push: Push, workspace: Path) -> None:
+def test_a_broken_dataset_is_not_pushed(hub: HubServer, push: Push, workspace: Path) -> None:
     before = hub.requests
     target = min((workspace / "dataset" / "data").rglob("*.parquet"))
     target.write_bytes(target.read_bytes()[:-1])
