@@ -51,9 +51,8 @@ def writable(path: str) -> str:
         raise ValueError("https:// can only be read: give a folder or s3://bucket/folder")
     if any(link.startswith(HUB) for link in links):
         raise ValueError(
-            "hf:// can only be read by a run, for on the hub every file would be a commit of its own, and two runs "
-            "could not be kept apart: give a folder or s3://bucket/folder, and upload the finished dataset with "
-            "`fineweb-mask push`"
+            "hf:// can be a source only: on the hub every file would be a commit of its own, and two runs could not be "
+            "kept apart: give a folder or s3://bucket/folder, and upload the finished dataset with `fineweb-mask push`"
         )
     return path
 

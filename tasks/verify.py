@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 from models.urls import without_credentials
 from tasks.hub_source import pinned
 from tasks.lake import Manifest, ManifestFile
-from tasks.remote import RemoteFile, attempt, is_local, open_filesystem
+from tasks.remote import RemoteError, RemoteFile, attempt, is_local, open_filesystem
 
 PROVENANCE = "provenance.json"
 NOT_OURS = (".cache/huggingface/", ".gitattributes")
@@ -115,6 +115,8 @@ def find_dataset(place: str) -> Dataset:
             if filesystem.isfile(f"{path.rstrip('/')}/{PROVENANCE}"):
                 return Dataset(filesystem, path, url)
         is_there = filesystem.isdir(root)
+    except RemoteError as error:
+        raise VerifyError(str(error)) from error
     except (OSError, ValueError, ImportError) as error:
         raise VerifyError(f"{place}: {error}") from error
     if not is_there:

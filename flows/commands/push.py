@@ -64,13 +64,13 @@ def push(
 
 def _here(place: str) -> Path:
     """Return a folder as it is, and of a workspace at a URL the folder of its dataset on this machine."""
-    from models.urls import is_url, without_credentials
+    from models.urls import is_url, without_credentials, writable
     from tasks.lake import Workspace
     from tasks.mirror import brought
 
     if not is_url(place):
         return Path(place).absolute()
-    workspace = Workspace(without_credentials(place))
+    workspace = Workspace(writable(without_credentials(place)))
     workspace.look()
     return brought(workspace.dataset)
 

@@ -52,13 +52,13 @@ def sql(
     as_json = form == "json" and output is None
     if wrong := _wrong_usage(form, output):
         fail(wrong, as_json, WRONG_USAGE)
-    from models.urls import without_credentials
+    from models.urls import without_credentials, writable
     from tasks.catalog import bring_all
     from tasks.lake import Workspace
     from tasks.query import QueryError, answers, opened
 
     try:
-        lake = Workspace(without_credentials(workspace))
+        lake = Workspace(writable(without_credentials(workspace)))
         lake.look()
     except (OSError, ValueError) as error:
         fail(visible(str(error)), as_json, WRONG_USAGE)

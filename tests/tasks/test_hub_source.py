@@ -251,8 +251,8 @@ def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: A
     ("settings", "message"),
     [
         (["source.path=hf://datasets/me/secret"], "hf://datasets/me/secret: access is refused"),
-        (["workspace=hf://datasets/me/workspace"], "workspace: hf:// can only be read by a run"),
-        (["materialize.output=hf://datasets/me/data"], "materialize.output: hf:// can only be read by a run"),
+        (["workspace=hf://datasets/me/workspace"], "workspace: hf:// can be a source only"),
+        (["materialize.output=hf://datasets/me/data"], "materialize.output: hf:// can be a source only"),
     ],
 )
 def test_the_command_refuses_before_any_work(
@@ -270,3 +270,13 @@ def test_the_command_refuses_before_any_work(
     assert ("set HF_TOKEN" if "secret" in message else "`fineweb-mask push`") in done.stderr
     assert "secret" in message or len(hub.requests) == before
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["status"], ["sql", "select 1"], ["push", "me/data"], ["report"]])
+def test_a_workspace_on_the_hub_is_refused_by_every_command(hub: HubServer, command: list[str]) -> None:
+    name, *rest = command
+    before = len(hub.requests)
+    done = CliRunner().invoke(app, [name, "hf://datasets/you/web", *rest])
+    assert done.exit_code == WRONG_USAGE
+    assert "hf:// can be a source only" in done.stderr
+    assert len(hub.requests) == before
