@@ -8,6 +8,7 @@ Results that Prefect persists, spilled data, parts of unfinished files and hidde
 
 import hashlib
 import os
+import shutil
 import sqlite3
 import threading
 import uuid
@@ -258,6 +259,21 @@ def brought(path: Path) -> Path:
     if mirror is not None:
         mirror.bring(path)
     return path
+
+
+def copied(url: str) -> Path:
+    """Return a local folder with what is at a URL now, but hidden files."""
+    mirror = mirror_at(url)
+    mirror.synchronise()
+    folder = mirror.root / LOCAL_ONLY / "copied"  # without what a mirror keeps beside the files
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in mirror.listing:
+        path = mirror.root / name
+        if mirror.name_of(path) is not None:
+            mirror.bring(path)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).hardlink_to(path)
+    return folder
 
 
 def default_scratch() -> Path:

@@ -27,10 +27,11 @@ from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.compare import CompareSummary, run_compare
-from flows.curate import LastRun, RunSummary, run_curate
+from flows.curate import RunSummary, run_curate
 from flows.recipe import load_recipe
 from flows.sweep import SweepSummary, run_sweep
 from tasks.lake import Workspace
+from tasks.last_run import LastRun
 from tasks.stage import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]

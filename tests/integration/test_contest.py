@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.commands.common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
 from flows.compare import run_compare
-from flows.curate import LastRun
 from flows.sweep import run_sweep
 from tasks.lake import Workspace
+from tasks.last_run import LastRun
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_RUN = ("masks", "dataset", "reports", "run.json")

@@ -10,12 +10,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.curate import LastRun
 from flows.progress import listener, shown_as_bars
 from flows.run import MissingInputError
 from flows.stages import run_stage
 from flows.status import StatusError, workspace_status
 from tasks.lake import Workspace
+from tasks.last_run import LastRun
 
 
 def state(workspace):

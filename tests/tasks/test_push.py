@@ -114,6 +114,17 @@ def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: Hub, push
     assert is_whole(dataset / PROVENANCE, whole)
 
 
+def test_a_dataset_at_a_url_is_copied_here_first(hub: Hub, push: Push, workspace: Path, bucket: Any) -> None:
+    dataset = workspace / "dataset"
+    for name, file in content(dataset).items():
+        bucket.write(f"sets/mine/{name}", file)
+    done = push(f"{bucket.url}/sets/mine/", "me/remote")
+    assert done.returncode == 0, done.stderr
+    received = hub.files("me/remote/main")
+    del received[".gitattributes"]
+    assert received == content(dataset)
+
+
 def test_a_branch_of_its_own_is_made(hub: Hub, push: Push, workspace: Path) -> None:
     state = workspace / "dataset" / ".cache" / "huggingface"
     state.mkdir(parents=True)
