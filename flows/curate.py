@@ -19,7 +19,7 @@ from models.stopping import allow_work, request_stop
 from tasks import embed
 from tasks.accounting import Counts, mean_terms
 from tasks.gpu import offer_slots
-from tasks.lake import Workspace, removed, written_file
+from tasks.lake import Workspace
 from tasks.materialize import Output
 from tasks.mirror import brought
 from tasks.parts import discard_finished
@@ -27,6 +27,7 @@ from tasks.quality_models import check_scorers
 from tasks.scoring import end_scoring_processes
 from tasks.source import SourceShard, discover
 from tasks.stage import BadShardError
+from tasks.whole_files import removed, written_file
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture

@@ -25,8 +25,10 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from models.urls import without_credentials
-from tasks.lake import Manifest, ManifestFile
-from tasks.remote import RemoteFile, attempt, is_local, open_filesystem
+from tasks.filesystem import is_local, open_filesystem
+from tasks.manifest import Manifest, ManifestFile
+from tasks.remote_file import RemoteFile
+from tasks.retries import attempt
 
 PROVENANCE = "provenance.json"
 NOT_OURS = (".cache/huggingface/", ".gitattributes")

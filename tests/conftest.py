@@ -139,9 +139,9 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     def set_environment(url: str, cache: Path | None = None) -> None:
         from s3fs import S3FileSystem
 
-        from tasks import mirror, remote
+        from tasks import mirror, retries
 
-        monkeypatch.setattr(remote, "LONGEST_WAIT_SECONDS", 0.2)
+        monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
         S3FileSystem.clear_instance_cache()
         monkeypatch.setattr(mirror, "_mirrors", {})
         for name, value in environment(url).items():
