@@ -27,7 +27,8 @@ from prefect.settings import PREFECT_API_URL
 
 from flows.progress import Listener, listener
 from tasks.accounting import documents_through
-from tasks.lake import StageFile, read_manifest
+from tasks.lake import StageFile
+from tasks.manifest import read_manifest
 from tasks.mirror import brought
 from tasks.templating import markdown as as_markdown
 

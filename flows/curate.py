@@ -20,7 +20,7 @@ from tasks import embed
 from tasks.accounting import Counts, mean_terms
 from tasks.columns import check_columns
 from tasks.gpu import offer_slots
-from tasks.lake import Workspace, removed
+from tasks.lake import Workspace
 from tasks.last_run import LastRun
 from tasks.materialize import Output
 from tasks.parts import discard_finished
@@ -28,6 +28,7 @@ from tasks.quality_models import check_scorers
 from tasks.scoring import end_scoring_processes
 from tasks.source import SourceShard, discover
 from tasks.stage import BadShardError
+from tasks.whole_files import removed
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture

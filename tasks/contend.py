@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING, Any
 from models.selection.settings import Solver
 from models.settings import PipelineSelectionSettings
 from tasks.gpu import gpu_slot
-from tasks.lake import (
-    StageFile,
-    StageKey,
-    Workspace,
-    digest,
-    manifest_reference,
-    read_manifest,
-    write_manifest,
-    written_file,
-)
+from tasks.lake import StageFile, StageKey, Workspace, digest
+from tasks.manifest import manifest_reference, read_manifest, write_manifest
 from tasks.select import (
     Block,
     Candidates,
@@ -42,6 +34,7 @@ from tasks.select import (
     write_masks,
 )
 from tasks.stage import build_once, stage_task
+from tasks.whole_files import written_file
 
 if TYPE_CHECKING:
     from models.selection.comparison import Measures

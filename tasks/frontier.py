@@ -14,7 +14,7 @@ from models.schemas import ROW
 from models.settings import PipelineSelectionSettings
 from tasks.contend import measures_of, note_seconds, ranges_of
 from tasks.gpu import gpu_slot
-from tasks.lake import StageFile, Workspace, digest, written_parquet
+from tasks.lake import StageFile, Workspace, digest
 from tasks.select import (
     Block,
     Candidates,
@@ -29,6 +29,7 @@ from tasks.select import (
     slices_of,
 )
 from tasks.stage import build_once, stage_task
+from tasks.stage_parquet import written_parquet
 
 VERSION = 1
 

@@ -6,8 +6,9 @@ from typing import Self
 from pydantic import BaseModel
 
 from models.settings import PipelineSettings
-from tasks.lake import Workspace, written_file
+from tasks.lake import Workspace
 from tasks.mirror import brought
+from tasks.whole_files import written_file
 
 NAME = "run.json"
 

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tasks.remote import Store, Stored, endpoint
+from tasks.filesystem import Stored, endpoint
+from tasks.store import Store
 
 INDEX = ".mirrored.sqlite"
 ORIGIN = ".url"
@@ -274,6 +275,15 @@ def copied(url: str) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).hardlink_to(path)
     return folder
+
+
+def size_of(path: Path) -> int | None:
+    """Return the size of a file that is here or at the URL that is mirrored here, or None if there is none."""
+    if path.is_file():
+        return path.stat().st_size
+    mirror = mirror_of(path)
+    held = None if mirror is None else mirror.held(path)
+    return None if held is None else held.bytes
 
 
 def default_scratch() -> Path:

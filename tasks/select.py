@@ -21,8 +21,9 @@ from pydantic import BaseModel, ConfigDict
 from models.schemas import MASKS
 from models.settings import PipelineSelectionSettings
 from tasks.gpu import gpu_slot
-from tasks.lake import StageFile, StageKey, Workspace, current_parquet, digest, written_parquet
+from tasks.lake import StageFile, StageKey, Workspace, digest
 from tasks.stage import StageJob, build_once, stage_task
+from tasks.stage_parquet import current_parquet, written_parquet
 
 if TYPE_CHECKING:
     from models.selection import Selection

@@ -17,17 +17,10 @@ from pydantic import BaseModel, ConfigDict
 from models.documents import conform
 from models.schemas import FINEWEB, RESERVED_COLUMNS
 from models.settings import SourceSettings
-from tasks.remote import (
-    READ_AHEAD_BYTES,
-    RemoteFile,
-    attempt,
-    is_local,
-    is_missing,
-    is_transient,
-    open_filesystem,
-    stored,
-    version_of,
-)
+from tasks.filesystem import is_local, open_filesystem, stored, version_of
+from tasks.remote_errors import is_missing, is_transient
+from tasks.remote_file import READ_AHEAD_BYTES, RemoteFile
+from tasks.retries import attempt
 from tasks.stage import BadShardError
 
 BATCH_ROWS = 1_000

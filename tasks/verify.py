@@ -25,10 +25,12 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from models.urls import is_url, without_credentials
-from tasks.lake import Manifest, ManifestFile
+from tasks.filesystem import is_local, open_filesystem
 from tasks.last_run import NAME as LAST_RUN
 from tasks.last_run import LastRun
-from tasks.remote import RemoteFile, attempt, is_local, open_filesystem
+from tasks.manifest import Manifest, ManifestFile
+from tasks.remote_file import RemoteFile
+from tasks.retries import attempt
 
 PROVENANCE = "provenance.json"
 NOT_OURS = (".cache/huggingface/", ".gitattributes")

@@ -17,7 +17,7 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, give those that need the one server to one process; else file by file."""
+    """Where several processes share the tests, one takes those that need the one server, file by file else."""
     from xdist.scheduler import LoadScopeScheduling
 
     class OneServer(LoadScopeScheduling):
@@ -151,9 +151,9 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     def set_environment(url: str, cache: Path | None = None) -> None:
         from s3fs import S3FileSystem
 
-        from tasks import mirror, remote
+        from tasks import mirror, retries
 
-        monkeypatch.setattr(remote, "LONGEST_WAIT_SECONDS", 0.2)
+        monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
         S3FileSystem.clear_instance_cache()
         monkeypatch.setattr(mirror, "_mirrors", {})
         for name, value in environment(url).items():

@@ -28,8 +28,10 @@ from tasks import materialize
 from tasks.card import size_category
 from tasks.dataset_files import ParquetParts
 from tasks.dataset_rows import common_schema, folder_name
-from tasks.lake import LakeError, StageFile, digest, file_digest, tree_files, written_parquet
+from tasks.lake import LakeError, StageFile, digest, file_digest
 from tasks.stage import BadShardError
+from tasks.stage_parquet import written_parquet
+from tasks.whole_files import tree_files
 
 HOSTILE = [
     "../x",

@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.lake import is_whole, read_manifest, tree_files, write_manifest
+from tasks.manifest import is_whole, read_manifest, write_manifest
 from tasks.push import planned
 from tasks.verify import PROVENANCE
+from tasks.whole_files import tree_files
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,8 +22,8 @@ from fsspec.implementations.local import LocalFileSystem
 from models.documents import ColumnTypeError
 from models.schemas import FINEWEB
 from models.settings import SourceSettings
-from tasks import remote
-from tasks.remote import RemoteError
+from tasks import retries
+from tasks.remote_errors import RemoteError
 from tasks.source import BATCH_ROWS, ShardReader, SourceError, SourceShard, discover
 from tasks.stage import BadShardError
 from tests.conftest import Bucket
@@ -393,7 +393,7 @@ class SlowFileSystem(LocalFileSystem):
 
 @pytest.mark.parametrize("name", ["parquet", "jsonl"])
 def test_a_share_that_does_not_answer_is_no_bad_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.2)
     fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
     shard = SourceShard(name="a", relative="a", url=f"slow:///a.{name}", format=name, bytes=1, fingerprint="f")
     with pytest.raises(TimeoutError):

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.lake import Workspace, read_manifest, tree_files, write_manifest
+from tasks.lake import Workspace
 from tasks.last_run import LastRun
+from tasks.manifest import read_manifest, write_manifest
 from tasks.verify import PROVENANCE, Verification, VerifyError, find_dataset, read_provenance, verify
+from tasks.whole_files import tree_files
 
 
 def check(place: object) -> Verification:
