@@ -70,6 +70,21 @@ def test_sweep_takes_over_the_contenders_of_a_comparison(contest):
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [["sweep", "--lamb", "0:1:0.25"], ["compare", "--selectors", "random,greedy", "--label-column", "dump"]],
+)
+def test_the_page_is_opened_on_request(contest, small_encoder, server, monkeypatch, arguments):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
+    monkeypatch.chdir(ROOT)
+    command, *options = arguments
+    options += ["--workspace", str(contest.workspace), *(f"--set={one}" for one in small_encoder), "--open"]
+    result = CliRunner().invoke(app, [command, "deployments/recipes/sample.yaml", *options])
+    assert result.exit_code == 0, result.output
+    assert opened == [(contest.workspace / command / "index.html").as_uri()]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["sweep", "--lamb", "0,2"], "--lamb takes values from 0 to 1, received 2"),
