@@ -20,10 +20,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from models.selection.objectives import BuiltInMetric, Disf, Facility, KernelMetric, Objective
+from models.selection.metrics.base import BuiltInMetric
+from models.selection.metrics.disf import Disf
+from models.selection.metrics.facility import Facility
+from models.selection.metrics.kernel import KernelMetric
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from models.selection.objectives import Objective
 
 
 class Effort(NamedTuple):

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from models.selection.checks import SelectionInputError
-from models.selection.objectives import Facility, KernelMetric, Objective
+from models.selection.metrics.facility import Facility
+from models.selection.metrics.kernel import KernelMetric
 from models.selection.problem import Problem, Solution
 from models.stopping import stop_if_requested
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from models.selection.objectives import Objective
 
 DENSE_BYTES = {"cpu": 12 << 30, "cuda": 64 << 30}  # the largest (n, n) float32: n = 56,000 and n = 131,000
 WHOLE_KERNEL = 16_384  # most documents whose kernel matrix is held: 1 GiB

@@ -24,7 +24,11 @@ import torch
 
 from models.selection.checks import SelectionInputError
 from models.selection.greedy import WHOLE_KERNEL, solve_greedy
-from models.selection.objectives import DifferentiableMetric, Disf, KernelMetric, Objective, Pairwise
+from models.selection.metrics.base import DifferentiableMetric
+from models.selection.metrics.disf import Disf
+from models.selection.metrics.kernel import KernelMetric
+from models.selection.metrics.pairwise import Pairwise
+from models.selection.objectives import Objective
 from models.selection.problem import History, Problem, Solution
 from models.selection.swaps import refine
 from models.stopping import stop_if_requested

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.selection.objectives import BuiltInMetric, Metric, Objective
+from models.selection.metrics.base import BuiltInMetric, Metric
+from models.selection.objectives import Objective
 from models.selection.problem import Problem, Solution
 from models.stopping import stop_if_requested
 

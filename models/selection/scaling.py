@@ -15,14 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from models.selection.mean_field import solve_mean_field
-from models.selection.objectives import (
-    METRICS,
-    BuiltInMetric,
-    DifferentiableMetric,
-    Facility,
-    Metric,
-    Objective,
-)
+from models.selection.metrics.base import BuiltInMetric, DifferentiableMetric, Metric
+from models.selection.metrics.facility import Facility
+from models.selection.objectives import METRICS, Objective
 from models.selection.policy_gradient import solve_policy_gradient
 from models.selection.problem import Problem
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from models.selection.objectives import Metric
+    from models.selection.metrics.base import Metric
     from models.selection.rows import Rows
 
 __all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select", "term_ranges"]

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from models.selection.objectives import Facility, KernelMetric, Objective, Pairwise
+from models.selection.metrics.facility import Facility
+from models.selection.metrics.kernel import KernelMetric
+from models.selection.metrics.pairwise import Pairwise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from models.selection.objectives import Objective
     from models.selection.problem import Problem
 
 NEAREST = 16  # neighbours of which one at most is added, and one dropped, in a round

@@ -14,7 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from models.selection.checks import SelectionInputError
-from models.selection.objectives import Disf, KernelMetric, Pairwise
+from models.selection.metrics.disf import Disf
+from models.selection.metrics.kernel import KernelMetric
+from models.selection.metrics.pairwise import Pairwise
 from models.selection.problem import History
 from models.selection.selector import Block, Selection, checked_block, solve_tokens
 
