@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from models.progress import told
 from models.selection.metrics.base import BuiltInMetric
 from models.selection.metrics.disf import Disf
 from models.selection.metrics.facility import Facility
@@ -117,7 +118,7 @@ def tightened_bound(
             if other < bound:
                 tangents, bound, chosen = start, other, other_chosen
     best, factor = bound, effort.factor
-    for _ in range(round(effort_share * effort.n_steps)):
+    for _ in told("steps of the proof", range(round(effort_share * effort.n_steps))):
         if best - reached <= effort.closed * (best - random_objective):
             break
         tangents.descend(factor * (bound - reached), chosen)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from models.progress import told
 from models.selection.metrics.facility import Facility
 from models.selection.metrics.kernel import KernelMetric
 from models.selection.metrics.pairwise import Pairwise
@@ -163,7 +164,7 @@ def refine(problem: Problem, mask: Tensor) -> Tensor:
     pool_size = settings.swap_pool or suited
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
-    for _ in range(settings.swap_rounds):
+    for _ in told("rounds of swaps", range(settings.swap_rounds)):
         if in_pools:
             swapped, swaps = pool_round(objective, mask, pool_size, 2 * pool_size)
             value = objective.value_of(swapped)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from models.progress import told
 from models.selection.metrics.base import BuiltInMetric
 from models.selection.neighbours import Neighbours, nearest
 from models.selection.rows import Rows
@@ -59,10 +60,8 @@ class Facility(BuiltInMetric):
         for facilities in torch.split(chosen, self.rows.block_rows):
             columns = self.rows.take(facilities).T
             rows_at_once = max(1, self.rows.block_rows * self.rows.d // columns.shape[1])
-            parts = [
-                (self.rows.take(part) @ columns).amax(1)
-                for part in torch.split(documents, min(rows_at_once, self.rows.block_rows))
-            ]
+            blocks = torch.split(documents, min(rows_at_once, self.rows.block_rows))
+            parts = [(self.rows.take(part) @ columns).amax(1) for part in told("blocks of documents", blocks)]
             if parts:
                 best = torch.maximum(best, torch.cat(parts))
         return best.clamp_(max=1.0)
