@@ -82,7 +82,7 @@ class StageProgress:
     @property
     def percent(self) -> float:
         """The share of the jobs that is done, with what is known to be done of those at work."""
-        return 100 * (self.done + sum(self.shares.values())) / max(self.jobs, 1)
+        return round(100 * (self.done + sum(self.shares.values())) / max(self.jobs, 1), 1)
 
     def describe(self) -> str:
         """Return one line: jobs, documents, documents per second, seconds left, the loops of the jobs at work."""
