@@ -69,8 +69,6 @@ class _Job:
         share, width = 0.0, 1.0
         for loop in self.loops:
             low, high = loop.part
-            if low == high:
-                break
             share += width * (low + (high - low) * loop.done / max(loop.total, 1))
             width *= (high - low) / max(loop.total, 1)
         return share
@@ -106,8 +104,8 @@ def told(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0, 
     items
         What the loop goes through; `range(n)` where the steps have no more than a number.
     part
-        From where to where this loop takes the work around it, as shares of 1: (0, 1) if it is nearly all of it. Two
-        equal ones say that this is not known.
+        From where to where this loop takes the work around it, as shares of 1: (0, 1) if it is nearly all of it,
+        (0, 0) where that is not known.
 
     Raises
     ------
