@@ -102,9 +102,12 @@ class Bars:
             for what in shown.keys() - {step.what for step in steps}:
                 self._progress.remove_task(shown.pop(what))
             for depth, step in enumerate(steps, start=1):
-                if step.what not in shown:
-                    shown[step.what] = self._progress.add_task("  " * depth + step.what)
-                self._progress.update(shown[step.what], completed=step.done, total=step.total)
+                if step.what in shown:
+                    self._progress.update(shown[step.what], completed=step.done, total=step.total)
+                else:
+                    shown[step.what] = self._progress.add_task(
+                        "  " * depth + step.what, completed=step.done, total=step.total
+                    )
 
     def left(self, stage: str, job: str) -> None:
         """Take away the bars of a job's loops."""

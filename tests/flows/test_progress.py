@@ -111,6 +111,13 @@ def test_a_loop_that_takes_long_has_a_bar_below_its_stage_s_until_the_job_is_lef
     assert bars_of(progress) == {"select": (1, 2)}
 
 
+def test_a_new_bar_is_drawn_with_its_place_at_once(progress, monkeypatch):
+    """The screen is drawn by a thread of its own, also between two calls."""
+    monkeypatch.setattr(progress, "update", None)
+    Bars(progress).at_work("select", "a", 0.1, (PICKS,))
+    assert bars_of(progress) == {"  greedy picks": (3, 50)}
+
+
 def test_log_lines_tell_now_and_then_how_far_a_job_is(caplog, monkeypatch):
     monkeypatch.setattr("flows.progress.get_run_logger", lambda: logging.getLogger("run"))
     now = 0.0
