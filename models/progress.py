@@ -84,8 +84,8 @@ def heard_by(hear: Hear) -> Iterator[None]:
     Parameters
     ----------
     hear
-        Called in the thread of the loop, at most every `SECONDS`; it should return at once. One copy of the context
-        may compute at a time.
+        Called in the thread of the loop, every `SECONDS` and when a loop ends that took as long; it should return at
+        once. One copy of the context may compute at a time.
     """
     token = _job.set(_Job(hear))
     try:
