@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.progress import told
 from models.selection.settings import Solver
 from models.settings import PipelineSelectionSettings
 from tasks.gpu import gpu_slot
@@ -127,7 +128,7 @@ def _build_scale(job: ScaleJob) -> None:
     group = read_group(job)
     device = choose_device(job.settings.device)
     found = {}
-    for block in blocks_of(job, group):
+    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
         with gpu_slot(device):
             ranges = term_ranges(
                 group.vectors[block.rows], group.quality[block.rows], block_settings(job.settings, block), device=device
@@ -193,7 +194,7 @@ def contend(job: ContendJob) -> StageFile:
 def _build(job: ContendJob) -> None:
     group = read_group(job)
     selections, described, seconds = [], [], 0.0
-    for block in blocks_of(job, group):
+    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
         started = time.perf_counter()
         selection = select_block(job, block, group, ranges_of(job.scale, block))
         seconds += time.perf_counter() - started

@@ -108,5 +108,7 @@ def test_when_no_file_can_be_scored_the_run_says_why(run, tmp_path, corpus):
     scorer = ("quality.scorers.2.column=grade", "quality.scorers.2.missing=null", f"source.path={own}")
     run(tmp_path / "workspace", *scorer)
     write([None] * table.num_rows)
-    with pytest.raises(BadShardError, match="no shard could be scored and embedded: a, row 0: the column 'grade' is null"):
+    with pytest.raises(
+        BadShardError, match="no shard could be scored and embedded: a, row 0: the column 'grade' is null"
+    ):
         run(tmp_path / "workspace", *scorer)

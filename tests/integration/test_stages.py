@@ -95,6 +95,12 @@ def test_a_shard_is_finished_before_the_next_is_begun(workspace, run_sample):
         def finished(self, stage, file):
             order.append(f"{stage} {file.name}")
 
+        def at_work(self, stage, job, share, steps):
+            pass
+
+        def left(self, stage, job):
+            pass
+
     token = listener.set(Recorder())
     try:
         run_sample(workspace, "engine.workers=1", refresh=["ingest", "score", "embed"])
