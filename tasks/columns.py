@@ -7,7 +7,8 @@ import pyarrow as pa
 from models.quality.settings import ColumnScorerSettings
 from models.schemas import MEASURED, documents_schema
 from models.settings import FLAT, PipelineSettings, SourceSettings
-from tasks.source import ShardReader, SourceShard
+from tasks.shard_reader import ShardReader
+from tasks.source import SourceShard
 from tasks.stage import BadShardError
 
 

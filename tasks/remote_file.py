@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from models.stopping import stop_if_requested
-from tasks.filesystem import Stored, open_filesystem, stored
+from tasks.filesystem import Stored, is_local, open_filesystem, stored
 from tasks.remote_errors import ChangedError, RemoteError, redacted
 from tasks.retries import attempt
 
@@ -127,3 +127,11 @@ class RemoteFile(io.RawIOBase):
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+def opened(url: str) -> io.BufferedReader:
+    """Open a local file, or one at a URL that is asked for again where reading it fails."""
+    filesystem, path = open_filesystem(url)
+    if is_local(filesystem):
+        return open(path, "rb")  # noqa: PTH123
+    return io.BufferedReader(RemoteFile(url), READ_AHEAD_BYTES)

@@ -224,6 +224,10 @@ def test_the_whole_pipeline_through_refusals(
     pipeline: Callable[[PipelineSettings], Any],
     tmp_path: Path,
 ) -> None:
+    """Byte by byte what a local run makes, footers too; the dataset goes to a URL of its own.
+
+    Reports, longer failures and a fresh machine's every step are in tests/integration/test_remote.py.
+    """
     by_content = recipe.source.model_copy(update={"fingerprint": "content"})
     here = pipeline(recipe.model_copy(update={"workspace": str(tmp_path / "local"), "source": by_content})).workspace
     reach(proxy.url)
@@ -252,4 +256,4 @@ def test_the_whole_pipeline_through_refusals(
     assert made.dataset_job.output.shown == f"{bucket.url}/out"
     reach(proxy.url, tmp_path / "fresh")
     again = pipeline(settings)
-    assert all(file.reused for file in again.files)
+    assert all(file.reused for file in again.before_report)
