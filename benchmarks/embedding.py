@@ -44,7 +44,8 @@ from models.embedding.load import load_encoder
 from models.embedding.static import fit_static_encoder
 from models.settings import EmbeddingSettings
 from tasks import embed
-from tasks.lake import StageKey, Workspace, current_parquet, written_parquet
+from tasks.lake import StageKey, Workspace
+from tasks.stage_parquet import current_parquet, written_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,9 +30,11 @@ from models.quality.settings import ColumnScorerSettings, QualitySettings
 from models.schemas import MASKS, documents_schema, scores_schema
 from models.settings import MaterializeSettings, PipelineSettings, SourceSettings
 from tasks.accounting import Counts
-from tasks.lake import StageKey, Workspace, current_parquet, tree_files, written_parquet
+from tasks.lake import StageKey, Workspace
 from tasks.materialize import MaterializeJob, MaterializeShard, materialize, plan
 from tasks.source import SourceShard
+from tasks.stage_parquet import current_parquet, written_parquet
+from tasks.whole_files import tree_files
 
 RATIO = 10  # one document in so many is selected
 BATCH = 20_000

@@ -38,9 +38,10 @@ from benchmarks.tables import show
 from models.quality.lines import fasttext_lines
 from models.quality.settings import FastTextScorerSettings, QualitySettings
 from tasks import score
-from tasks.lake import StageFile, StageKey, Workspace, current_parquet, written_parquet
+from tasks.lake import StageFile, StageKey, Workspace
 from tasks.quality_models import QualityModel
 from tasks.scoring import end_scoring_processes
+from tasks.stage_parquet import current_parquet, written_parquet
 
 BATCH = 500
 SCORER = FastTextScorerSettings(name="fasttext", model="model.bin")

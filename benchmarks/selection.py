@@ -37,7 +37,7 @@ from benchmarks.tables import show
 from models.selection import SelectionSettings
 from models.selection.certificate import tightened_bound
 from models.selection.checks import checked_features, checked_quality
-from models.selection.objectives import Facility
+from models.selection.metrics.facility import Facility
 from models.selection.policy_gradient import gumbel_top_k
 from models.selection.problem import Problem
 from models.selection.scaling import Scaled, built_in_metrics, scale

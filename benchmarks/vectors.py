@@ -17,7 +17,7 @@ from models.embedding.static import fit_static_encoder
 from models.quality.fasttext import FastTextScorer, train_fasttext
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
 from models.settings import EmbeddingSettings
-from tasks.lake import written_file
+from tasks.whole_files import written_file
 
 LABELS = Path(__file__).resolve().parents[1] / "data_samples" / "labels.parquet"
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
@@ -26,8 +26,10 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
 from flows.progress import Listener, listener
+from models.progress import Step
 from tasks.accounting import documents_through
-from tasks.lake import StageFile, read_manifest
+from tasks.lake import StageFile
+from tasks.manifest import read_manifest
 from tasks.mirror import brought
 from tasks.templating import markdown as as_markdown
 
@@ -39,6 +41,8 @@ SHARD_ROWS = 1_000
 """Most shards in the table: the server keeps it in its database, and a browser draws it."""
 LISTED = 50
 """Most shards set aside in the report."""
+LISTED_AT_WORK = 4
+"""Most jobs at work whose loops are told."""
 PICTURE_BYTES = 1_500_000
 """Most bytes of charts in one artifact."""
 
@@ -56,6 +60,8 @@ class StageProgress:
     documents_built: int = 0
     since: float = math.inf  # when the first file began to be built
     until: float = 0.0
+    shares: dict[str, float] = field(default_factory=dict)  # what is done of each job at work, 0 to 1
+    steps: dict[str, tuple[Step, ...]] = field(default_factory=dict)  # the loops that each of them is in
     artifact: UUID | None = None
     changed: bool = True
 
@@ -76,11 +82,11 @@ class StageProgress:
 
     @property
     def percent(self) -> float:
-        """The share of the jobs that is done."""
-        return 100 * self.done / max(self.jobs, 1)
+        """The share of the jobs that is done, with what is known to be done of those at work."""
+        return round(100 * (self.done + sum(self.shares.values())) / max(self.jobs, 1), 1)
 
     def describe(self) -> str:
-        """Return one line: jobs, documents, documents per second, seconds left."""
+        """Return one line: jobs, documents, documents per second, seconds left, the loops of the jobs at work."""
         seconds = max(self.until - self.since, 1e-3)
         parts = [f"{self.done:,} of {self.jobs:,} done"]
         if reused := self.done - self.built - self.set_aside:
@@ -93,6 +99,8 @@ class StageProgress:
             parts.append(f"{self.documents_built / seconds:,.0f} documents/s")
         if self.built and self.done < self.jobs:
             parts.append(f"about {_duration((self.jobs - self.done) * seconds / self.built)} left")
+        at_work = [", ".join(map(str, steps)) for steps in self.steps.values() if steps]
+        parts += at_work[:LISTED_AT_WORK] + (["..."] if len(at_work) > LISTED_AT_WORK else [])
         return ", ".join(parts)
 
 
@@ -123,6 +131,22 @@ class Shown:
                     cached = "yes" if file.reused else "no"
                     self._files.append(_row(stage, file.name, through, file.seconds, cached))
         self._other.finished(stage, file)
+
+    def at_work(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
+        """Remember how far a job is."""
+        with self._lock:
+            progress = self._stages.setdefault(stage, StageProgress(stage))
+            progress.shares[job], progress.steps[job] = share, steps
+            progress.changed = True
+        self._other.at_work(stage, job, share, steps)
+
+    def left(self, stage: str, job: str) -> None:
+        """Forget how far a job is."""
+        with self._lock:
+            progress = self._stages.setdefault(stage, StageProgress(stage))
+            progress.shares.pop(job, None)
+            progress.steps.pop(job, None)
+        self._other.left(stage, job)
 
     def refresh(self) -> None:
         """Publish the progress of the stages that have changed."""

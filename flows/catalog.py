@@ -1,9 +1,9 @@
 """The catalog of a workspace, written anew where its last run did not come to that."""
 
-from flows.curate import LastRun
 from flows.status import StatusError, look_at
 from tasks.catalog import write_catalog
 from tasks.lake import LakeError, Workspace
+from tasks.last_run import LastRun
 
 
 class CatalogError(ValueError):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from prefect import flow
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
@@ -18,15 +18,17 @@ from models.settings import PipelineSettings
 from models.stopping import allow_work, request_stop
 from tasks import embed
 from tasks.accounting import Counts, mean_terms
+from tasks.columns import check_columns
 from tasks.gpu import offer_slots
-from tasks.lake import Workspace, removed, written_file
+from tasks.lake import Workspace
+from tasks.last_run import LastRun
 from tasks.materialize import Output
-from tasks.mirror import brought
 from tasks.parts import discard_finished
 from tasks.quality_models import check_scorers
 from tasks.scoring import end_scoring_processes
 from tasks.source import SourceShard, discover
 from tasks.stage import BadShardError
+from tasks.whole_files import removed
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -62,28 +64,6 @@ class RunSummary(BaseModel):
     objective: float | None
     terms: dict[str, float]
     blocks: int
-
-
-class LastRun(BaseModel):
-    """The recipe of a workspace's last run, kept there as `run.json`."""
-
-    settings: PipelineSettings
-    folder: str  # that relative paths in the settings start from
-
-    @staticmethod
-    def path(workspace: Workspace) -> Path:
-        """Return where it lies."""
-        return workspace.root / "run.json"
-
-    def keep(self, workspace: Workspace) -> None:
-        """Write it to the workspace."""
-        with written_file(self.path(workspace)) as partial:
-            partial.write_text(self.model_dump_json(indent=2) + "\n")
-
-    @classmethod
-    def of(cls, workspace: Workspace) -> Self:
-        """Read it from the workspace."""
-        return cls.model_validate_json(brought(cls.path(workspace)).read_text())
 
 
 @flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
@@ -212,7 +192,9 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     workspace.check()
     Output.of(workspace, settings.materialize).check()
-    return discover(settings.source)
+    shards = discover(settings.source)
+    check_columns(settings, shards)
+    return shards
 
 
 def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:

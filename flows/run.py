@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from flows import events
 from flows.progress import listener
+from models.progress import heard_by
 from tasks import (
     compare,
     contend,
@@ -194,11 +195,12 @@ class Run:
         while self._waiting or self._started:
             while self._waiting and len(self._started) < (at_once or self._at_once):
                 _, number, stage, job, then = heappop(self._waiting)
-                future = self._submit(job)
+                future = self._submit(stage, job)
                 self._started[number] = _Started(stage, job, then, future)
                 future.add_done_callback(partial(self._finished, number))
             number, ended = self._done.get()
             done = self._started.pop(number)
+            listener.get().left(done.stage, done.job.name)
             file = self._result(done)
             if file is not None:
                 self._busy.append((ended - file.seconds, ended))
@@ -247,7 +249,7 @@ class Run:
     def _finished(self, number: int, _future: PrefectFuture[Any]) -> None:
         self._done.put((number, perf_counter()))
 
-    def _submit(self, job: StageJob) -> PrefectFuture[StageFile]:
+    def _submit(self, stage: Stage, job: StageJob) -> PrefectFuture[StageFile]:
         """Submit a job; a cached result whose file is no longer whole is not used."""
         anew = job.key.stage in self._refresh
         if anew:
@@ -255,7 +257,8 @@ class Run:
         task = TASKS[job.key.stage].with_options(
             refresh_cache=anew or job.current() is None, result_storage=self.workspace.cache
         )
-        return task.submit(job=job)
+        with heard_by(partial(listener.get().at_work, stage, job.name)):  # a task runs in a copy of this context
+            return task.submit(job=job)
 
     def _result(self, done: _Started) -> StageFile | None:
         file = done.future.result(raise_on_failure=False)

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from flows.curate import LastRun, check_inputs
+from flows.curate import check_inputs
 from flows.curation import Curation, Given
 from flows.run import STAGES, Stage, Then, recorded_seconds
 from models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from models.urls import without_credentials, writable
 from tasks.embed import EmbedJob
 from tasks.lake import StageFile, Workspace
+from tasks.last_run import LastRun
 from tasks.materialize import Output
 from tasks.score import ScoreJob
 from tasks.stage import StageJob

@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from models.schemas import MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
-from tasks.lake import StageFile, Workspace, read_footer, written_file
+from tasks.lake import StageFile, Workspace
 from tasks.mirror import brought
 from tasks.run_record import FOLDER as RUNS
+from tasks.stage_parquet import read_footer
+from tasks.whole_files import written_file
 
 NAME = "catalog.duckdb"
 VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops")

@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.schemas import documents_schema
 from models.selection.comparison import coverage, intersections, jaccard
 from models.settings import PipelineSelectionSettings, SourceSettings
 from tasks import charts
+from tasks.columns import document_columns
 from tasks.contend import METRIC_LABELS, described_settings, diversity_axis, over_blocks, relative_gap
 from tasks.lake import StageFile, StageKey, Workspace, digest
 from tasks.pages import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
-from tasks.source import ShardReader, SourceShard
-from tasks.stage import BadShardError, build_once, stage_task
+from tasks.source import SourceShard
+from tasks.stage import build_once, stage_task
 
 VERSION = 1
 DRAWN_TOPICS = 40
@@ -56,22 +56,14 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
     LabelColumnError
         If no source file that can be read has it, or it holds no labels.
     """
-    names: dict[str, pa.DataType] = {}
-    for shard in shards:
-        try:
-            reader = ShardReader(shard, source)
-        except BadShardError:
-            continue
-        names |= {field.name: field.type for field in documents_schema(reader.extra)}
-        if column in names:
-            break
-    if column not in names:
+    columns = document_columns(shards, source, {column}) or {}
+    if column not in columns:
         raise LabelColumnError(
-            f"label column {column!r} is not among the documents' columns: {', '.join(sorted(names))}"
+            f"label column {column!r} is not among the documents' columns: {', '.join(sorted(columns))}"
         )
-    if not any(fits(names[column]) for fits in LABELS):
+    if not any(fits(columns[column]) for fits in LABELS):
         raise LabelColumnError(
-            f"label column {column!r} must hold text, integers or booleans, it holds {names[column]}"
+            f"label column {column!r} must hold text, integers or booleans, it holds {columns[column]}"
         )
 
 

@@ -12,19 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.progress import told
 from models.selection.settings import Solver
 from models.settings import PipelineSelectionSettings
 from tasks.gpu import gpu_slot
-from tasks.lake import (
-    StageFile,
-    StageKey,
-    Workspace,
-    digest,
-    manifest_reference,
-    read_manifest,
-    write_manifest,
-    written_file,
-)
+from tasks.lake import StageFile, StageKey, Workspace, digest
+from tasks.manifest import manifest_reference, read_manifest, write_manifest
 from tasks.select import (
     Block,
     Candidates,
@@ -42,6 +35,7 @@ from tasks.select import (
     write_masks,
 )
 from tasks.stage import build_once, stage_task
+from tasks.whole_files import written_file
 
 if TYPE_CHECKING:
     from models.selection.comparison import Measures
@@ -134,7 +128,7 @@ def _build_scale(job: ScaleJob) -> None:
     group = read_group(job)
     device = choose_device(job.settings.device)
     found = {}
-    for block in blocks_of(job, group):
+    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
         with gpu_slot(device):
             ranges = term_ranges(
                 group.vectors[block.rows], group.quality[block.rows], block_settings(job.settings, block), device=device
@@ -200,7 +194,7 @@ def contend(job: ContendJob) -> StageFile:
 def _build(job: ContendJob) -> None:
     group = read_group(job)
     selections, described, seconds = [], [], 0.0
-    for block in blocks_of(job, group):
+    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
         started = time.perf_counter()
         selection = select_block(job, block, group, ranges_of(job.scale, block))
         seconds += time.perf_counter() - started

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from models.schemas import DUPLICATES
-from tasks.lake import StageFile, StageKey, Workspace, current_parquet, digest, written_parquet
+from tasks.lake import StageFile, StageKey, Workspace, digest
 from tasks.stage import StageJob, build_once, stage_task
+from tasks.stage_parquet import current_parquet, written_parquet
 
 VERSION = 1
 

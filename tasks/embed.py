@@ -27,10 +27,11 @@ from models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from tasks.encoders import encoder_pool
 from tasks.gpu import gpu_slot
 from tasks.hub import ModelFolderError, model_folder
-from tasks.lake import ParquetStageWriter, StageFile, StageKey, Workspace, digest, written_parquet
+from tasks.lake import StageFile, StageKey, Workspace, digest
 from tasks.overlap import Ahead, behind
 from tasks.parts import Parts
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
+from tasks.stage_parquet import ParquetStageWriter, written_parquet
 
 VERSION = 2
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}

@@ -19,24 +19,12 @@ from models.quality.settings import FastTextScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
 from models.stopping import stop_if_requested
 from tasks.labels import read_labels
-from tasks.lake import (
-    StageFile,
-    StageKey,
-    Workspace,
-    digest,
-    file_digest,
-    is_whole,
-    manifest_reference,
-    read_manifest,
-    removed,
-    tree_files,
-    write_manifest,
-    written_file,
-    written_folder,
-)
+from tasks.lake import StageFile, StageKey, Workspace, digest, file_digest
+from tasks.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from tasks.quality_models import QualityModel, columns_read, load_models, score_columns
 from tasks.scoring import forked_models, score_texts
 from tasks.stage import StageJob, build_once, stage_task
+from tasks.whole_files import removed, tree_files, written_file, written_folder
 
 VERSION = 1
 ENCODER_VERSION = 2

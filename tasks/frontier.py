@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from models.progress import told
 from models.schemas import ROW
 from models.settings import PipelineSelectionSettings
 from tasks.contend import measures_of, note_seconds, ranges_of
 from tasks.gpu import gpu_slot
-from tasks.lake import StageFile, Workspace, digest, written_parquet
+from tasks.lake import StageFile, Workspace, digest
 from tasks.select import (
     Block,
     Candidates,
@@ -29,6 +30,7 @@ from tasks.select import (
     slices_of,
 )
 from tasks.stage import build_once, stage_task
+from tasks.stage_parquet import written_parquet
 
 VERSION = 1
 
@@ -83,7 +85,7 @@ def _build(job: FrontierJob) -> None:
     names = np.full(len(group.candidate), None, dtype=object)
     described: list[dict[str, Any]] = []
     seconds = dict.fromkeys(job.lambs, 0.0)
-    for block in blocks_of(job, group):
+    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
         names[block.rows] = block.name
         described += _sweep_block(job, block, group, chosen, seconds)
     note_seconds(job.seconds_path, job.key, {str(lamb): spent for lamb, spent in seconds.items()})

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.lake import digest, file_digest, tree_files
+from tasks.lake import digest, file_digest
+from tasks.whole_files import tree_files
 
 
 class ModelFolderError(ValueError):

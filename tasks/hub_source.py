@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from models.urls import HUB
-from tasks.remote import RemoteError, attempt, redacted
+from tasks.remote_errors import RemoteError, redacted
+from tasks.retries import attempt
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri

@@ -5,9 +5,11 @@ from typing import ClassVar
 from models.documents import DocumentFilter
 from models.schemas import documents_schema
 from models.settings import IngestSettings, SourceSettings
-from tasks.lake import StageFile, StageKey, Workspace, digest, written_parquet
-from tasks.source import ShardReader, SourceShard
+from tasks.lake import StageFile, StageKey, Workspace, digest
+from tasks.shard_reader import ShardReader
+from tasks.source import SourceShard
 from tasks.stage import ShardJob, build_once, stage_task
+from tasks.stage_parquet import written_parquet
 
 VERSION = 1
 

@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from models.stopping import StoppedError, request_stop
-from tasks.remote import BRIEF_SECONDS, RemoteError, Store, Tagged
+from tasks.remote_errors import RemoteError
+from tasks.retries import BRIEF_SECONDS
+from tasks.store import Store, Tagged
 
 NAME = ".run.json"
 RENEW_SECONDS = 60.0

@@ -23,28 +23,16 @@ from tasks.accounting import Counts
 from tasks.card import what_was_kept, write_card
 from tasks.dataset_files import WRITERS, Written, read_back
 from tasks.dataset_rows import SelectedDocuments, ShardFiles
-from tasks.lake import (
-    DISK_REMEDIES,
-    LakeError,
-    StageFile,
-    StageKey,
-    Workspace,
-    digest,
-    disk_errors_explained,
-    is_whole,
-    manifest_reference,
-    read_manifest,
-    tree_files,
-    write_manifest,
-    written_fingerprint,
-    written_folder,
-)
+from tasks.lake import DISK_REMEDIES, LakeError, StageFile, StageKey, Workspace, digest, disk_errors_explained
+from tasks.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from tasks.overlap import behind
 from tasks.provenance import code_and_packages
 from tasks.publish import PROVENANCE, publish, published, version_folder
-from tasks.remote import Store
 from tasks.source import SourceShard
 from tasks.stage import StageJob, build_once, stage_task
+from tasks.stage_parquet import written_fingerprint
+from tasks.store import Store
+from tasks.whole_files import tree_files, written_folder
 
 VERSION = 2
 NOT_RECORDED: dict[str, Any] = {

@@ -8,6 +8,7 @@ Results that Prefect persists, spilled data, parts of unfinished files and hidde
 
 import hashlib
 import os
+import shutil
 import sqlite3
 import threading
 import uuid
@@ -18,7 +19,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tasks.remote import Store, Stored, endpoint
+from tasks.filesystem import Stored, endpoint
+from tasks.store import Store
 
 INDEX = ".mirrored.sqlite"
 ORIGIN = ".url"
@@ -258,6 +260,30 @@ def brought(path: Path) -> Path:
     if mirror is not None:
         mirror.bring(path)
     return path
+
+
+def copied(url: str) -> Path:
+    """Return a local folder with what is at a URL now, but hidden files."""
+    mirror = mirror_at(url)
+    mirror.synchronise()
+    folder = mirror.root / LOCAL_ONLY / "copied"  # without what a mirror keeps beside the files
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in mirror.listing:
+        path = mirror.root / name
+        if mirror.name_of(path) is not None:
+            mirror.bring(path)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).hardlink_to(path)
+    return folder
+
+
+def size_of(path: Path) -> int | None:
+    """Return the size of a file that is here or at the URL that is mirrored here, or None if there is none."""
+    if path.is_file():
+        return path.stat().st_size
+    mirror = mirror_of(path)
+    held = None if mirror is None else mirror.held(path)
+    return None if held is None else held.bytes
 
 
 def default_scratch() -> Path:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.lake import StageFile, StageKey, is_whole, manifest_reference, read_manifest, write_manifest, written_file
+from tasks.lake import StageFile, StageKey
+from tasks.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from tasks.stage import StageJob
 from tasks.templating import Form, render, static
+from tasks.whole_files import written_file
 
 LISTED = 50
 """Most rows of a table in `index.md`: the server of the Prefect UI keeps it in its database."""

@@ -6,7 +6,9 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from tasks.lake import StageKey, Workspace, written_file, written_key
+from tasks.lake import StageKey, Workspace
+from tasks.stage_parquet import written_key
+from tasks.whole_files import written_file
 
 Values_contra = TypeVar("Values_contra", contravariant=True)
 

@@ -11,10 +11,12 @@ import json
 import re
 from pathlib import Path
 
-from tasks.lake import LakeError, Manifest, file_digest, tree_files
+from tasks.lake import LakeError, file_digest
 from tasks.lease import HeldError, lease
+from tasks.manifest import Manifest
 from tasks.mirror import in_order_of_sending
-from tasks.remote import Store
+from tasks.store import Store
+from tasks.whole_files import tree_files
 
 VERSION_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 PROVENANCE, CARD = "provenance.json", "README.md"

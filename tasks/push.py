@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from tasks.lake import Manifest
+from tasks.manifest import Manifest, read_manifest
 from tasks.verify import NOT_OURS, PROVENANCE
 
 if TYPE_CHECKING:
@@ -120,8 +120,6 @@ def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push
 
 def _pushed_before(api: "HfApi", plan: Push, there: set[str]) -> set[str]:
     """Return the files that the record in the repository names: those that an earlier push brought there."""
-    from tasks.lake import read_manifest
-
     if PROVENANCE not in there:
         return set()
     path = api.hf_hub_download(plan.repository, PROVENANCE, repo_type="dataset", revision=plan.revision)

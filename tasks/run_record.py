@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from tasks.lake import Workspace, written_file
+from tasks.lake import Workspace
+from tasks.whole_files import written_file
 
 FOLDER = "runs"
 

@@ -13,10 +13,11 @@ from models.quality.combine import combine_scores
 from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
 from tasks.gpu import gpu_slot
-from tasks.lake import ParquetStageWriter, StageFile, StageKey, Workspace, digest, written_parquet
+from tasks.lake import StageFile, StageKey, Workspace, digest
 from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
 from tasks.scoring import forked_models, score_file
 from tasks.stage import BadShardError, ShardJob, build_once, stage_task
+from tasks.stage_parquet import ParquetStageWriter, written_parquet
 
 VERSION = 1
 BATCH_ROWS = 2_000

@@ -18,11 +18,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from models.progress import told
 from models.schemas import MASKS
 from models.settings import PipelineSelectionSettings
 from tasks.gpu import gpu_slot
-from tasks.lake import StageFile, StageKey, Workspace, current_parquet, digest, written_parquet
+from tasks.lake import StageFile, StageKey, Workspace, digest
 from tasks.stage import StageJob, build_once, stage_task
+from tasks.stage_parquet import current_parquet, written_parquet
 
 if TYPE_CHECKING:
     from models.selection import Selection
@@ -177,7 +179,8 @@ class _Masks(NamedTuple):
 
 def _build(job: SelectJob) -> None:
     group = read_group(job)
-    selections = [(block, select_block(job, block, group)) for block in blocks_of(job, group)]
+    blocks = told("blocks", list(blocks_of(job, group)), part=(0, 1))
+    selections = [(block, select_block(job, block, group)) for block in blocks]
     write_masks(job, group, selections, [describe(block, group, selection) for block, selection in selections])
 
 

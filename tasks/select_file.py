@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from models.selection.settings import SelectionSettings
-from tasks.lake import written_file
+from tasks.whole_files import written_file
 
 BATCH_ROWS = 10_000
 

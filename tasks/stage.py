@@ -13,8 +13,9 @@ from prefect.context import TaskRunContext
 from prefect.tasks import exponential_backoff
 from pydantic import BaseModel, ConfigDict
 
-from tasks.lake import LakeError, StageFile, StageKey, Workspace, current_parquet, disk_errors_explained
-from tasks.remote import is_transient
+from tasks.lake import LakeError, StageFile, StageKey, Workspace, disk_errors_explained
+from tasks.remote_errors import is_transient
+from tasks.stage_parquet import current_parquet
 
 Parameters = ParamSpec("Parameters")
 

@@ -22,22 +22,12 @@ from models.quality.scorer import load_scorer
 from models.quality.settings import FastTextScorerSettings
 from models.quality.training_settings import TeacherSettings, TrainQualitySettings
 from tasks.labels import Labelled, LabelsError, check_labels, read_labels
-from tasks.lake import (
-    StageFile,
-    StageKey,
-    Workspace,
-    current_parquet,
-    digest,
-    file_digest,
-    is_whole,
-    manifest_reference,
-    read_manifest,
-    write_manifest,
-    written_file,
-    written_parquet,
-)
+from tasks.lake import StageFile, StageKey, Workspace, digest, file_digest
+from tasks.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from tasks.quality_models import QualityModel, given_model
 from tasks.stage import StageJob, build_once, stage_task
+from tasks.stage_parquet import current_parquet, written_parquet
+from tasks.whole_files import written_file
 
 VERSION = 1
 FEWEST_PER_CLASS = 10

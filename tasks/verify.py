@@ -24,10 +24,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from models.urls import without_credentials
+from models.urls import is_url, without_credentials
+from tasks.filesystem import is_local, open_filesystem
 from tasks.hub_source import pinned
-from tasks.lake import Manifest, ManifestFile
-from tasks.remote import RemoteError, RemoteFile, attempt, is_local, open_filesystem
+from tasks.last_run import NAME as LAST_RUN
+from tasks.last_run import LastRun
+from tasks.manifest import Manifest, ManifestFile
+from tasks.remote_errors import RemoteError
+from tasks.remote_file import RemoteFile
+from tasks.retries import attempt
 
 PROVENANCE = "provenance.json"
 NOT_OURS = (".cache/huggingface/", ".gitattributes")
@@ -101,27 +106,55 @@ class Verification(BaseModel):
 
 
 def find_dataset(place: str) -> Dataset:
-    """Return the dataset in a folder or URL, or in the workspace there.
+    """Return the dataset in a folder or URL, or that of the workspace there, wherever its last run put it.
 
     Raises
     ------
     VerifyError
         If there is no such folder, or no dataset in it.
     """
+    place = place.rstrip("/") or "/"
     try:
         place = pinned(without_credentials(place))
-        filesystem, root = open_filesystem(place)
-        for url, path in ((place, root), (f"{place.rstrip('/')}/dataset", f"{root.rstrip('/')}/dataset")):
-            if filesystem.isfile(f"{path.rstrip('/')}/{PROVENANCE}"):
-                return Dataset(filesystem, path, url)
-        is_there = filesystem.isdir(root)
+        found = _dataset_at(place)
+        is_there = found is not None or _is_folder(place)
+        output = None if found is not None else _output_of(place)
+        found = found or _dataset_at(output or f"{place}/dataset")
     except RemoteError as error:
         raise VerifyError(str(error)) from error
     except (OSError, ValueError, ImportError) as error:
         raise VerifyError(f"{place}: {error}") from error
+    if found is not None:
+        return found
     if not is_there:
         raise VerifyError(f"{place} is no folder")
+    if output is not None:
+        raise VerifyError(f"{place}: its last run was to put its dataset into {output}, where there is no {PROVENANCE}")
     raise VerifyError(f"{place} is neither a dataset nor a workspace with one: there is no {PROVENANCE}")
+
+
+def _dataset_at(place: str) -> Dataset | None:
+    filesystem, root = open_filesystem(without_credentials(place))
+    return Dataset(filesystem, root, place) if filesystem.isfile(f"{root.rstrip('/')}/{PROVENANCE}") else None
+
+
+def _is_folder(place: str) -> bool:
+    filesystem, root = open_filesystem(place)
+    return bool(filesystem.isdir(root))
+
+
+def _output_of(workspace: str) -> str | None:
+    """Return the folder or URL outside of a workspace that its last run was to put its dataset into, if it was."""
+    filesystem, root = open_filesystem(workspace)
+    path = f"{root.rstrip('/')}/{LAST_RUN}"
+    if not filesystem.isfile(path):
+        return None
+    try:
+        last = LastRun.model_validate_json(attempt(workspace, filesystem.cat_file, path))
+    except ValidationError:
+        return None
+    output = last.settings.materialize.output
+    return output if output is None or is_url(output) else str(Path(last.folder) / output)
 
 
 def read_provenance(dataset: Dataset) -> Manifest:

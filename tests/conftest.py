@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,6 +13,18 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the arrays are small; threads that wait for each other are not fast
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several processes share the tests, one takes those that need the one server, file by file else."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "server" if nodeid.startswith("tests/integration/") else nodeid.split("::", maxsplit=1)[0]
+
+    return OneServer(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -139,9 +151,9 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     def set_environment(url: str, cache: Path | None = None) -> None:
         from s3fs import S3FileSystem
 
-        from tasks import mirror, remote
+        from tasks import mirror, retries
 
-        monkeypatch.setattr(remote, "LONGEST_WAIT_SECONDS", 0.2)
+        monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
         S3FileSystem.clear_instance_cache()
         monkeypatch.setattr(mirror, "_mirrors", {})
         for name, value in environment(url).items():

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import boto3
+import botocore.exceptions
 from botocore.config import Config
 
 KEY_ID, SECRET = "AKIAMARKEROFTHEKEY", "markerofthesecretkey/+0"  # looked for in all that is written
@@ -193,3 +194,16 @@ def environment(url: str) -> dict[str, str]:
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
+
+
+def answered(status: int, code: str = "") -> botocore.exceptions.ClientError:
+    """Return the error that a client of S3 raises of an answer."""
+    response = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return botocore.exceptions.ClientError(response, "GetObject")
+
+
+def translated(error: Exception, number: int) -> OSError:
+    """Return an error as s3fs hands on a client's."""
+    found = OSError(number, "translated")
+    found.__cause__ = error
+    return found

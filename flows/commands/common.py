@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
@@ -36,6 +37,7 @@ Overrides = Annotated[
 WorkspaceFolder = Annotated[
     str | None, typer.Option("--workspace", help="Workspace folder or URL in place of the recipe's.", metavar="DIR")
 ]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 
 
@@ -104,6 +106,12 @@ def outcome_of(work: Callable[[], Result], *, as_json: bool) -> Result:
         fail("interrupted; run the same command again to go on from here", as_json, 130)
     except Exception as error:  # noqa: BLE001 - the last place that can say what happened
         fail(f"{type(error).__name__}: {error}", as_json, FAILED)
+
+
+def open_page(page: str) -> None:
+    """Open a page in the user's browser, or say where it is."""
+    if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
+        typer.echo(f"fineweb-mask: no browser can open it from here; open {page} yourself", err=True)
 
 
 def fail(message: str, as_json: bool, code: int) -> NoReturn:

@@ -4,7 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.common import QUARANTINED, AsJson, Overrides, Recipe, WorkspaceFolder, outcome_of, settings_of
+from flows.commands.common import (
+    QUARANTINED,
+    AsJson,
+    Open,
+    Overrides,
+    Recipe,
+    WorkspaceFolder,
+    open_page,
+    outcome_of,
+    settings_of,
+)
 from flows.commands.selections import print_selections
 
 if TYPE_CHECKING:
@@ -28,6 +38,7 @@ def compare(
     ] = None,
     overrides: Overrides = None,
     workspace: WorkspaceFolder = None,
+    show: Open = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare selectors under the recipe's budget: a page with a table, overlaps, topics and plots.
@@ -52,5 +63,7 @@ def compare(
         typer.echo(summary.model_dump_json())
     else:
         print_selections("selector", summary.selectors.items(), summary)
+    if show:
+        open_page(summary.page)
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)

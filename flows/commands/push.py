@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def push(
     workspace: Annotated[
         str,
-        typer.Argument(help="Workspace folder or URL, or its dataset folder; a URL's is copied here first."),
+        typer.Argument(help="Workspace or dataset: folder or URL, which is copied here first."),
     ],
     repository: Annotated[str, typer.Argument(help="Dataset repository on the hub.", metavar="OWNER/NAME")],
     *,
@@ -37,7 +37,7 @@ def push(
     from tasks.verify import VerifyError, find_dataset, read_provenance, verify
 
     try:
-        dataset = find_dataset(str(_here(workspace)))
+        dataset = find_dataset(_here(workspace))
         manifest = read_provenance(dataset)
         plan = planned(Path(dataset.root), manifest, repository, revision)
     except (VerifyError, PushError, OSError, ValueError) as error:
@@ -62,17 +62,23 @@ def push(
         _print(Console(), done)
 
 
-def _here(place: str) -> Path:
-    """Return a folder as it is, and of a workspace at a URL the folder of its dataset on this machine."""
+def _here(place: str) -> str:
+    """Return the folder of a dataset on this machine; one at a URL is copied here first."""
     from models.urls import is_url, without_credentials, writable
     from tasks.lake import Workspace
-    from tasks.mirror import brought
+    from tasks.mirror import brought, copied
+    from tasks.verify import find_dataset
 
-    if not is_url(place):
-        return Path(place).absolute()
-    workspace = Workspace(writable(without_credentials(place)))
-    workspace.look()
-    return brought(workspace.dataset)
+    if is_url(place):
+        writable(without_credentials(place))  # what is on the hub is there
+    dataset = find_dataset(place)
+    if dataset.is_local:
+        return dataset.root
+    if dataset.url == f"{place.rstrip('/')}/dataset":  # of a workspace, of which this machine may hold the files
+        workspace = Workspace(without_credentials(place))
+        workspace.look()
+        return str(brought(workspace.dataset))
+    return str(copied(dataset.url))
 
 
 def _print(console: Console, done: "Push") -> None:

@@ -2,14 +2,13 @@
 
 import os
 import sys
-import webbrowser
 from contextlib import chdir
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import BaseModel
 
-from flows.commands.common import FAILED, WRONG_USAGE, fail, run_flow, set_environment
+from flows.commands.common import FAILED, WRONG_USAGE, Open, fail, open_page, run_flow, set_environment
 
 if TYPE_CHECKING:
     from models.settings import PipelineSettings
@@ -36,7 +35,7 @@ def report(
     kind_of_map: Annotated[
         str | None, typer.Option("--map", help="pca, or umap where umap-learn is installed.", metavar="KIND")
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    show: Open = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
 ) -> None:
     """Write the report of a workspace anew: what went in, what came out and why. Settings given here are kept.
@@ -85,8 +84,8 @@ def report(
         typer.echo(summary.model_dump_json())
     else:
         typer.echo(f"report   {page}\nmetrics  {folder / 'metrics.json'}\nplots    {folder / 'plots'}")
-    if show and not webbrowser.open(page.as_uri()):
-        typer.echo(f"fineweb-mask: no browser found; open {page} yourself", err=True)
+    if show:
+        open_page(str(page))
 
 
 def _changed(

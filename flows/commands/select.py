@@ -110,9 +110,20 @@ def select(
 
 @contextmanager
 def _solver_progress() -> Iterator[Callable[[int, float, float], None] | None]:
-    """Show the solver's step and objective on a terminal; elsewhere give no listener."""
+    """Show on a terminal how far the solver is, with the best objective so far; elsewhere give no listener."""
     if not sys.stderr.isatty():
         yield None
         return
-    with Console(stderr=True).status("selecting") as status:
-        yield lambda step, _seconds, objective: status.update(f"step {step:,}: objective {objective:.6f}")
+    from models.progress import Step, heard_by
+
+    said = {"place": "selecting", "objective": ""}
+
+    def show(**news: str) -> None:
+        said.update(news)
+        status.update(said["place"] + said["objective"])
+
+    def at_work(_share: float, steps: tuple[Step, ...]) -> None:
+        show(place=", ".join(map(str, steps)) or "selecting")
+
+    with Console(stderr=True).status("selecting") as status, heard_by(at_work):
+        yield lambda _step, _seconds, objective: show(objective=f": objective {objective:.6f}")

@@ -126,7 +126,7 @@ def _write(found: "list[Answer]", form: str, output: Path | None) -> None:
 
 @contextmanager
 def _sink(output: Path | None) -> Iterator[BinaryIO]:
-    from tasks.lake import written_file
+    from tasks.whole_files import written_file
 
     if output is None:
         yield sys.stdout.buffer

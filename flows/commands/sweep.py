@@ -4,7 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.common import QUARANTINED, AsJson, Overrides, Recipe, WorkspaceFolder, outcome_of, settings_of
+from flows.commands.common import (
+    QUARANTINED,
+    AsJson,
+    Open,
+    Overrides,
+    Recipe,
+    WorkspaceFolder,
+    open_page,
+    outcome_of,
+    settings_of,
+)
 from flows.commands.selections import print_selections
 from flows.lambs import DEFAULT, parse_lambs
 
@@ -23,6 +33,7 @@ def sweep(
     ] = DEFAULT,
     overrides: Overrides = None,
     workspace: WorkspaceFolder = None,
+    show: Open = False,
     as_json: AsJson = False,
 ) -> None:
     """Select at many weights of quality: a page with the frontier, its baselines and the recommended lamb.
@@ -49,5 +60,7 @@ def sweep(
             NO_KNEE if best is None else f"the knee is at {best}: --set selection.lamb={best.removeprefix('lamb ')}"
         )
         print_selections("selection", rows, summary, best=best or "", said=advice)
+    if show:
+        open_page(summary.page)
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)

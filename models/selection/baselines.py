@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from models.progress import told
 from models.selection.mean_field import top
 from models.selection.policy_gradient import gumbel_top_k
 from models.selection.problem import Problem, Solution
@@ -66,7 +67,7 @@ def solve_semdedup(problem: Problem) -> Solution:
     order = rank.sort(descending=True, stable=True).indices
     order = order[labels[order].sort(stable=True).indices]  # by cluster, within it the ones to keep first
     sizes: list[int] = torch.bincount(labels, minlength=n_clusters).tolist()
-    for members in torch.split(order, sizes):
+    for members in told("clusters", torch.split(order, sizes)):
         for start in range(0, len(members), CLUSTER_ROWS):
             part = members[start : start + CLUSTER_ROWS]
             cosines = rows.take(part) @ rows.take(members[: start + len(part)]).T
@@ -92,7 +93,7 @@ def k_means(
     """
     start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
     centres = rows.take(start)
-    for iteration in range(n_iterations):
+    for iteration in told("rounds of k-means", range(n_iterations)):
         closeness, labels = map(torch.cat, zip(*_nearest_centre(rows, centres), strict=True))
         if iteration == n_iterations - 1:
             break

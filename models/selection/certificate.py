@@ -20,10 +20,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from models.selection.objectives import BuiltInMetric, Disf, Facility, KernelMetric, Objective
+from models.progress import told
+from models.selection.metrics.base import BuiltInMetric
+from models.selection.metrics.disf import Disf
+from models.selection.metrics.facility import Facility
+from models.selection.metrics.kernel import KernelMetric
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from models.selection.objectives import Objective
 
 
 class Effort(NamedTuple):
@@ -112,7 +118,7 @@ def tightened_bound(
             if other < bound:
                 tangents, bound, chosen = start, other, other_chosen
     best, factor = bound, effort.factor
-    for _ in range(round(effort_share * effort.n_steps)):
+    for _ in told("steps of the proof", range(round(effort_share * effort.n_steps))):
         if best - reached <= effort.closed * (best - random_objective):
             break
         tangents.descend(factor * (bound - reached), chosen)

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from models.progress import told
 from models.selection.checks import SelectionInputError
-from models.selection.objectives import Facility, KernelMetric, Objective
+from models.selection.metrics.facility import Facility
+from models.selection.metrics.kernel import KernelMetric
 from models.selection.problem import Problem, Solution
-from models.stopping import stop_if_requested
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from models.selection.objectives import Objective
 
 DENSE_BYTES = {"cpu": 12 << 30, "cuda": 64 << 30}  # the largest (n, n) float32: n = 56,000 and n = 131,000
 WHOLE_KERNEL = 16_384  # most documents whose kernel matrix is held: 1 GiB
@@ -28,12 +31,16 @@ PICKS_WORTH_IT = 1 / 16  # of the documents: from there on a product for all of 
 
 def solve_greedy(problem: Problem) -> Solution:
     """Add documents one by one; the inclusion falls from 1 with the order in which they were added."""
+    return pick_greedily(problem, part=(0, 0.9))  # the proof follows
+
+
+def pick_greedily(problem: Problem, *, part: tuple[float, float] = (0, 0)) -> Solution:
+    """Solve as `solve_greedy` does; the picks tell what `part` they are of the work around them."""
     objective = problem.objective
     kernels, facilities = _parts(objective)
     mask = torch.zeros(objective.n, dtype=torch.bool, device=objective.quality.device)
     inclusion = torch.zeros(objective.n, device=objective.quality.device)
-    for pick in range(objective.budget):
-        stop_if_requested()
+    for pick in told("greedy picks", range(objective.budget), part=part):
         gains = objective.linear
         for kernel in kernels:
             gains = gains + kernel.gains()
@@ -117,7 +124,7 @@ class _FacilityGains:
         if 4 * n * n <= DENSE_BYTES[device.type]:
             self._dense = torch.empty((n, n), device=device)
         self.upper = torch.empty(n, device=device)
-        for rows in self.rows.slices(256):
+        for rows in told("blocks of similarities", list(self.rows.slices(256))):
             similarity = self.rows.dot(self.rows.block(rows).T).T.clamp_(min=0, max=1)
             self.upper[rows] = similarity.mean(1) * weight
             if self._dense is not None:

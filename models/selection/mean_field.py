@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from models.progress import told
 from models.selection.checks import SelectionInputError
-from models.selection.greedy import WHOLE_KERNEL, solve_greedy
-from models.selection.objectives import DifferentiableMetric, Disf, KernelMetric, Objective, Pairwise
+from models.selection.greedy import WHOLE_KERNEL, pick_greedily
+from models.selection.metrics.base import DifferentiableMetric
+from models.selection.metrics.disf import Disf
+from models.selection.metrics.kernel import KernelMetric
+from models.selection.metrics.pairwise import Pairwise
+from models.selection.objectives import Objective
 from models.selection.problem import History, Problem, Solution
 from models.selection.swaps import refine
-from models.stopping import stop_if_requested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,11 +128,11 @@ def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
     """Pick greedily among the documents that rank highest in (n,), or among all whose kernel is held: (n,) bool."""
     objective = problem.objective
     if all(isinstance(metric, KernelMetric) and metric.matrix is not None for metric in objective.active.values()):
-        mask = solve_greedy(replace(problem, history=History())).mask
+        mask = pick_greedily(replace(problem, history=History())).mask
         problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
         return mask
     candidates = top(ranking, min(objective.n, CANDIDATES)).nonzero()[:, 0]
-    picked = solve_greedy(replace(problem, objective=objective.restrict(candidates), history=History())).mask
+    picked = pick_greedily(replace(problem, objective=objective.restrict(candidates), history=History())).mask
     mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
     mask[candidates[picked]] = True
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
@@ -194,8 +198,7 @@ class Annealing:
     def temperatures(self) -> Iterator[float]:
         """Cool geometrically along the schedule that suits the metrics; a start that is given skips its hot part."""
         cooling = self.schedule.coldest / self.schedule.hottest
-        for step in range(self.first_step, self.n_steps):
-            stop_if_requested()
+        for step in told("annealing steps", range(self.first_step, self.n_steps)):
             yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
 
     def slopes(self) -> dict[str, float]:

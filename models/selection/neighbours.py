@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 import torch
+
+from models.progress import told
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,15 +78,15 @@ def nearest(rows: Rows, k: int) -> Neighbours:
     index = torch.zeros((n, k), dtype=torch.int32, device=device)
     side = max(k, min(n, int(PRODUCT_ELEMENTS[device.type] ** 0.5)))
     blocks = list(rows.slices(side))
-    for a, left in enumerate(blocks):
-        left_rows = rows.block(left)
-        for b, right in enumerate(blocks[a:], start=a):
-            products = (left_rows @ (left_rows if b == a else rows.block(right)).T).clamp_(min=0)
-            if b == a:
-                products.fill_diagonal_(2.0)  # a document comes first in its own list, before its duplicates
-            _keep_best(similarity[left], index[left], products, right.start)
-            if b > a:
-                _keep_best(similarity[right], index[right], products.T, left.start)
+    for left, right in told("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
+        if right is left:
+            left_rows = rows.block(left)
+            products = (left_rows @ left_rows.T).clamp_(min=0)
+            products.fill_diagonal_(2.0)  # a document comes first in its own list, before its duplicates
+        else:
+            products = (left_rows @ rows.block(right).T).clamp_(min=0)
+            _keep_best(similarity[right], index[right], products.T, left.start)
+        _keep_best(similarity[left], index[left], products, right.start)
     similarity.clamp_(max=1.0)
     return Neighbours(index.T.long().contiguous(), similarity.T.contiguous())
 

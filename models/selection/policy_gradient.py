@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.selection.objectives import BuiltInMetric, Metric, Objective
+from models.progress import told
+from models.selection.metrics.base import BuiltInMetric, Metric
+from models.selection.objectives import Objective
 from models.selection.problem import Problem, Solution
-from models.stopping import stop_if_requested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +62,7 @@ def solve_policy_gradient(problem: Problem) -> Solution:
     batch_budget = min(batch_size, max(1, round(budget / kept * batch_size)))
     batch, local = logits[:0], objective
     batches = _batches(kept, batch_size, problem.generator)
-    for step in range(settings.n_epochs):
-        stop_if_requested()
+    for step in told("policy gradient steps", range(settings.n_epochs), part=(0, 1)):
         previous, batch = batch, next(batches)
         if batch is not previous:  # the same tensor comes again where every batch is all documents
             local = Objective(

@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from models.progress import told
 from models.selection.mean_field import solve_mean_field
-from models.selection.objectives import (
-    METRICS,
-    BuiltInMetric,
-    DifferentiableMetric,
-    Facility,
-    Metric,
-    Objective,
-)
+from models.selection.metrics.base import BuiltInMetric, DifferentiableMetric, Metric
+from models.selection.metrics.facility import Facility
+from models.selection.objectives import METRICS, Objective
 from models.selection.policy_gradient import solve_policy_gradient
 from models.selection.problem import Problem
 
@@ -133,7 +129,7 @@ def find_ranges(
     if settings.normalize == "range":
         best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))
         quality_term = _range(quality_term.random, best)
-        for name, metric in metrics.items():
+        for name, metric in told("ranges of metrics", list(metrics.items())):
             alone = Objective(quality, budget, {name: metric}, linear_weight=0.0, weights={name: 1.0})
             best = _best_value(metric, Problem(rows, alone, settings, generator))
             terms[name] = _range(terms[name].random, best)

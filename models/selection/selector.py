@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from models.progress import told
 from models.selection.baselines import (
     solve_quality_sampling,
     solve_random,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from models.selection.objectives import Metric
+    from models.selection.metrics.base import Metric
     from models.selection.rows import Rows
 
 __all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select", "term_ranges"]
@@ -341,7 +342,9 @@ def solve_tokens(block: Block, history: History, lamb: float) -> tuple[Scaled, S
     n_documents = block.budget
     tried: set[int] = set()
     closest: tuple[float, Scaled, Solution] | None = None
-    while n_documents not in tried and len(tried) < TOKEN_ROUNDS:
+    for _ in told("solves for the budget of tokens", range(TOKEN_ROUNDS)):
+        if n_documents in tried:
+            break
         tried.add(n_documents)
         scaled, solution = block.solve(n_documents, history, lamb)
         used = int(tokens[solution.mask].sum())

@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from models.selection.objectives import Facility, KernelMetric, Objective, Pairwise
+from models.progress import told
+from models.selection.metrics.facility import Facility
+from models.selection.metrics.kernel import KernelMetric
+from models.selection.metrics.pairwise import Pairwise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from models.selection.objectives import Objective
     from models.selection.problem import Problem
 
 NEAREST = 16  # neighbours of which one at most is added, and one dropped, in a round
@@ -160,7 +164,7 @@ def refine(problem: Problem, mask: Tensor) -> Tensor:
     pool_size = settings.swap_pool or suited
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
-    for _ in range(settings.swap_rounds):
+    for _ in told("rounds of swaps", range(settings.swap_rounds)):
         if in_pools:
             swapped, swaps = pool_round(objective, mask, pool_size, 2 * pool_size)
             value = objective.value_of(swapped)

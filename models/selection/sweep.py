@@ -13,8 +13,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from models.progress import told
 from models.selection.checks import SelectionInputError
-from models.selection.objectives import Disf, KernelMetric, Pairwise
+from models.selection.metrics.disf import Disf
+from models.selection.metrics.kernel import KernelMetric
+from models.selection.metrics.pairwise import Pairwise
 from models.selection.problem import History
 from models.selection.selector import Block, Selection, checked_block, solve_tokens
 
@@ -93,11 +96,11 @@ def sweep(
         block.take_ranges(ranges)
     _hold_matrices(block)
     found: list[_Found] = []
-    for lamb in values:
+    for lamb in told("values of lamb", values, part=(0, 0.5)):
         found.append(_solve(block, lamb, found[-1] if found else None))
         if progress is not None:
             progress(len(found), lamb)
-    return [_best(block, one, found) for one in found]
+    return [_best(block, one, found) for one in told("proofs", found, part=(0.5, 1))]
 
 
 def _hold_matrices(block: Block) -> None:

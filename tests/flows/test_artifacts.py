@@ -3,9 +3,12 @@
 import re
 
 import pytest
+from prefect.logging import disable_run_logger
 
 from flows import artifacts
-from flows.artifacts import StageProgress, _duration, page_markdown
+from flows.artifacts import LISTED_AT_WORK, Shown, StageProgress, _duration, page_markdown
+from flows.progress import LogLines
+from models.progress import Step
 from tasks.lake import StageFile, StageKey
 from tasks.pages import Figure, Page, Section, write_page
 
@@ -23,6 +26,39 @@ def test_progress_counts_what_was_built_apart_from_what_was_there():
     assert stage.describe() == (
         "4 of 10 done, 1 already there, 1 set aside, 6,000 documents, 200 documents/s, about 1 min 0 s left"
     )
+
+
+def test_progress_tells_how_far_the_jobs_at_work_are(monkeypatch):
+    published = []
+
+    def publish(of, percent, text):
+        published.append((of, percent, text))
+        return "its id"
+
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda percent, key, text: publish(key, percent, text))
+    monkeypatch.setattr(artifacts, "update_progress_artifact", publish)
+    shown = Shown(LogLines())
+    with disable_run_logger():
+        shown.started("contend", 4)
+    shown.refresh()
+    shown.at_work("contend", "random s", 0.0, ())
+    shown.at_work("contend", "greedy s", 0.5, (Step("blocks", 1, 2), Step("greedy picks", 0, 1200)))
+    shown.refresh()
+    shown.refresh()  # nothing is new
+    shown.left("contend", "greedy s")
+    shown.at_work("contend", "random s", 0.0, ())
+    shown.refresh()
+    assert published == [
+        ("progress-contend", 0.0, "0 of 4 done"),
+        ("its id", 12.5, "0 of 4 done, blocks 1 of 2, greedy picks 0 of 1,200"),
+        ("its id", 0.0, "0 of 4 done"),
+    ]
+
+
+def test_of_many_jobs_at_work_some_are_told():
+    steps = {f"job {number}": (Step("greedy picks", number, 9),) for number in range(LISTED_AT_WORK + 1)}
+    text = StageProgress("select", jobs=9, steps=steps).describe()
+    assert text.endswith(f"greedy picks {LISTED_AT_WORK - 1} of 9, ...")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from models.quality.settings import ColumnScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings, PipelineSettings, SourceSettings
 from tasks import fit
 from tasks.embed import EmbeddingModel
-from tasks.lake import StageFile, Workspace, write_manifest
+from tasks.lake import StageFile, Workspace
+from tasks.manifest import write_manifest
 from tasks.quality_models import given_model
 from tasks.source import SourceShard
 

@@ -8,7 +8,8 @@ from prefect.logging import disable_run_logger
 from rich.console import Console
 from rich.progress import Progress
 
-from flows.progress import Bars, LogLines, listener, shown_as_bars
+from flows.progress import LOG_SECONDS, Bars, LogLines, listener, shown_as_bars
+from models.progress import Step
 from tasks.lake import StageFile
 
 FILE = StageFile(stage="score", name="shard-1", path="scores/shard-1.parquet", rows=7, bytes=9, fingerprint="f")
@@ -85,3 +86,50 @@ def test_log_lines_are_quiet_where_prefect_s_run_logger_is_disabled(caplog):
     with disable_run_logger():
         LogLines().started("score", 2)
     assert not caplog.messages
+
+
+PICKS, LAMBS = Step("greedy picks", 3, 50), Step("values of lamb", 1, 4)
+
+
+def test_a_loop_that_takes_long_has_a_bar_below_its_stage_s_until_the_job_is_left(progress):
+    bars = Bars(progress)
+    bars.started("select", 2)
+    bars.at_work("select", "a", 0.1, (LAMBS, PICKS))
+    bars.at_work("select", "b", 0.0, (PICKS,))
+    assert [(task.description, task.completed, task.total) for task in progress.tasks] == [
+        ("select", 0, 2),
+        ("  values of lamb", 1, 4),
+        ("    greedy picks", 3, 50),
+        ("  greedy picks", 3, 50),
+    ]
+    bars.at_work("select", "a", 0.2, (LAMBS._replace(done=2),))
+    bars.left("select", "b")
+    assert bars_of(progress) == {"select": (0, 2), "  values of lamb": (2, 4)}
+    bars.left("select", "a")
+    bars.left("select", "a job that told nothing")
+    bars.finished("select", FILE)
+    assert bars_of(progress) == {"select": (1, 2)}
+
+
+def test_a_new_bar_is_drawn_with_its_place_at_once(progress, monkeypatch):
+    """The screen is drawn by a thread of its own, also between two calls."""
+    monkeypatch.setattr(progress, "update", None)
+    Bars(progress).at_work("select", "a", 0.1, (PICKS,))
+    assert bars_of(progress) == {"  greedy picks": (3, 50)}
+
+
+def test_log_lines_tell_now_and_then_how_far_a_job_is(caplog, monkeypatch):
+    monkeypatch.setattr("flows.progress.get_run_logger", lambda: logging.getLogger("run"))
+    now = 0.0
+    monkeypatch.setattr("flows.progress.monotonic", lambda: now)
+    lines = LogLines()
+    with caplog.at_level(logging.INFO, "run"):
+        for now in (0.0, 10.0, LOG_SECONDS, LOG_SECONDS + 1, 2 * LOG_SECONDS):
+            lines.at_work("select", "100% %s shard", 0.1, (LAMBS, PICKS._replace(done=int(now))))
+            lines.at_work("select", "told no loop", 0.1, ())
+        lines.left("select", "100% %s shard")
+        lines.at_work("select", "100% %s shard", 0.1, (PICKS,))
+    assert caplog.messages == [
+        "select: 100% %s shard, values of lamb 1 of 4, greedy picks 30 of 50",
+        "select: 100% %s shard, values of lamb 1 of 4, greedy picks 60 of 50",
+    ]

@@ -19,7 +19,8 @@ from flows.commands import sql
 from flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS, visible
 from models.schemas import documents_schema
 from tasks.catalog import CatalogShard, write_catalog
-from tasks.lake import StageKey, Workspace, current_parquet, written_parquet
+from tasks.lake import StageKey, Workspace
+from tasks.stage_parquet import current_parquet, written_parquet
 
 HOSTILE = {
     "escape": "\x1b[31mred\x1b[0m \x9b2J \x07",

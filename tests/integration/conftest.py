@@ -27,10 +27,13 @@ from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.compare import CompareSummary, run_compare
-from flows.curate import LastRun, RunSummary, run_curate
+from flows.curate import RunSummary, run_curate
+from flows.progress import LogLines, listener
 from flows.recipe import load_recipe
 from flows.sweep import SweepSummary, run_sweep
+from models.progress import Step
 from tasks.lake import Workspace
+from tasks.last_run import LastRun
 from tasks.stage import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,15 +171,32 @@ class Contested(NamedTuple):
     workspace: Path
     compared: CompareSummary
     swept: SweepSummary
+    heard: dict[tuple[str, str], list[tuple[float, tuple[Step, ...]]]]  # by stage and job, how far it was
+
+
+class _Hearing(LogLines):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: dict[tuple[str, str], list[tuple[float, tuple[Step, ...]]]] = {}
+
+    def at_work(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
+        self.heard.setdefault((stage, job), []).append((share, steps))
+        super().at_work(stage, job, share, steps)
 
 
 @pytest.fixture(scope="session")
 def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contested:
-    """Compare three selectors, then sweep five values; to be read only."""
+    """Compare three selectors, then sweep five values, with every step told; to be read only."""
     workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("contest") / "workspace"))
     settings = LastRun.of(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
-    compared = run_compare(settings, ["datamask", "random", "greedy"], "dump")
-    return Contested(workspace, compared, run_sweep(settings, "0,0.25,...,1"))
+    hearing = _Hearing()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.progress.SECONDS", 0.0)
+        token = listener.set(hearing)
+        compared = run_compare(settings, ["datamask", "random", "greedy"], "dump")
+        swept = run_sweep(settings, "0,0.25,...,1")
+        listener.reset(token)
+    return Contested(workspace, compared, swept, hearing.heard)
 
 
 ATTACKS = (

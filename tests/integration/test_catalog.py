@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.curate import LastRun
 from flows.stages import run_stage
 from flows.sweep import run_sweep
 from models.stopping import allow_work
 from tasks.lake import Workspace
+from tasks.last_run import LastRun
 from tasks.stage import BadShardError
 
 RECONCILED = """

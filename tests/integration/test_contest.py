@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.commands.common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
 from flows.compare import run_compare
-from flows.curate import LastRun
 from flows.sweep import run_sweep
 from tasks.lake import Workspace
+from tasks.last_run import LastRun
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_RUN = ("masks", "dataset", "reports", "run.json")
@@ -67,6 +67,34 @@ def test_sweep_takes_over_the_contenders_of_a_comparison(contest):
         update={"workspace": str(contest.workspace)}
     )
     assert built(run_sweep(settings, "0:1:0.25")) == {}
+
+
+def test_solvers_tell_how_far_they_are_from_the_threads_of_their_tasks(contest):
+    [greedy] = [told for (stage, job), told in contest.heard.items() if stage == "contend" and job.startswith("greedy")]
+    selected = contest.compared.selectors["greedy"]["selected"]
+    picks = [step.done for _, steps in greedy for step in steps if step.what == "greedy picks"]
+    assert picks == list(range(selected + 1))
+    shares = [share for share, _ in greedy]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    [frontier] = [told for (stage, _), told in contest.heard.items() if stage == "frontier"]
+    values = [steps[0].done for _, steps in frontier if len(steps) == 1 and steps[0].what == "values of lamb"]
+    assert list(dict.fromkeys(values)) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["sweep", "--lamb", "0:1:0.25"], ["compare", "--selectors", "random,greedy", "--label-column", "dump"]],
+)
+def test_the_page_is_opened_on_request(contest, small_encoder, server, monkeypatch, arguments):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
+    monkeypatch.chdir(ROOT)
+    command, *options = arguments
+    options += ["--workspace", str(contest.workspace), *(f"--set={one}" for one in small_encoder), "--open"]
+    result = CliRunner().invoke(app, [command, "deployments/recipes/sample.yaml", *options])
+    assert result.exit_code == 0, result.output
+    assert opened == [(contest.workspace / command / "index.html").as_uri()]
 
 
 @pytest.mark.parametrize(

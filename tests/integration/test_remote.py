@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.curate import LastRun
 from flows.status import workspace_status
 from tasks.lake import Workspace
+from tasks.last_run import LastRun
 from tests.conftest import Bucket
 from tests.integration.conftest import ROOT, RunSample, Service
 from tests.s3 import KEY_ID, SECRET, Proxy

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from flows.curate import RunSummary, run_curate
 from flows.recipe import RecipeError, load_recipe
+from tasks.columns import ColumnError
 from tasks.stage import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,9 +87,10 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     assert built(run(workspace, "quality.combine=minimum"))["score_embed"] == len(shards)
 
 
-def test_a_column_that_no_file_has_ends_the_run_and_is_named(run, tmp_path):
-    with pytest.raises(BadShardError, match="no column 'grade' to take a score from"):
+def test_a_column_that_no_file_has_is_named_before_any_work(run, tmp_path):
+    with pytest.raises(ColumnError, match=r"quality\.scorers\.2\.column: no document will have a column 'grade'"):
         run(tmp_path / "workspace", "quality.scorers.2.column=grade")
+    assert not (tmp_path / "workspace").exists()
     with pytest.raises(RecipeError, match=r"quality\.scorers\.2\.column: 'grade' is not read"):
         run(tmp_path / "workspace", "quality.scorers.2.column=grade", "source.extra_columns=[]")
 
@@ -97,10 +100,15 @@ def test_when_no_file_can_be_scored_the_run_says_why(run, tmp_path, corpus):
     own = tmp_path / "corpus"
     own.mkdir()
     table = pq.read_table(next(iter(sorted(corpus.glob("*.parquet")))))
-    graded = table.append_column("grade", [list(range(table.num_rows))])
-    pq.write_table(graded, own / "a.parquet")
+
+    def write(grades: list[int | None]) -> None:
+        pq.write_table(table.append_column("grade", pa.array(grades, pa.int64())), own / "a.parquet")
+
+    write(list(range(table.num_rows)))
     scorer = ("quality.scorers.2.column=grade", "quality.scorers.2.missing=null", f"source.path={own}")
     run(tmp_path / "workspace", *scorer)
-    pq.write_table(table, own / "a.parquet")
-    with pytest.raises(BadShardError, match="no shard could be scored and embedded: a: no column 'grade'"):
+    write([None] * table.num_rows)
+    with pytest.raises(
+        BadShardError, match="no shard could be scored and embedded: a, row 0: the column 'grade' is null"
+    ):
         run(tmp_path / "workspace", *scorer)

@@ -10,12 +10,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.curate import LastRun
 from flows.progress import listener, shown_as_bars
 from flows.run import MissingInputError
 from flows.stages import run_stage
 from flows.status import StatusError, workspace_status
 from tasks.lake import Workspace
+from tasks.last_run import LastRun
 
 
 def state(workspace):
@@ -94,6 +94,12 @@ def test_a_shard_is_finished_before_the_next_is_begun(workspace, run_sample):
 
         def finished(self, stage, file):
             order.append(f"{stage} {file.name}")
+
+        def at_work(self, stage, job, share, steps):
+            pass
+
+        def left(self, stage, job):
+            pass
 
     token = listener.set(Recorder())
     try:

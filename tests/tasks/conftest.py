@@ -1,26 +1,29 @@
-"""A tiny corpus of three shards and the whole pipeline over it, by plain function calls."""
+"""A tiny corpus of three shards and the whole pipeline over it, by plain function calls; what its dataset holds."""
 
 import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings, QualitySettings
 from models.schemas import FINEWEB
-from models.settings import EmbeddingSettings, IngestSettings, PipelineSettings, SourceSettings
+from models.settings import EmbeddingSettings, IngestSettings, MaterializeSettings, PipelineSettings, SourceSettings
 from tasks import dedup, embed, fit, ingest, materialize, report, score, select
 from tasks.accounting import Counts, account
-from tasks.lake import StageFile, Workspace
+from tasks.lake import StageFile, Workspace, file_digest
 from tasks.quality_models import QualityModel, fitted_model
 from tasks.sections import StageTime
 from tasks.selected import SelectedShard
 from tasks.source import SourceShard, discover
+from tasks.whole_files import tree_files
 
 TOPICS = {
     "sea": "whale coral reef tide harbour sailor current plankton island storm".split(),
@@ -28,6 +31,24 @@ TOPICS = {
     "space": "orbit comet telescope galaxy planet rocket gravity lunar nebula probe".split(),
 }
 SHARDS = {"a/000": 26, "a/001": 22, "b": 18}
+HOSTILE_DUMPS = [
+    "../x",
+    "a/b",
+    "..",
+    ".",
+    "",
+    None,
+    "unknown",
+    "x" * 300,
+    "x" * 300 + "y",
+    'it\'s "quoted"',
+    "<script>alert(1)</script>",
+    "a|b`c`\n| d",
+    "nul\x00",
+    "$\\frac$ 雪",
+    "*",
+    "{i}",
+]
 
 
 def sentence(seed: int, words: int = 14) -> str:
@@ -85,13 +106,22 @@ class Built:
     dataset_job: materialize.MaterializeJob
     dataset: StageFile
     report_job: report.ReportJob
-    report: StageFile
+
+    @cached_property
+    def report(self) -> StageFile:
+        """The report, made when it is asked for: its plots take as long as all the rest."""
+        return report.report(self.report_job)
+
+    @property
+    def before_report(self) -> list[StageFile]:
+        """What every job but the report's returned."""
+        one_each = [self.statistics, self.encoder, self.dataset]
+        return [*self.documents, *self.scores, *self.embeddings, *self.groups, *one_each]
 
     @property
     def files(self) -> list[StageFile]:
         """What every job returned."""
-        one_each = [self.statistics, self.encoder, self.dataset, self.report]
-        return [*self.documents, *self.scores, *self.embeddings, *self.groups, *one_each]
+        return [*self.before_report, self.report]
 
     @property
     def selection_shards(self) -> list[select.SelectionShard]:
@@ -104,7 +134,7 @@ class Built:
 
 
 def run_pipeline(recipe: PipelineSettings) -> Built:
-    """Run every stage's plain function in order."""
+    """Run every stage's plain function in order; the report's when it is asked for."""
     workspace = Workspace(recipe.workspace)
     shards = discover(recipe.source)
     documents = [ingest.ingest(ingest.plan(workspace, shard, recipe.source, recipe.ingest)) for shard in shards]
@@ -175,8 +205,45 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
         dataset_job=dataset_job,
         dataset=dataset,
         report_job=report_job,
-        report=report.report(report_job),
     )
+
+
+def parts(workspace: Workspace) -> list[Path]:
+    """Return the Parquet files of a workspace's dataset."""
+    return sorted((workspace.dataset / "data").rglob("*.parquet"))
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """Return the digests of the files in a folder."""
+    return {file.relative_to(folder).as_posix(): file_digest(file) for file in tree_files(folder)}
+
+
+def selected_rows(built: Built) -> list[dict[str, Any]]:
+    """Return what the dataset must hold, put together row by row from the stages' files."""
+    rows = []
+    for shard, *files in zip(built.shards, built.documents, built.scores, built.masks, strict=True):
+        source = {row["id"]: row for row in pq.read_table(shard.url.removeprefix("file://")).to_pylist()}
+        for document, scores, mask in zip(*(built.read(file).to_pylist() for file in files), strict=True):
+            assert document["row"] == scores["row"] == mask["row"]
+            if mask["selected"]:
+                own = {"inclusion": mask["inclusion"], "block": mask["block"]}
+                rows.append(source[document["id"]] | {name: scores[name] for name in ("space", "quality")} | own)
+    return rows
+
+
+def materialize_again(built: Built, **changes: Any) -> StageFile:
+    """Materialize a workspace with other settings."""
+    given = MaterializeSettings.model_validate(built.recipe.materialize.model_dump() | changes)
+    recipe = built.recipe.model_copy(update={"materialize": given})
+    job = materialize.plan(built.workspace, built.dataset_job.shards, built.counts, built.blocks, recipe)
+    return materialize.materialize(job.model_copy(update={"anew": True}))
+
+
+def read_card(workspace: Workspace) -> tuple[dict[str, Any], str]:
+    """Return the header of a dataset's card, and the rest of it."""
+    text = (workspace.dataset / "README.md").read_text(encoding="utf-8")
+    _, header, body = text.split("---\n", 2)
+    return yaml.safe_load(header), body
 
 
 @pytest.fixture(scope="session")
@@ -246,7 +313,10 @@ def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
 @pytest.fixture(scope="session")
 def built(recipe: PipelineSettings, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The tiny workspace, built once; only to be read."""
-    return run_pipeline(recipe.model_copy(update={"workspace": str(tmp_path_factory.mktemp("built") / "workspace")}))
+    workspace = tmp_path_factory.mktemp("built") / "workspace"
+    built = run_pipeline(recipe.model_copy(update={"workspace": str(workspace)}))
+    assert not built.report.reused
+    return built
 
 
 @pytest.fixture
@@ -255,3 +325,31 @@ def copied(built: Built, tmp_path: Path) -> Built:
     target = tmp_path / "copied"
     shutil.copytree(built.workspace.root, target)
     return run_pipeline(built.recipe.model_copy(update={"workspace": str(target)}))
+
+
+@pytest.fixture(scope="session")
+def make_workspace(tmp_path_factory: pytest.TempPathFactory, recipe: PipelineSettings) -> Callable[..., Built]:
+    """Return the function that selects all documents of files, given by name as rows and columns of their own."""
+
+    def make(name: str, files: dict[str, tuple[list[dict[str, Any]], list[pa.Field]]]) -> Built:
+        folder = tmp_path_factory.mktemp(name)
+        for file, (rows, extra) in files.items():
+            write_rows(folder / "source" / file, rows, tuple(extra))
+        changes = {
+            "workspace": str(folder / "workspace"),
+            "source": SourceSettings(path=str(folder / "source")),
+            "selection": recipe.selection.model_copy(update={"select_ratio": 1.0}),
+        }
+        return run_pipeline(recipe.model_copy(update=changes))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def hostile_dumps(make_workspace: Callable[..., Built]) -> Built:
+    """A workspace of which everything is selected and whose dumps have bad names, with columns of its own."""
+    extra = [pa.field("tags", pa.list_(pa.string())), pa.field('say "hi"', pa.int64())]
+    rows = [document(i, dump=dump, tags=[str(i)]) | {'say "hi"': i} for i, dump in enumerate(HOSTILE_DUMPS)]
+    built = make_workspace("it's [hostile]", {"a.parquet": (rows[::2], extra), "b.parquet": (rows[1::2], extra)})
+    assert not built.report.reused
+    return built

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -14,6 +15,7 @@ import zstandard
 from models.settings import MaterializeSettings
 from tasks import dataset_files
 from tasks.dataset_files import WRITERS, Written, read_back
+from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows
 
 SCHEMA = pa.schema([("text", pa.string()), ("token_count", pa.int64()), ('it\'s "x"', pa.float64())])
 MIB = 2**20
@@ -105,3 +107,18 @@ def test_an_error_closes_the_file(tmp_path: Path, format_: str) -> None:
         writer.write(rows(12))
         raise ValueError
     assert writer._size() == -1
+
+
+@pytest.mark.parametrize("layout", ["dump", "url"])
+def test_lines_hold_what_parquet_holds(copied: Any, layout: str) -> None:
+    materialize_again(copied, layout=layout)
+    expected = {path.parent.name: pq.read_table(path).to_pylist() for path in parts(copied.workspace)}
+    dataset = materialize_again(copied, layout=layout, format="jsonl.zst")
+    paths = sorted((copied.workspace.dataset / "data").rglob("*.jsonl.zst"))
+    assert not parts(copied.workspace)
+    for path in paths:
+        with zstandard.open(path, "rt", encoding="utf-8") as stream:
+            assert [json.loads(line) for line in stream] == expected[path.parent.name]
+    assert dataset.details["tokens"] == sum(row["token_count"] for row in selected_rows(copied))
+    [config] = read_card(copied.workspace)[0]["configs"]
+    assert {*copied.workspace.dataset.glob(config["data_files"][0]["path"])} == {*paths}

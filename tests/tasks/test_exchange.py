@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tasks import exchange as exchange_module
-from tasks import lake
+from tasks import whole_files
 from tasks.exchange import exchange
-from tasks.lake import written_folder
+from tasks.whole_files import written_folder
 
 NAMES = ("data.txt", "card.txt")
 
@@ -96,7 +96,7 @@ def test_a_reader_sees_the_old_folder_or_the_new_one(watched: Callable[[], tuple
 def test_without_the_exchange_the_folder_is_still_replaced(
     watched: Callable[[], tuple[int, int, set[str]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(lake, "exchange", lambda *_: False)
+    monkeypatch.setattr(whole_files, "exchange", lambda *_: False)
     _, mixed, _ = watched()
     assert mixed == 0
     assert (tmp_path / "dataset" / "data.txt").read_text() == "299"

@@ -12,8 +12,9 @@ import pytest
 from models.quality.settings import FastTextScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
 from tasks import fit
-from tasks.lake import Workspace, tree_files
+from tasks.lake import Workspace
 from tasks.quality_models import load_models
+from tasks.whole_files import tree_files
 
 
 def contents(folder: Path) -> dict[str, bytes]:

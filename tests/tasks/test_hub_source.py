@@ -18,12 +18,14 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.commands.common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
 from models.settings import SourceSettings
-from tasks import remote
+from tasks import retries
 from tasks.hub_source import pinned
-from tasks.lake import tree_files
-from tasks.remote import ChangedError, RemoteError, RemoteFile
-from tasks.source import ShardReader, SourceError, discover
+from tasks.remote_errors import ChangedError, RemoteError
+from tasks.remote_file import RemoteFile
+from tasks.shard_reader import ShardReader
+from tasks.source import SourceError, discover
 from tasks.verify import find_dataset, read_provenance, verify
+from tasks.whole_files import tree_files
 from tests.tasks.conftest import document, write_rows
 from tests.tasks.hub_server import SIGNATURE, UNRANGED, HubServer
 
@@ -68,8 +70,8 @@ def hub(server: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> H
     monkeypatch.setattr(constants, "ENDPOINT", server.url)  # HF_ENDPOINT is read when the client is imported
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 50)))
-    monkeypatch.setattr(remote, "LONGEST_WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 20.0)
     HfFileSystem.clear_instance_cache()
     HfFileSystem._cache.clear()
     return server
@@ -226,7 +228,7 @@ def test_what_no_waiting_helps_with_is_not_waited_for(
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, name, value)
-    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 3.0)
     started = time.monotonic()
     with pytest.raises(RemoteError, match=message):
         discover(SourceSettings(path="hf://datasets/you/web"))

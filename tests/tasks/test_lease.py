@@ -10,9 +10,9 @@ import pytest
 
 from models.stopping import StoppedError, allow_work, stop_if_requested
 from tasks import lease as lease_module
-from tasks import remote
+from tasks import retries
 from tasks.lease import NAME, HeldError, lease
-from tasks.remote import Store
+from tasks.store import Store
 from tests.conftest import Bucket
 from tests.s3 import Proxy
 
@@ -61,7 +61,7 @@ def test_a_server_that_is_gone_at_the_end_does_not_hide_what_ended_the_run(
     bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reach(proxy.url)
-    monkeypatch.setattr(remote, "BRIEF_SECONDS", 0.2)
+    monkeypatch.setattr(retries, "BRIEF_SECONDS", 0.2)
 
     def fail() -> None:
         proxy.kill()

@@ -9,23 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.settings import MaterializeSettings, PipelineSettings
-from tasks import remote
-from tasks.lake import (
-    LakeError,
-    StageKey,
-    Workspace,
-    current_parquet,
-    is_whole,
-    read_manifest,
-    removed,
-    tree_files,
-    write_manifest,
-    written_file,
-    written_folder,
-    written_parquet,
-)
+from tasks import retries
+from tasks.lake import LakeError, StageKey, Workspace
+from tasks.manifest import is_whole, read_manifest, write_manifest
 from tasks.mirror import brought, in_order_of_sending, mirror_of
-from tasks.remote import RemoteError, UnansweredError
+from tasks.remote_errors import RemoteError, UnansweredError
+from tasks.stage_parquet import current_parquet, written_parquet
+from tasks.whole_files import removed, tree_files, written_file, written_folder
 from tests.conftest import Bucket
 from tests.s3 import Proxy
 
@@ -77,7 +67,7 @@ def test_what_cannot_be_sent_is_not_here_either(
     lake = Workspace(lake.url or "")
     write(lake, rows=3)
     before = bucket.names()
-    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)
     proxy.kill()
     with pytest.raises(UnansweredError):
         write(lake, rows=4)
@@ -192,7 +182,7 @@ def test_a_server_that_does_not_answer_is_not_an_empty_workspace(
     reach(proxy.url, tmp_path / "fresh")
     fresh = Workspace(lake.url or "")
     fresh.look()
-    monkeypatch.setattr(remote, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.2)
     proxy.kill()
     with pytest.raises(RemoteError):
         current_parquet(fresh, fresh.shard_path("documents", path.stem), "a", KEY)
@@ -234,6 +224,10 @@ def test_the_whole_pipeline_through_refusals(
     pipeline: Callable[[PipelineSettings], Any],
     tmp_path: Path,
 ) -> None:
+    """Byte by byte what a local run makes, footers too; the dataset goes to a URL of its own.
+
+    Reports, longer failures and a fresh machine's every step are in tests/integration/test_remote.py.
+    """
     by_content = recipe.source.model_copy(update={"fingerprint": "content"})
     here = pipeline(recipe.model_copy(update={"workspace": str(tmp_path / "local"), "source": by_content})).workspace
     reach(proxy.url)
@@ -262,4 +256,4 @@ def test_the_whole_pipeline_through_refusals(
     assert made.dataset_job.output.shown == f"{bucket.url}/out"
     reach(proxy.url, tmp_path / "fresh")
     again = pipeline(settings)
-    assert all(file.reused for file in again.files)
+    assert all(file.reused for file in again.before_report)

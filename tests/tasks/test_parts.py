@@ -3,8 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from tasks.lake import StageKey, Workspace, written_parquet
+from tasks.lake import StageKey, Workspace
 from tasks.parts import Parts, discard_finished
+from tasks.stage_parquet import written_parquet
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32()), pa.field("x", pa.float16())])
 KEY = StageKey(stage="embed", version=1, settings="a", inputs="b")

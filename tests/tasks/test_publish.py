@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks import remote
-from tasks.lake import LakeError, StageKey, tree_files, write_manifest
+from tasks.lake import LakeError, StageKey
+from tasks.manifest import write_manifest
 from tasks.publish import publish, published, version_folder
-from tasks.remote import Store
+from tasks.store import Store
+from tasks.whole_files import tree_files
 from tests.conftest import Bucket
 
 KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
@@ -104,7 +105,7 @@ def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(
 
         with monkeypatch.context() as patch:
             for name in steps:
-                patch.setattr(remote.Store, name, lambda self, *a, name=name: step(self, *a, name=name))
+                patch.setattr(Store, name, lambda self, *a, name=name: step(self, *a, name=name))
             try:
                 publish(two, f"{bucket.url}/{folder}")
             except KilledError:

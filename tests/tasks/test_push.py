@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks.lake import is_whole, read_manifest, tree_files, write_manifest
+from tasks.manifest import is_whole, read_manifest, write_manifest
 from tasks.push import planned
 from tasks.verify import PROVENANCE
+from tasks.whole_files import tree_files
 from tests.tasks.hub_server import HubServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +94,17 @@ def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: HubServer
     whole = read_manifest(dataset / PROVENANCE)
     assert whole is not None
     assert is_whole(dataset / PROVENANCE, whole)
+
+
+def test_a_dataset_at_a_url_is_copied_here_first(hub: HubServer, push: Push, workspace: Path, bucket: Any) -> None:
+    dataset = workspace / "dataset"
+    for name, file in content(dataset).items():
+        bucket.write(f"sets/mine/{name}", file)
+    done = push(f"{bucket.url}/sets/mine/", "me/remote")
+    assert done.returncode == 0, done.stderr
+    received = hub.files("me/remote/main")
+    del received[".gitattributes"]
+    assert received == content(dataset)
 
 
 def test_a_branch_of_its_own_is_made(hub: HubServer, push: Push, workspace: Path) -> None:

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.catalog import CatalogShard, write_catalog
-from tasks.lake import Workspace, tree_files
+from tasks.lake import Workspace
 from tasks.query import QueryError, answers, opened
+from tasks.whole_files import tree_files
 
 VALUES = """
     SELECT 1 AS a, 'x,"y"' AS b, NULL AS c, [1.5, NULL] AS d, {'k': 'v'} AS e, '\\xAA'::BLOB AS f, '' AS g,

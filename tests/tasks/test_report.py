@@ -63,7 +63,9 @@ def hostile(recipe: Any, make_document: Any, make_parquet: Any, pipeline: Any, t
         "report": recipe.report.model_copy(update={"by": ["type"]}),
         "materialize": recipe.materialize.model_copy(update={"layout": "flat"}),
     }
-    return pipeline(recipe.model_copy(update=changes))
+    built = pipeline(recipe.model_copy(update=changes))
+    assert not built.report.reused
+    return built
 
 
 def test_the_page_has_its_figures(built: Any) -> None:

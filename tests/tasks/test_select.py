@@ -12,7 +12,8 @@ import pytest
 from models.schemas import MASKS
 from models.settings import PipelineSelectionSettings
 from tasks import select
-from tasks.lake import StageFile, StageKey, Workspace, written_parquet
+from tasks.lake import StageFile, StageKey, Workspace
+from tasks.stage_parquet import written_parquet
 
 DIMENSIONS = 8
 

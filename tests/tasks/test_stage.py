@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.lake import LakeError, StageKey, written_parquet
+from tasks.lake import LakeError, StageKey
 from tasks.stage import BadShardError, ShardJob, build_once, is_transient, stage_task
+from tasks.stage_parquet import written_parquet
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32())])
 

@@ -11,8 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.lake import read_manifest, tree_files, write_manifest
+from tasks.lake import Workspace
+from tasks.last_run import LastRun
+from tasks.manifest import read_manifest, write_manifest
 from tasks.verify import PROVENANCE, Verification, VerifyError, find_dataset, read_provenance, verify
+from tasks.whole_files import tree_files
 
 
 def check(place: object) -> Verification:
@@ -57,6 +60,42 @@ def test_a_dataset_is_what_its_record_says(built: Any, dataset: Path) -> None:
     }
     assert find_dataset(str(dataset.parent)).url == str(dataset)
     assert check(dataset.parent) == found
+
+
+@pytest.fixture
+def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
+    """A workspace whose last run was to put its dataset somewhere; an earlier one lies in the workspace itself."""
+
+    def put(output: str | None) -> Path:
+        settings = built.recipe.model_copy(
+            update={"materialize": built.recipe.materialize.model_copy(update={"output": output})}
+        )
+        lake = Workspace(dataset.parent)
+        LastRun(settings=settings, folder=str(lake.root)).keep(lake)
+        return lake.root
+
+    return put
+
+
+@pytest.mark.parametrize("form", ["{root}/else/where", "else/where", "file://{root}/else/where"])
+def test_a_workspace_s_dataset_is_where_its_last_run_put_it(
+    workspace: Callable[..., Path], dataset: Path, tmp_path: Path, form: str
+) -> None:
+    place = workspace(form.format(root=tmp_path))
+    with pytest.raises(VerifyError, match=r"its last run was to put its dataset into .*else/where, where there is no"):
+        find_dataset(str(place))
+    moved = Path(shutil.copytree(dataset, tmp_path / "else" / "where"))
+    found = find_dataset(f"{place}/")
+    assert (found.root, found.url.removeprefix("file://")) == (str(moved), str(moved))
+    assert find_dataset(str(dataset)).url == str(dataset)
+    workspace(None)
+    assert find_dataset(str(place)).url == str(dataset)
+
+
+def test_a_broken_recipe_of_the_last_run_hides_no_dataset(workspace: Callable[..., Path], dataset: Path) -> None:
+    place = workspace("elsewhere")
+    (place / "run.json").write_text("{}")
+    assert find_dataset(str(place)).url == str(dataset)
 
 
 def truncate(path: Path) -> None:

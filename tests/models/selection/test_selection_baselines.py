@@ -9,7 +9,10 @@ from models.selection import SelectionSettings, select
 from models.selection.baselines import k_means
 from models.selection.greedy import solve_greedy
 from models.selection.mean_field import top
-from models.selection.objectives import METRICS, Disf, Facility, Objective, Pairwise
+from models.selection.metrics.disf import Disf
+from models.selection.metrics.facility import Facility
+from models.selection.metrics.pairwise import Pairwise
+from models.selection.objectives import METRICS, Objective
 from models.selection.problem import Problem
 from models.selection.rows import Rows
 from models.selection.swaps import batch_round, pool_round

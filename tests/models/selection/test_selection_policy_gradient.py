@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from models.selection import SelectionSettings, select
-from models.selection.objectives import Facility, Pairwise
+from models.selection.metrics.facility import Facility
+from models.selection.metrics.pairwise import Pairwise
 from models.selection.policy_gradient import advantages, gumbel_top_k
 from models.selection.rows import Rows
 

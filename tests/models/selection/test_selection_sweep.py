@@ -88,19 +88,6 @@ def test_a_budget_of_tokens_is_kept_at_every_value():
         assert 0.95 * 0.3 * tokens.sum() < used <= 0.3 * tokens.sum()
 
 
-def test_quality_alone_is_bounded_by_the_best_whatever_is_selected():
-    """Such a selection comes from a budget of tokens, which leaves the best out where they are too long."""
-    import torch
-
-    from models.selection.certificate import tightened_bound
-    from models.selection.objectives import Objective
-
-    quality = torch.arange(10.0)
-    mask = quality < 4
-    objective = Objective(quality, 4, {}, linear_weight=1.0, weights={})
-    assert tightened_bound(objective, mask.float(), mask, 4.5) == pytest.approx((6 + 7 + 8 + 9) / 4)
-
-
 def test_progress_is_told():
     features, quality = corpus("random", n=60)
     heard = []

@@ -74,3 +74,15 @@ def test_select_takes_the_options_of_the_paper_s_script(environment, tmp_path):
     wrong = call(environment, "select", *files, "--lamb", "2")
     assert wrong.returncode == 2
     assert "lamb" in wrong.stderr
+
+
+def test_real_pages_reach_a_roc_auc_of_0_95(environment, real_data, tmp_path):
+    labels = ("--input", str(real_data / "fineweb_legal_annotated.parquet"), "--score-column", "legal_score")
+    done = call(
+        environment, "train-quality", *labels, "--threshold", "3", "--output", str(tmp_path / "model.bin"), "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["labels"], answer["held_out"]["documents"]) == (2_800, 560)
+    assert answer["held_out"]["roc_auc"] >= 0.95
+    assert answer == json.loads((tmp_path / "model.metrics.json").read_text()) | {"model": str(tmp_path / "model.bin")}

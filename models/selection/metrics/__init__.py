@@ -1,0 +1,5 @@
+"""Diversity metrics, one module each.
+
+Source: DATAMASK, arXiv 2512.24265, for the three metrics. The closed-form gradients and the standardising of
+`disf` by the whole block are ours.
+"""

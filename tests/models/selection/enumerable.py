@@ -1,0 +1,38 @@
+"""Blocks of documents so small that every selection from them can be looked at."""
+
+import itertools
+
+import torch
+
+from models.selection.rows import Rows
+
+
+def unit_rows(n, d, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn((n, d), generator=generator) + 0.5
+    return Rows(torch.nn.functional.normalize(rows, dim=1).to(dtype))
+
+
+def random_masks(n, k, groups, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.rand((groups, n), generator=generator).topk(k, dim=1).indices
+    return torch.zeros((groups, n), dtype=torch.bool).scatter_(1, chosen, value=True)
+
+
+def bernoulli_expectation(function, pi):
+    """Sum a function over all masks under independent inclusion."""
+    total = 0.0
+    for bits in itertools.product([False, True], repeat=len(pi)):
+        mask = torch.tensor(bits)
+        total += float(torch.where(mask, pi, 1 - pi).prod()) * function(mask)
+    return total
+
+
+def probabilities(n, budget, seed=3):
+    pi = torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.2
+    return pi * budget / pi.sum()
+
+
+def central_differences(function, pi, width=1e-4):
+    steps = width * torch.eye(len(pi), dtype=pi.dtype)
+    return torch.tensor([(function(pi + step) - function(pi - step)) / (2 * width) for step in steps])

@@ -1,0 +1,66 @@
+"""What every built-in metric promises, and its value against the definition written naively."""
+
+import pytest
+import torch
+
+from models.selection.metrics.facility import Facility
+from models.selection.objectives import METRICS
+from models.selection.rows import Rows
+from tests.models.selection.enumerable import probabilities, random_masks, unit_rows
+
+
+def naive_pairwise(x, chosen):
+    pairs = [float(x[i] @ x[j]) for i in chosen for j in chosen if i != j]
+    return -sum(pairs) / len(pairs)
+
+
+def naive_facility(x, chosen):
+    return sum(max(0.0, *(float(x[v] @ x[i]) for i in chosen)) for v in range(len(x))) / len(x)
+
+
+def naive_disf(x, chosen):
+    z = (x - x.mean(0)) / x.std(0, correction=0)
+    moment = sum(torch.outer(z[i], z[i]) for i in chosen) / (len(chosen) - 1)
+    return -float(moment.square().sum().sqrt())
+
+
+NAIVE = {"pairwise": naive_pairwise, "facility": naive_facility, "disf": naive_disf}
+
+
+@pytest.mark.parametrize("name", NAIVE)
+@pytest.mark.parametrize("budget", [2, 5, 9])
+def test_value_is_the_definition(name, budget):
+    rows = unit_rows(12, 6)
+    masks = random_masks(12, budget, 4)
+    x = rows.block(slice(None)).double()
+    expected = [NAIVE[name](x, mask.nonzero()[:, 0].tolist()) for mask in masks]
+    torch.testing.assert_close(
+        METRICS[name](rows).value(masks), torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_batch_is_the_metric_of_the_batch(name):
+    rows = unit_rows(30, 5)
+    metric, index = METRICS[name](rows), torch.arange(3, 25)
+    masks = random_masks(22, 6, 3)
+    batch = metric.restrict(index).value(masks)
+    if name == "facility":
+        expected = Facility(Rows(rows.take(index))).value(masks)
+    else:
+        whole = torch.zeros((3, 30), dtype=torch.bool)
+        whole[:, index] = masks
+        expected = metric.value(whole)
+    torch.testing.assert_close(batch, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_relaxation_equals_the_metric_on_masks_and_bounds_it_along_its_gradient(name):
+    rows, budget = unit_rows(16, 5), 6
+    metric = METRICS[name](rows) if name != "facility" else Facility(rows, 16)
+    value, gradient = metric.relaxed(probabilities(16, budget))
+    pi = probabilities(16, budget)
+    for mask in random_masks(16, budget, 20):
+        own = float(metric.value(mask[None])[0])
+        assert metric.relaxed(mask.double())[0] == pytest.approx(own, abs=1e-5)
+        assert own <= value + float(gradient @ (mask.double() - pi)) + 1e-6

@@ -1,0 +1,26 @@
+"""A stage of the tests, called numbers: its key and its files."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from tasks.lake import StageKey
+from tasks.stage_parquet import written_parquet
+
+KEY = StageKey(stage="numbers", version=1, settings="s", inputs="i")
+SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("text", pa.string())])
+
+
+def batch(rows: int = 3) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(range(rows), pa.uint32()), pa.array(["x"] * rows)], schema=SCHEMA)
+
+
+def write(path: Path, rows: int = 3, key: StageKey = KEY) -> Path:
+    with written_parquet(path, SCHEMA, key) as writer:
+        writer.write(batch(rows))
+        writer.details = {"b": 2, "a": [1, None]}
+    return path
+
+
+def fail_after(_: object) -> None:
+    raise ValueError("stop")
