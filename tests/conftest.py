@@ -17,12 +17,16 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, one takes those that need the one server, file by file else."""
+    """Where several processes share the tests, one takes those that need a server, which it then starts once.
+
+    All others are shared out file by file; so are the tests that kill a server, for they take as long as many others.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class OneServer(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "server" if nodeid.startswith("tests/integration/") else nodeid.split("::", maxsplit=1)[0]
+            file = nodeid.split("::", maxsplit=1)[0]
+            return "server" if file.startswith("tests/integration/") and "test_worker" not in file else file
 
     return OneServer(config, log)
 
