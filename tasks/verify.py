@@ -4,6 +4,7 @@ Every byte is read: sizes and SHA-256 as recorded, rows and tokens as counted, n
 folder. What is wrong is listed, not raised: one bad file does not hide another.
 """
 
+import errno
 import hashlib
 import io
 import json
@@ -117,7 +118,7 @@ def find_dataset(place: str) -> Dataset:
     try:
         place = pinned(without_credentials(place))
         found = _dataset_at(place)
-        is_there = found is not None or _is_folder(place)
+        is_there = found is not None or _kind(place) == "directory"
         output = None if found is not None else _output_of(place)
         found = found or _dataset_at(output or f"{place}/dataset")
     except RemoteError as error:
@@ -135,20 +136,25 @@ def find_dataset(place: str) -> Dataset:
 
 def _dataset_at(place: str) -> Dataset | None:
     filesystem, root = open_filesystem(without_credentials(place))
-    return Dataset(filesystem, root, place) if filesystem.isfile(f"{root.rstrip('/')}/{PROVENANCE}") else None
+    return Dataset(filesystem, root, place) if _kind(f"{place}/{PROVENANCE}") == "file" else None
 
 
-def _is_folder(place: str) -> bool:
-    filesystem, root = open_filesystem(place)
-    return bool(filesystem.isdir(root))
+def _kind(place: str) -> str | None:
+    """Return whether a `file` or a `directory` is at a place, or None: one that refuses or does not answer raises."""
+    filesystem, path = open_filesystem(place)
+    try:
+        return str(attempt(place, filesystem.info, path)["type"])
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            return None
+        raise
 
 
 def _output_of(workspace: str) -> str | None:
     """Return the folder or URL outside of a workspace that its last run was to put its dataset into, if it was."""
-    filesystem, root = open_filesystem(workspace)
-    path = f"{root.rstrip('/')}/{LAST_RUN}"
-    if not filesystem.isfile(path):
+    if _kind(f"{workspace}/{LAST_RUN}") != "file":
         return None
+    filesystem, path = open_filesystem(f"{workspace}/{LAST_RUN}")
     try:
         last = LastRun.model_validate_json(attempt(workspace, filesystem.cat_file, path))
     except ValidationError:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks import retries
 from tasks.lake import Workspace
 from tasks.last_run import LastRun
 from tasks.manifest import read_manifest, write_manifest
@@ -59,6 +60,8 @@ def test_a_dataset_is_what_its_record_says(built: Any, dataset: Path) -> None:
         name(dataset, path): pq.read_metadata(path).num_rows for path in tree_files(dataset / "data")
     }
     assert find_dataset(str(dataset.parent)).url == str(dataset)
+    with pytest.raises(VerifyError, match="is no folder"):
+        find_dataset(str(dataset / PROVENANCE))
     assert check(dataset.parent) == found
 
 
@@ -244,6 +247,21 @@ def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset: Path) -
 def test_a_place_without_a_dataset_is_an_error(tmp_path: Path, place: str, message: str) -> None:
     with pytest.raises(VerifyError, match=message):
         find_dataset(place if "://" in place else str(tmp_path / place))
+
+
+def test_a_server_that_fails_is_not_one_without_the_dataset(
+    bucket: Any, proxy: Any, reach: Callable[[str], None], dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in tree_files(dataset):
+        bucket.write(f"set/{name(dataset, path)}", path.read_bytes())
+    reach(proxy.url)
+    proxy.failing = 0.5
+    assert problems(f"{bucket.url}/set") == {}
+    assert proxy.failed
+    proxy.kill()
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)
+    with pytest.raises(VerifyError, match="see whether the server is up"):
+        find_dataset(f"{bucket.url}/set")
 
 
 def test_a_broken_record_is_an_error(dataset: Path) -> None:
