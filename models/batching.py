@@ -5,7 +5,7 @@ chunk of documents, little of it is padding.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.stopping import stop_if_requested
+from models.progress import told_by_size
 from models.tokens import TokenIds
 
 logger = logging.getLogger(__name__)
@@ -45,15 +45,18 @@ def for_each_batch(
     torch.OutOfMemoryError
         If there is no memory for a single row.
     """
-    order = np.argsort(-lengths, kind="stable")
-    done = 0
-    while done < len(order):
-        stop_if_requested()
-        longest = max(1, int(lengths[order[done]]))
-        rows = order[done : done + max(1, budget.tokens // longest)]
+    left = np.argsort(-lengths, kind="stable")
+
+    def batches() -> Iterator[NDArray[np.int64]]:
+        while len(left):
+            yield left[: max(1, budget.tokens // max(1, int(lengths[left[0]])))]
+
+    tokens = int(lengths.sum())
+    for rows in told_by_size("tokens", batches(), tokens, lambda rows: int(lengths[rows].sum()), part=(0, 1)):
         if _has_memory_for(work, rows):
-            done += len(rows)
+            left = left[len(rows) :]
             continue
+        longest = max(1, int(lengths[rows[0]]))
         budget.halve(len(rows) * longest)
         logger.warning(
             "no device memory for %d texts of %d tokens: from now on %d tokens to a forward pass",

@@ -5,7 +5,7 @@ is a matter of the context (`heard_by`), so that nothing is handed down to the l
 have lasted a while, so brief ones cost no more than the request to stop.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -43,6 +43,7 @@ class _Loop:
     part: tuple[float, float]
     since: float
     done: int = 0
+    step: int = 1  # of the total, how much is at work
 
 
 class _Job:
@@ -70,7 +71,7 @@ class _Job:
         for loop in self.loops:
             low, high = loop.part
             share += width * (low + (high - low) * loop.done / max(loop.total, 1))
-            width *= (high - low) / max(loop.total, 1)
+            width *= (high - low) * loop.step / max(loop.total, 1)
         return share
 
 
@@ -112,6 +113,33 @@ def told(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0, 
     StoppedError
         If a stop was requested.
     """
+    return told_by_size(what, items, len(items), lambda _: 1, part=part)
+
+
+def told_by_size(
+    what: str,
+    items: Iterable[Item],
+    total: int,
+    size: Callable[[Item], int],
+    *,
+    part: tuple[float, float] = (0.0, 0.0),
+) -> Iterator[Item]:
+    """Go through the steps of a loop as `told` does, where a step is as large as it says: documents of a batch.
+
+    Parameters
+    ----------
+    what, items, part
+        As `told` takes them; `what` names what is counted.
+    total
+        The size of all items.
+    size
+        The size of one.
+
+    Raises
+    ------
+    StoppedError
+        If a stop was requested.
+    """
     job = _job.get()
     if job is None:
         for item in items:
@@ -119,14 +147,16 @@ def told(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0, 
             yield item
         return
     depth = len(job.loops)
-    loop = _Loop(what, len(items), part, monotonic())
+    loop = _Loop(what, total, part, monotonic())
     job.loops.append(loop)
     try:
-        for loop.done, item in enumerate(items):
+        for item in items:
             stop_if_requested()
+            loop.step = size(item)
             job.tell_if_due()
             yield item
-        loop.done = loop.total
+            loop.done = min(loop.done + loop.step, total)  # what is tried again is counted again
+        loop.done, loop.step = total, 0
         now = monotonic()
         if now - loop.since >= SECONDS:
             job.tell(now)

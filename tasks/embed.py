@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from models.embedding.columns import vector_batch
 from models.embedding.encoder import Encoder
 from models.embedding.unit import Encoded
+from models.progress import told_by_size
 from models.schemas import embeddings_schema
 from models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from tasks.encoders import encoder_pool
@@ -134,7 +135,7 @@ def _build(job: EmbedJob) -> None:
     ):
         vectors = Parts(writer, job.output, job.key)
         chunks = Ahead(_chunks(documents, vectors, pool.tokeniser, job.settings.chunk_documents))
-        for chunk in chunks:
+        for chunk in told_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk.rows), part=(0, 1)):
             if chunk.kept is not None:
                 later(partial(vectors.write_kept, chunk.kept))
                 continue

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from models.documents import DocumentFilter
+from models.progress import told_by_size
 from models.schemas import documents_schema
 from models.settings import IngestSettings, SourceSettings
 from tasks.lake import StageFile, StageKey, Workspace, digest
@@ -56,7 +57,8 @@ def _build(job: IngestJob) -> None:
     reader = ShardReader(job.shard, job.source)
     documents = DocumentFilter(job.settings, job.shard.relative)
     with written_parquet(job.output, documents_schema(reader.extra), job.key) as writer:
-        for batch, problems in reader.batches():
+        batches = told_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
+        for batch, problems in batches:
             writer.write(documents.apply(batch, problems))
         writer.details = {
             "rows_in": documents.rows_in,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import duckdb
 from pydantic import BaseModel, ConfigDict
 
+from models.progress import told_by_size
 from models.settings import MaterializeSettings, PipelineSettings
 from models.urls import is_url
 from tasks.accounting import Counts
@@ -274,7 +275,10 @@ def _write(
 ) -> Written:
     """Write the files of every folder, and return what is in them, once that is what was selected."""
     longest = 0
-    for of_folder, tables in groupby(documents.read(), key=lambda pair: pair[0]):
+    read = told_by_size(
+        "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
+    )
+    for of_folder, tables in groupby(read, key=lambda pair: pair[0]):
         with WRITERS[settings.format](folder / of_folder.name, documents.schema, settings) as writer, behind() as write:
             for _, table in tables:
                 write(partial(writer.write, table))

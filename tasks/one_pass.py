@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.embedding.unit import Encoded
+from models.progress import told_by_size
 from models.quality.settings import EduScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
 from models.tokens import TokenIds
@@ -114,7 +115,9 @@ def _build(job: OnePassJob) -> None:
             scores = Parts(score_writer, job.score.output, job.score.key)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
         later = opened.enter_context(behind())
-        for chunk in Ahead(_chunks(documents, columns, edu, vectors, scores)):
+        chunks = Ahead(_chunks(documents, columns, edu, vectors, scores))
+        total = job.score.documents.rows
+        for chunk in told_by_size("documents", chunks, total, lambda chunk: chunk.batch.num_rows, part=(0, 1)):
             rows = chunk.batch["row"]
             found = None if chunk.tokens is None else edu.score_and_embed_tokens(chunk.tokens)
             if found is None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from models.progress import told_by_size
 from models.quality.combine import combine_scores
 from models.quality.settings import QualitySettings
 from models.schemas import scores_schema
@@ -21,6 +22,8 @@ from tasks.stage_parquet import ParquetStageWriter, written_parquet
 
 VERSION = 1
 BATCH_ROWS = 2_000
+ELSEWHERE = 0.95
+"""Of the work on a shard, the share of the models that score in processes of their own, where there are any."""
 
 
 class ScoreJob(ShardJob):
@@ -88,7 +91,8 @@ def _build(job: ScoreJob) -> None:
         columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
         elsewhere = dict(zip((model.settings.name for model in forked), _score_elsewhere(job, forked), strict=True))
         start = 0
-        for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
+        batches, part = documents.iter_batches(BATCH_ROWS, columns=columns), (ELSEWHERE if forked else 0.0, 1.0)
+        for batch in told_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=part):
             stop = start + batch.num_rows
             scores = {name: column[start:stop] for name, column in elsewhere.items()}
             written.write(written.batch(batch["row"], scores | batch_scores(scorers, batch, job.name)))
@@ -151,7 +155,7 @@ def _score_elsewhere(job: ScoreJob, forked: list[QualityModel]) -> NDArray[np.fl
     """Return the scores of the models that score in processes of their own, (models, rows)."""
     if not forked:
         return np.empty((0, job.documents.rows), dtype=np.float32)
-    return score_file(job.lake, forked, job.lake.resolve(job.documents), job.processes)
+    return score_file(job.lake, forked, job.lake.resolve(job.documents), job.processes, part=(0, ELSEWHERE))
 
 
 score_task = stage_task(score)

@@ -14,12 +14,12 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from models.progress import told_by_size
+from models.stopping import StoppedError, stop_if_requested
 from tasks.lake import Workspace
 from tasks.quality_models import QualityModel
 from tasks.scoring_worker import STEP_ROWS
@@ -39,6 +41,9 @@ ROWS_WORTH_PROCESSES = 20_000
 
 WORTH_SHARING_ROWS = 2_000
 """Rows left in a row group that another worker may take half of."""
+
+WAIT_SECONDS = 0.5
+"""For an answer, before a request to stop is heard."""
 
 ENVIRONMENT = {
     # numpy and Arrow start no thread: a fork must copy all of a process.
@@ -129,6 +134,24 @@ class _Job(NamedTuple):
     first_rows: NDArray[np.int64]
     scores: NDArray[np.float32]
     ended: threading.Event
+    done: "SimpleQueue[int | None]"  # rows of every part that came back; None: one failed
+
+
+def _done(job: _Job, asking: Sequence["Future[None]"], rows: int) -> Iterator[int]:
+    """Yield how many rows come back, until all have or nobody asks for more."""
+    while rows > 0:
+        stop_if_requested()
+        nobody_asks = all(future.done() for future in asking)
+        try:
+            part = job.done.get(timeout=WAIT_SECONDS)
+        except Empty:
+            if nobody_asks:
+                return
+            continue
+        if part is None:
+            return
+        rows -= part
+        yield part
 
 
 class ScoringProcesses:
@@ -180,8 +203,10 @@ class ScoringProcesses:
         """The number of workers."""
         return len(self._connections)
 
-    def score(self, path: Path) -> NDArray[np.float32]:
+    def score(self, path: Path, part: tuple[float, float] = (0.0, 0.0)) -> NDArray[np.float32]:
         """Return the scores of the `text` column of a Parquet file, (scorers, rows).
+
+        `part` says what part of the caller's work this is, as `models.progress.told` takes it.
 
         Raises
         ------
@@ -193,13 +218,17 @@ class ScoringProcesses:
         with pq.ParquetFile(path) as file:
             rows = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
         scores = np.empty((self.scorers, sum(rows)), dtype=np.float32)
-        job = _Job(next(self._runs), path, Shares(rows), np.cumsum([0, *rows]), scores, threading.Event())
+        job = _Job(
+            next(self._runs), path, Shares(rows), np.cumsum([0, *rows]), scores, threading.Event(), SimpleQueue()
+        )
         pending: list[Future[None]] = []
         try:
             pending = [self._threads.submit(self._ask, job, worker) for worker in range(self.processes)]
+            for _ in told_by_size("documents scored", _done(job, pending, sum(rows)), sum(rows), int, part=part):
+                pass
             for future in pending:
                 future.result()
-        except ScoringError:
+        except (ScoringError, StoppedError):
             raise
         except (CancelledError, RuntimeError) as error:  # how a closed executor answers
             raise ScoringProcessError("the scoring processes were closed") from error
@@ -216,8 +245,10 @@ class ScoringProcesses:
                 answer = self._received(connection)
                 place = slice(job.first_rows[part.row_group] + part.start, job.first_rows[part.row_group] + part.stop)
                 job.scores[:, place] = np.frombuffer(answer, np.float32).reshape(self.scorers, -1)
+                job.done.put(place.stop - place.start)
         except BaseException:
             job.ended.set()
+            job.done.put(None)
             raise
         finally:
             self._idle.put(connection)
@@ -263,8 +294,17 @@ _running: dict[str, ScoringProcesses] = {}
 _lock = threading.Lock()
 
 
-def score_file(workspace: Workspace, models: list[QualityModel], path: Path, processes: int) -> NDArray[np.float32]:
+def score_file(
+    workspace: Workspace,
+    models: list[QualityModel],
+    path: Path,
+    processes: int,
+    *,
+    part: tuple[float, float] = (0.0, 0.0),
+) -> NDArray[np.float32]:
     """Return the scores of a Parquet file's `text` column, (models, rows), by workers kept for the next file.
+
+    `part` says what part of the caller's work this is, as `models.progress.told` takes it.
 
     Raises
     ------
@@ -280,7 +320,7 @@ def score_file(workspace: Workspace, models: list[QualityModel], path: Path, pro
             _running[name] = ScoringProcesses(placed, processes)
         running = _running[name]
     try:
-        return running.score(path)
+        return running.score(path, part)
     except ScoringProcessError:
         with _lock:
             if _running.get(name) is running:

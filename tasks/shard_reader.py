@@ -61,7 +61,7 @@ class ShardReader:
         if settings.fingerprint == "mtime" and self._state != shard.fingerprint:
             raise self._bad("it was changed since the run began: run again")
         try:
-            names = self._open_parquet().schema_arrow if shard.format == "parquet" else self._infer_json_schema()
+            names, self.rows = self._look_inside()
         except (*BROKEN_FILE_ERRORS, OSError) as error:
             if is_transient(error):
                 raise
@@ -148,13 +148,20 @@ class ShardReader:
                 if line.strip():
                     yield _parse(line)
 
-    def _infer_json_schema(self) -> pa.Schema:
-        """Read the file once for its columns; a column of several types, or a nested one, is kept as JSON text."""
+    def _look_inside(self) -> tuple[pa.Schema, int]:
+        """Return the columns and the number of rows.
+
+        Lines are read once for it; a column of several types, or a nested one, is kept as JSON text.
+        """
+        if self.shard.format == "parquet":
+            with self._open_parquet() as file:
+                return file.schema_arrow, file.metadata.num_rows
         kinds: dict[str, set[type]] = {}
-        for record in self._json_records():
+        rows = 0
+        for rows, record in enumerate(self._json_records(), start=1):  # noqa: B007
             for name, value in (record or {}).items():
                 kinds.setdefault(name, set()).add(type(value))
-        return pa.schema([pa.field(name, _json_type(found)) for name, found in kinds.items()])
+        return pa.schema([pa.field(name, _json_type(found)) for name, found in kinds.items()]), rows
 
     def _json_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         fields = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models import progress
-from models.progress import Step, heard_by, told
+from models.progress import Step, heard_by, told, told_by_size
 from models.selection import SelectionSettings, select
 from models.selection.comparison import Measures
 from models.selection.sweep import sweep
@@ -79,6 +79,41 @@ def test_a_place_is_told_twice_a_second_once_its_loop_has_taken_a_while(clock):
         for outer in range(2)
         for line in [f"outer {outer} of 2", *(f"outer {outer} of 2, inner {inner} of 8" for inner in (3, 5, 7, 8))]
     ] + ["outer 2 of 2"]
+
+
+def test_steps_of_unequal_size_are_counted_by_what_they_hold(at_once):
+    def work():
+        for batch in told_by_size("documents", iter(["aaa", "b"]), 4, len, part=(0, 1)):
+            list(told("tokens", range(len(batch)), part=(0, 1)))
+
+    heard, _ = heard_of(work)
+    assert [(share, [step.done for step in steps]) for share, steps in heard] == [
+        (0, [0]),
+        (0, [0, 0]),
+        (0.25, [0, 1]),
+        (0.5, [0, 2]),
+        (0.75, [0, 3]),
+        (0.75, [3]),
+        (0.75, [3]),  # a loop of one step
+        (1, [3]),
+        (1, [4]),
+    ]
+
+
+def test_what_is_tried_again_never_makes_more_than_all(at_once):
+    heard, _ = heard_of(lambda: list(told_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
+    assert [steps[0].done for _, steps in heard] == [0, 3, 6, 6]
+    assert heard[-1][0] == 1
+
+
+def test_sizes_need_no_listener_and_hear_a_request_to_stop():
+    assert list(told_by_size("documents", "ab", 2, len)) == ["a", "b"]
+    request_stop()
+    try:
+        with pytest.raises(StoppedError):
+            next(told_by_size("documents", "ab", 2, len))
+    finally:
+        allow_work()
 
 
 def test_brief_loops_and_loops_of_one_step_are_not_told(clock):
