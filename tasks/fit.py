@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models.progress import told_by_size
 from models.quality.combine import fit_statistics
 from models.quality.settings import FastTextScorerSettings, QualitySettings
 from models.settings import EmbeddingSettings
-from models.stopping import stop_if_requested
 from tasks.labels import read_labels
 from tasks.lake import StageFile, StageKey, Workspace, digest, file_digest
 from tasks.manifest import is_whole, manifest_reference, read_manifest, write_manifest
@@ -106,13 +106,20 @@ def sampled_documents(
     total = sum(file.rows for file in shards)
     step = max(1, -(-total // limit))
     position = 0
+    batches = _batches(lake, shards, columns)
+    for shard, batch in told_by_size("documents of the sample", batches, total, lambda batch: batch[1].num_rows):
+        wanted = np.arange(-position % step, batch.num_rows, step)
+        position += batch.num_rows
+        yield shard, batch.take(pa.array(wanted))
+
+
+def _batches(
+    lake: Workspace, shards: list[StageFile], columns: Callable[[pa.Schema, str], list[str]]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     for shard in shards:
         with pq.ParquetFile(lake.resolve(shard)) as file:
             for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
-                stop_if_requested()
-                wanted = np.arange(-position % step, batch.num_rows, step)
-                position += batch.num_rows
-                yield shard.name, batch.take(pa.array(wanted))
+                yield shard.name, batch
 
 
 class FitClassifierJob(FitJob):
