@@ -43,8 +43,9 @@ LISTED = 50
 """Most shards set aside in the report."""
 LISTED_AT_WORK = 4
 """Most jobs at work whose loops are told."""
-PICTURE_BYTES = 1_500_000
-"""Most bytes of charts in one artifact."""
+PAGE_BYTES = 800_000
+"""Most bytes of a page in the UI. The event of its artifact holds it, and `prefect deployment run --watch`, which takes
+no event of more than 1 MiB, would otherwise ask for the same events for ever."""
 
 
 @dataclass
@@ -270,8 +271,8 @@ def page_markdown(folder: Path) -> str:
     manifest = read_manifest(folder / "manifest.json")
     if manifest is None:
         return ""
-    left = PICTURE_BYTES
     text = brought(folder / "index.md").read_text(encoding="utf-8")
+    left = PAGE_BYTES - len(text.encode())
     for name in (name for name in manifest.files if name.endswith(".png")):
         picture = f"data:image/png;base64,{base64.b64encode(brought(folder / name).read_bytes()).decode()}"
         fits = len(picture) <= left

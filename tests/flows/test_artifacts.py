@@ -73,8 +73,10 @@ def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
     page = Page("Report", "l", [], [Section("s", figures=figures)], "f")
     write_page(tmp_path, page, StageKey(stage="report", version=1, settings="", inputs=""))
     assert page_markdown(tmp_path).count("](data:image/png;base64,") == 3
-    monkeypatch.setattr(artifacts, "PICTURE_BYTES", 600)
+    words = len((tmp_path / "index.md").read_bytes())
+    monkeypatch.setattr(artifacts, "PAGE_BYTES", words + 600)
     text = page_markdown(tmp_path)
+    assert len(text) <= words + 600
     assert re.findall(r"!\[(\w)\]\(data:image/png;base64,", text) == ["a", "c"]
     assert "The chart is in `plots/b.png`." in text
 

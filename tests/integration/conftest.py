@@ -77,7 +77,7 @@ class Service(NamedTuple):
 
     def run(self, deployment: str, *arguments: str) -> dict[str, Any]:
         """Run a deployment to its end, as a user does; return the flow run."""
-        done = self.command("prefect", "deployment", "run", deployment, "--watch", *arguments)
+        done = self.command("prefect", "deployment", "run", deployment, "--watch", "--watch-timeout=300", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         found = self.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)
         return found[0]
