@@ -20,6 +20,7 @@ from tasks.charts import Share
 from tasks.lake import Workspace
 from tasks.selected import MaskedShard, eligible_tables
 
+TEXT_IS_NO_GROUP = "the text itself is no group; name a column such as a page's type"
 BINS = 40
 EDGE_SHARDS = 64
 EDGE_VALUES = 1_000_000
@@ -140,7 +141,7 @@ def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
     """
     known = {name for path in documents for name in pq.read_schema(path).names} if by else set()
     if "text" in by:
-        raise ValueError("report.by: the text itself is no group; name a column such as a page's type")
+        raise ValueError(f"report.by: {TEXT_IS_NO_GROUP}")
     if unknown := set(by) - known:
         raise ValueError(f"report.by: no document has a column {min(unknown)!r}, they have {', '.join(sorted(known))}")
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 from models.quality.settings import ColumnScorerSettings
 from models.schemas import MEASURED, documents_schema
 from models.settings import FLAT, PipelineSettings, SourceSettings
+from tasks.breakdown import TEXT_IS_NO_GROUP
 from tasks.shard_reader import ShardReader
 from tasks.source import SourceShard
 from tasks.stage import BadShardError
@@ -44,8 +45,10 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     Raises
     ------
     ColumnError
-        If no source file that can be read has one.
+        If no source file that can be read has one, or the report is to be broken down by the text itself.
     """
+    if "text" in settings.report.by:
+        raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
     named = list(_named(settings))
     columns = document_columns(shards, settings.source, {column for _, column, _ in named})
     if columns is None:

@@ -19,12 +19,12 @@ from models.quality.settings import (
     FastTextScorerSettings,
     ScorerSettings,
 )
+from models.urls import HUB
 from tasks.hub import model_folder
 from tasks.labels import LabelsError, check_labels
 from tasks.lake import StageFile, Workspace, digest, file_digest
 from tasks.stage import BadShardError
 
-HUB = "hf://"
 _loading = threading.Lock()
 
 

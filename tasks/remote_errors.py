@@ -6,7 +6,7 @@ Promises: no error that is made here holds a credential: the texts of other libr
 import errno
 import os
 
-from models.urls import is_url
+from models.urls import HUB, is_url
 from models.urls import redacted as without_secrets
 
 TRANSIENT_ERRNO = frozenset(
@@ -153,4 +153,4 @@ def explain(url: str, error: BaseException, patience: float) -> RemoteError:
 
 
 def _holder(url: str) -> str:
-    return "repository" if url.startswith("hf://") else "bucket"
+    return "repository" if url.startswith(HUB) else "bucket"
