@@ -104,7 +104,7 @@ def retention(title: str, rows: Sequence[Share], *, of: str = "documents", note:
     shares = [100 * row.selected / max(row.documents, 1) for row in rows]
     bars = axes.barh(range(len(rows)), shares, color=AFTER, height=0.66)
     labels = [f"{row.selected:,} of {row.documents:,}" for row in rows]
-    axes.bar_label(bars, labels, padding=4, fontsize=8, color=QUIET, zorder=4)
+    axes.bar_label(bars, labels, padding=4, fontsize=8, color=QUIET, zorder=4, path_effects=_halo())
     axes.axvline(overall, color=VERMILION, linestyle="--", linewidth=1.2, zorder=0.9, label=f"all: {overall:.1f}%")
     _name_rows(axes, [row.label for row in rows])
     axes.set_xlim(0, 1.3 * max([*shares, overall, 1e-9]))
