@@ -40,12 +40,12 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.bert import save_encoder
 from benchmarks.tables import show
-from models.embedding.load import load_encoder
-from models.embedding.static import fit_static_encoder
-from models.settings import EmbeddingSettings
-from tasks import embed
-from tasks.lake import StageKey, Workspace
-from tasks.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.embedding.static_fit import fit_static_encoder
+from fineweb_mask.models.settings import EmbeddingSettings
+from fineweb_mask.tasks import embed
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

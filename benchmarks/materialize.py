@@ -26,15 +26,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.tables import show
-from models.quality.settings import ColumnScorerSettings, QualitySettings
-from models.schemas import MASKS, documents_schema, scores_schema
-from models.settings import MaterializeSettings, PipelineSettings, SourceSettings
-from tasks.accounting import Counts
-from tasks.lake import StageKey, Workspace
-from tasks.materialize import MaterializeJob, MaterializeShard, materialize, plan
-from tasks.source import SourceShard
-from tasks.stage_parquet import current_parquet, written_parquet
-from tasks.whole_files import tree_files
+from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
+from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.materialize import MaterializeJob, MaterializeShard, materialize, plan
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
 RATIO = 10  # one document in so many is selected
 BATCH = 20_000

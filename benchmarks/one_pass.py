@@ -23,11 +23,11 @@ from transformers import BertForSequenceClassification, BertModel, PreTrainedTok
 from transformers.utils import logging
 
 from benchmarks.bert import save_classifier
-from models.batching import PaddedTokens, TokenBudget, for_each_batch
-from models.embedding.unit import unit_vectors
-from models.quality.edu import EduScorer
-from models.quality.settings import EduScorerSettings
-from models.tokens import first_tokens
+from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
+from fineweb_mask.models.forward.tokens import first_tokens
+from fineweb_mask.models.forward.vectors import unit_vectors
+from fineweb_mask.models.quality.edu import EduScorer
+from fineweb_mask.models.settings.quality import EduScorerSettings
 
 SMOKE_WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
 

@@ -37,7 +37,16 @@ def main() -> None:
     found: dict[str, list[tuple[float, float]]] = {"first": [], "again": []}
     for _ in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as workspace:
-            command = [sys.executable, "-m", "flows.cli", "run", arguments.recipe, "--json", "--workspace", workspace]
+            command = [
+                sys.executable,
+                "-m",
+                "fineweb_mask.flows.cli",
+                "run",
+                arguments.recipe,
+                "--json",
+                "--workspace",
+                workspace,
+            ]
             command += [f"--set={override}" for override in arguments.overrides]
             for runs in found.values():
                 runs.append(timed(command))

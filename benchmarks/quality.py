@@ -35,13 +35,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.tables import show
-from models.quality.lines import fasttext_lines
-from models.quality.settings import FastTextScorerSettings, QualitySettings
-from tasks import score
-from tasks.lake import StageFile, StageKey, Workspace
-from tasks.quality_models import QualityModel
-from tasks.scoring import end_scoring_processes
-from tasks.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
+from fineweb_mask.tasks import score
+from fineweb_mask.tasks.inference.scorers import QualityModel
+from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace
 
 BATCH = 500
 SCORER = FastTextScorerSettings(name="fasttext", model="model.bin")

@@ -34,14 +34,14 @@ import torch
 
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
-from models.selection import SelectionSettings
-from models.selection.certificate import tightened_bound
-from models.selection.checks import checked_features, checked_quality
-from models.selection.metrics.facility import Facility
-from models.selection.policy_gradient import gumbel_top_k
-from models.selection.problem import Problem
-from models.selection.scaling import Scaled, built_in_metrics, scale
-from models.selection.selector import SOLVERS
+from fineweb_mask.models.selection import SelectionSettings
+from fineweb_mask.models.selection.certificate import tightened_bound
+from fineweb_mask.models.selection.inputs import checked_features, checked_quality
+from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics, scale
+from fineweb_mask.models.selection.selector import SOLVERS
+from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
+from fineweb_mask.models.selection.solvers.problem import Problem
 
 METRICS = ("pairwise", "disf", "facility")
 

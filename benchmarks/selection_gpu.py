@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.selection import measure, percent, prepare, synchronise
 from benchmarks.tables import show
-from models.selection import SelectionSettings
+from fineweb_mask.models.selection import SelectionSettings
 
 METRICS = ("pairwise", "disf", "facility")
 MAKE_ROWS = 65_536  # vectors made at once, so that float32 noise does not fill the memory

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.tables import show
-from models.embedding.static import BATCH, fit_static_encoder
+from fineweb_mask.models.embedding.static_fit import BATCH, fit_static_encoder
 
 NEIGHBOURS = 15
 VOCABULARY, DIMENSIONS = 32_000, 768

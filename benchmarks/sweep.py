@@ -12,8 +12,8 @@ import time
 
 from benchmarks.selection import vectors
 from benchmarks.tables import show
-from models.selection import SelectionSettings, select
-from models.selection.sweep import sweep
+from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.sweep import sweep
 
 
 def main() -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from models.embedding.load import load_encoder
-from models.embedding.static import fit_static_encoder
-from models.quality.fasttext import FastTextScorer, train_fasttext
-from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
-from models.settings import EmbeddingSettings
-from tasks.whole_files import written_file
+from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.embedding.static_fit import fit_static_encoder
+from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
+from fineweb_mask.models.settings import EmbeddingSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
+from fineweb_mask.tasks.storage.atomic import written_file
 
 LABELS = Path(__file__).resolve().parents[1] / "data_samples" / "labels.parquet"
 

@@ -21,7 +21,7 @@ from typing import Annotated, NoReturn
 import httpx
 import typer
 
-from flows.commands.common import ENVIRONMENT_DEFAULTS
+from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".serve"
@@ -140,7 +140,6 @@ def environment(state: Path, port: int) -> dict[str, str]:
         "PREFECT_HOME": str(state / "prefect"),
         "PREFECT_API_URL": f"{address(port)}/api",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        "PYTHONPATH": str(ROOT),
     }
 
 

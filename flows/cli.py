@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.compare import compare
-from flows.commands.push import push
-from flows.commands.report import report
-from flows.commands.run import run
-from flows.commands.select import select
-from flows.commands.sql import sql
-from flows.commands.status import status
-from flows.commands.sweep import sweep
-from flows.commands.train_quality import train_quality
-from flows.commands.verify import verify
+from fineweb_mask.flows.commands.compare import compare
+from fineweb_mask.flows.commands.push import push
+from fineweb_mask.flows.commands.report import report
+from fineweb_mask.flows.commands.run import run
+from fineweb_mask.flows.commands.select import select
+from fineweb_mask.flows.commands.sql import sql
+from fineweb_mask.flows.commands.status import status
+from fineweb_mask.flows.commands.sweep import sweep
+from fineweb_mask.flows.commands.train_quality import train_quality
+from fineweb_mask.flows.commands.verify import verify
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 

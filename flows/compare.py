@@ -4,11 +4,12 @@ from typing import Any
 
 from prefect import flow
 
-from flows.contest import Contest, PageSummary, publish
-from flows.curate import Quarantined, check_inputs, opened, prepare, runner
-from models.settings import PipelineSettings
-from tasks import compare as page
-from tasks.contend import SELECTORS, check_selectors
+from fineweb_mask.flows.engine.contenders import Contest, publish
+from fineweb_mask.flows.engine.session import check_inputs, opened, prepare, runner
+from fineweb_mask.flows.summary import PageSummary, Quarantined
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.selection import compare_page as page
+from fineweb_mask.tasks.selection.contenders import SELECTORS, check_selectors
 
 
 class CompareSummary(PageSummary):

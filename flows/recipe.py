@@ -9,8 +9,8 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from models.settings import PipelineSettings
-from models.urls import redacted
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.urls import redacted
 
 UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
 """What pydantic adds to a location to say which type of several did not fit; it is no part of the key."""

@@ -5,11 +5,12 @@ from typing import Literal
 from prefect import flow
 from prefect.flows import Flow
 
-from flows.artifacts import publish_page
-from flows.curate import opened, runner
-from flows.curation import Curation
-from flows.run import MissingInputError, Run, StageSummary
-from models.settings import FROM_QUALITY, PipelineSettings
+from fineweb_mask.flows.display.prefect_ui import publish_page
+from fineweb_mask.flows.engine.plan import Curation
+from fineweb_mask.flows.engine.scheduler import MissingInputError, Run
+from fineweb_mask.flows.engine.session import opened, runner
+from fineweb_mask.flows.summary import StageSummary
+from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 
 StageFlow = Literal["ingest", "score", "embed", "select", "materialize", "report"]
 SCOPES: dict[StageFlow, set[str]] = {

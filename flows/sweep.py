@@ -5,15 +5,16 @@ from typing import Any
 
 from prefect import flow
 
-from flows.contest import Contest, PageSummary, publish
-from flows.curate import Quarantined, opened, prepare, runner
-from flows.lambs import DEFAULT, parse_lambs
-from models.settings import PipelineSettings
-from tasks import frontier
-from tasks import sweep as page
-from tasks.contend import noted_seconds
-from tasks.frontier import FrontierJob
-from tasks.lake import StageFile
+from fineweb_mask.flows.engine.contenders import Contest, publish
+from fineweb_mask.flows.engine.session import opened, prepare, runner
+from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.summary import PageSummary, Quarantined
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.selection import frontier
+from fineweb_mask.tasks.selection import sweep_page as page
+from fineweb_mask.tasks.selection.contenders import noted_seconds
+from fineweb_mask.tasks.selection.frontier import FrontierJob
+from fineweb_mask.tasks.workspace.workspace import StageFile
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.schemas import FINEWEB, MEASURED, ROW
-from models.settings import IngestSettings
+from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW
+from fineweb_mask.models.settings import IngestSettings
 
 CHARS_PER_TOKEN = 4.6
 """English web text under the GPT-2 vocabulary; used only where a source has no token count."""

@@ -10,10 +10,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from models.schemas import DUPLICATES
-from tasks.lake import StageFile, StageKey, Workspace, digest
-from tasks.stage import StageJob, build_once, stage_task
-from tasks.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.models.schemas import DUPLICATES
+from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 1
 

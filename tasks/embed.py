@@ -19,20 +19,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from models.embedding.columns import vector_batch
-from models.embedding.encoder import Encoder
-from models.embedding.unit import Encoded
-from models.progress import told_by_size
-from models.schemas import embeddings_schema
-from models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
-from tasks.encoders import encoder_pool
-from tasks.gpu import gpu_slot
-from tasks.hub import ModelFolderError, model_folder
-from tasks.lake import StageFile, StageKey, Workspace, digest
-from tasks.overlap import Ahead, behind
-from tasks.parts import Parts
-from tasks.stage import BadShardError, ShardJob, build_once, stage_task
-from tasks.stage_parquet import ParquetStageWriter, written_parquet
+from fineweb_mask.models.embedding.arrow import vector_batch
+from fineweb_mask.models.embedding.encoder import Encoder
+from fineweb_mask.models.forward.vectors import Encoded
+from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.schemas import embeddings_schema
+from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
+from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
+from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.model_files import ModelFolderError, model_folder
+from fineweb_mask.tasks.inference.prefetch import Ahead, behind
+from fineweb_mask.tasks.workspace.checkpoints import Parts
+from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 2
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}

@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.progress import told_by_size
-from models.quality.combine import fit_statistics
-from models.quality.settings import FastTextScorerSettings, QualitySettings
-from models.settings import EmbeddingSettings
-from tasks.labels import read_labels
-from tasks.lake import StageFile, StageKey, Workspace, digest, file_digest
-from tasks.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from tasks.quality_models import QualityModel, columns_read, load_models, score_columns
-from tasks.scoring import forked_models, score_texts
-from tasks.stage import StageJob, build_once, stage_task
-from tasks.whole_files import removed, tree_files, written_file, written_folder
+from fineweb_mask.models.quality.combine import fit_statistics
+from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.settings import EmbeddingSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
+from fineweb_mask.tasks.inference.scorers import QualityModel, columns_read, load_models, score_columns
+from fineweb_mask.tasks.inference.scoring_pool import forked_models, score_texts
+from fineweb_mask.tasks.source.labels import read_labels
+from fineweb_mask.tasks.storage.atomic import removed, tree_files, written_file, written_folder
+from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
 
 VERSION = 1
 ENCODER_VERSION = 2
@@ -157,7 +157,7 @@ def fit_classifier(job: FitClassifierJob) -> StageFile:
 
 
 def _build_classifier(job: FitClassifierJob) -> None:
-    from models.quality.fasttext import train_fasttext
+    from fineweb_mask.models.quality.fasttext.scorer import train_fasttext
 
     labels = job.scorer.labels
     if labels is None:
@@ -258,7 +258,7 @@ def fit_encoder(job: FitEncoderJob) -> StageFile:
 
 
 def _build_encoder(job: FitEncoderJob) -> None:
-    from models.embedding.static import fit_static_encoder
+    from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 
     documents = job.fitting_documents()
     encoder = fit_static_encoder(

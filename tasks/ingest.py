@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
-from models.documents import DocumentFilter
-from models.progress import told_by_size
-from models.schemas import documents_schema
-from models.settings import IngestSettings, SourceSettings
-from tasks.lake import StageFile, StageKey, Workspace, digest
-from tasks.shard_reader import ShardReader
-from tasks.source import SourceShard
-from tasks.stage import ShardJob, build_once, stage_task
-from tasks.stage_parquet import written_parquet
+from fineweb_mask.models.documents import DocumentFilter
+from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.schemas import documents_schema
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.workspace.job import ShardJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 1
 

@@ -1,7 +1,7 @@
 """Materialize: the product.
 
 DuckDB joins documents, scores and masks, the selected rows are written; a card and a provenance record lie beside them.
-The folder is put in place whole, once it is verified; one at a URL as `tasks.publish` says.
+The folder is put in place whole, once it is verified; one at a URL as `fineweb_mask.tasks.dataset.publish` says.
 """
 
 import os
@@ -12,28 +12,35 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import duckdb
 from pydantic import BaseModel, ConfigDict
 
-from models.progress import told_by_size
-from models.settings import MaterializeSettings, PipelineSettings
-from models.urls import is_url
-from tasks.accounting import Counts
-from tasks.card import what_was_kept, write_card
-from tasks.dataset_files import WRITERS, Written, read_back
-from tasks.dataset_rows import SelectedDocuments, ShardFiles
-from tasks.lake import DISK_REMEDIES, LakeError, StageFile, StageKey, Workspace, digest, disk_errors_explained
-from tasks.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from tasks.overlap import behind
-from tasks.provenance import code_and_packages
-from tasks.publish import PROVENANCE, publish, published, version_folder
-from tasks.source import SourceShard
-from tasks.stage import StageJob, build_once, stage_task
-from tasks.stage_parquet import written_fingerprint
-from tasks.store import Store
-from tasks.whole_files import tree_files, written_folder
+from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
+from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
+from fineweb_mask.tasks.dataset.output import STAGE, Output
+from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish, published, version_folder
+from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardFiles
+from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
+from fineweb_mask.tasks.inference.prefetch import behind
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.storage.atomic import tree_files, written_folder
+from fineweb_mask.tasks.workspace.build_info import code_and_packages
+from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.stage_parquet import written_fingerprint
+from fineweb_mask.tasks.workspace.workspace import (
+    DISK_REMEDIES,
+    LakeError,
+    StageFile,
+    StageKey,
+    Workspace,
+    digest,
+    disk_errors_explained,
+)
 
 VERSION = 2
 NOT_RECORDED: dict[str, Any] = {
@@ -43,11 +50,6 @@ NOT_RECORDED: dict[str, Any] = {
     "materialize": {"output", "spill", "threads"},
 }
 """Settings that say where and how fast a dataset is made, not what is in it."""
-STAGE = "materialize"
-
-
-class OutputError(ValueError):
-    """The dataset may not be put where the settings have it."""
 
 
 class MaterializeShard(BaseModel):
@@ -85,53 +87,6 @@ class MaterializeJob(StageJob):
         if manifest is None or manifest.key != self.key:
             return None
         return manifest_reference(self.lake, path, self.name, manifest)
-
-
-class Output(NamedTuple):
-    """Where a dataset goes."""
-
-    folder: Path  # of this machine, in which it is made
-    url: str | None  # to which it is then sent; not of a workspace that is itself at a URL
-    shown: str  # as a user knows it
-    is_own: bool  # of the workspace, in which nobody else writes
-
-    @classmethod
-    def of(cls, workspace: Workspace, settings: MaterializeSettings) -> Self:
-        """Return where the settings have it."""
-        if settings.output is None:
-            return cls(workspace.dataset, None, workspace.shown(workspace.dataset), is_own=True)
-        if is_url(settings.output) and not settings.output.startswith("file://"):
-            return cls(workspace.cache / "dataset", settings.output, settings.output.rstrip("/"), is_own=False)
-        folder = Path(settings.output.removeprefix("file://")).absolute()
-        return cls(folder, None, str(folder), is_own=False)
-
-    def check(self) -> None:
-        """Check that a dataset may be put there, before any work starts.
-
-        Raises
-        ------
-        OutputError
-            If the folder holds something else, which would be lost.
-        RemoteError
-            If the URL is out of reach.
-        """
-        if self.url is not None:
-            Store(self.url).check()
-            return
-        is_free = self.is_own or not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
-        manifest = None if is_free else read_manifest(self.folder / PROVENANCE)
-        if not is_free and (manifest is None or manifest.key.stage != STAGE):
-            raise OutputError(
-                f"materialize.output: {self.folder} holds something else than a dataset of this pipeline, and would be "
-                "replaced: give a new or empty folder"
-            )
-
-    @property
-    def is_there(self) -> bool:
-        """Whether there is any dataset."""
-        if self.url is not None:
-            return Store(self.url).info(PROVENANCE) is not None
-        return read_manifest(self.folder / PROVENANCE) is not None
 
 
 def plan(

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from models.settings import ReportSettings
-from tasks.accounting import Counts
-from tasks.breakdown import as_metrics, break_down
-from tasks.lake import StageFile, StageKey, Workspace, digest
-from tasks.pages import Page, PageJob, write_page
-from tasks.sections import (
+from fineweb_mask.models.settings import ReportSettings
+from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
+from fineweb_mask.tasks.reporting.geometry import measure
+from fineweb_mask.tasks.reporting.page import Page, PageJob, write_page
+from fineweb_mask.tasks.reporting.samples import SelectedShard
+from fineweb_mask.tasks.reporting.sections import (
     StageTime,
     certificate,
     distributions,
@@ -19,9 +19,9 @@ from tasks.sections import (
     tiles,
     time_by_stage,
 )
-from tasks.selected import SelectedShard
-from tasks.spread import measure
-from tasks.stage import build_once, stage_task
+from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.job import build_once, stage_task
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 3
 

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.progress import told_by_size
-from models.quality.combine import combine_scores
-from models.quality.settings import QualitySettings
-from models.schemas import scores_schema
-from tasks.gpu import gpu_slot
-from tasks.lake import StageFile, StageKey, Workspace, digest
-from tasks.quality_models import QualityModel, batch_scores, columns_read, load_models
-from tasks.scoring import forked_models, score_file
-from tasks.stage import BadShardError, ShardJob, build_once, stage_task
-from tasks.stage_parquet import ParquetStageWriter, written_parquet
+from fineweb_mask.models.quality.combine import combine_scores
+from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.schemas import scores_schema
+from fineweb_mask.models.settings.quality import QualitySettings
+from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
+from fineweb_mask.tasks.inference.scoring_pool import forked_models, score_file
+from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 1
 BATCH_ROWS = 2_000
@@ -48,7 +48,7 @@ def plan(
     """Return the job that scores a shard; `statistics` refers to what `fit_statistics_of_scores` kept.
 
     With two `processes` or more, fastText scores in as many processes of its own; they stay until
-    `tasks.scoring.end_scoring_processes`.
+    `fineweb_mask.tasks.inference.scoring_pool.end_scoring_processes`.
     """
     key = StageKey(
         stage="score",

@@ -16,18 +16,18 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from models.documents import content_hash
-from models.quality.evaluation import Evaluation, evaluate
-from models.quality.scorer import load_scorer
-from models.quality.settings import FastTextScorerSettings
-from models.quality.training_settings import TeacherSettings, TrainQualitySettings
-from tasks.labels import Labelled, LabelsError, check_labels, read_labels
-from tasks.lake import StageFile, StageKey, Workspace, digest, file_digest
-from tasks.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from tasks.quality_models import QualityModel, given_model
-from tasks.stage import StageJob, build_once, stage_task
-from tasks.stage_parquet import current_parquet, written_parquet
-from tasks.whole_files import written_file
+from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.quality.evaluation import Evaluation, evaluate
+from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.settings.quality import FastTextScorerSettings
+from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
+from fineweb_mask.tasks.inference.scorers import QualityModel, given_model
+from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
+from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
 
 VERSION = 1
 FEWEST_PER_CLASS = 10
@@ -119,7 +119,7 @@ def train_quality(job: TrainQualityJob, progress: Progress | None = None) -> Sta
 
 
 def _build(job: TrainQualityJob, progress: Progress) -> None:
-    from models.quality.fasttext import FastTextScorer, train_fasttext
+    from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
 
     settings = job.settings
     progress("reading the labels", 0, 0)

@@ -155,7 +155,7 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     def set_environment(url: str, cache: Path | None = None) -> None:
         from s3fs import S3FileSystem
 
-        from tasks import mirror, retries
+        from fineweb_mask.tasks.storage import mirror, retries
 
         monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
         S3FileSystem.clear_instance_cache()

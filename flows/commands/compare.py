@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.common import (
+from fineweb_mask.flows.commands._common import (
     QUARANTINED,
     AsJson,
     Open,
@@ -15,10 +15,10 @@ from flows.commands.common import (
     outcome_of,
     settings_of,
 )
-from flows.commands.selections import print_selections
+from fineweb_mask.flows.commands._tables import print_selections
 
 if TYPE_CHECKING:
-    from models.settings import PipelineSettings
+    from fineweb_mask.models.settings import PipelineSettings
 
 
 def compare(
@@ -48,15 +48,15 @@ def compare(
     names = None if selectors is None else [name.strip() for name in selectors.split(",") if name.strip()]
 
     def check(settings: "PipelineSettings") -> None:
-        from flows.compare import check as check_compare
-        from tasks.contend import check_selectors
+        from fineweb_mask.flows.compare import check as check_compare
+        from fineweb_mask.tasks.selection.contenders import check_selectors
 
         if names is not None:
             check_selectors(names)
         check_compare(settings, label_column)
 
     settings = settings_of(recipe, overrides, workspace, check, as_json=as_json)
-    from flows.compare import run_compare
+    from fineweb_mask.flows.compare import run_compare
 
     summary = outcome_of(lambda: run_compare(settings, names, label_column), as_json=as_json)
     if as_json:

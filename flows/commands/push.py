@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.commands.common import FAILED, WRONG_USAGE, fail
-from flows.commands.sql import visible
-from flows.commands.verify import print_verification, verify_progress
+from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, fail
+from fineweb_mask.flows.commands.sql import visible
+from fineweb_mask.flows.commands.verify import print_verification, verify_progress
 
 if TYPE_CHECKING:
-    from tasks.push import Push
+    from fineweb_mask.tasks.dataset.push import Push
 
 
 def push(
@@ -32,9 +32,9 @@ def push(
 
     Example: fineweb-mask push workspaces/sample my-name/my-dataset --private --dry-run
     """
-    from tasks.push import PushError, planned
-    from tasks.push import push as push_dataset
-    from tasks.verify import VerifyError, find_dataset, read_provenance, verify
+    from fineweb_mask.tasks.dataset.push import PushError, planned
+    from fineweb_mask.tasks.dataset.push import push as push_dataset
+    from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance, verify
 
     try:
         dataset = find_dataset(_here(workspace))
@@ -64,10 +64,10 @@ def push(
 
 def _here(place: str) -> str:
     """Return the folder of a dataset on this machine; one at a URL is copied here first."""
-    from models.urls import is_url, without_credentials, writable
-    from tasks.lake import Workspace
-    from tasks.mirror import brought, copied
-    from tasks.verify import find_dataset
+    from fineweb_mask.models.urls import is_url, without_credentials, writable
+    from fineweb_mask.tasks.dataset.verify import find_dataset
+    from fineweb_mask.tasks.storage.mirror import brought, copied
+    from fineweb_mask.tasks.workspace.workspace import Workspace
 
     if is_url(place):
         writable(without_credentials(place))  # what is on the hub is there

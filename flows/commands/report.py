@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel
 
-from flows.commands.common import FAILED, WRONG_USAGE, Open, fail, open_page, run_flow, set_environment
+from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, Open, fail, open_page, run_flow, set_environment
 
 if TYPE_CHECKING:
-    from models.settings import PipelineSettings
+    from fineweb_mask.models.settings import PipelineSettings
 
 
 class ReportSummary(BaseModel):
@@ -48,9 +48,9 @@ def report(
         os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     from pydantic import ValidationError
 
-    from flows.recipe import explain
-    from flows.status import last_run
-    from tasks.breakdown import check_columns
+    from fineweb_mask.flows.engine.inspection import last_run
+    from fineweb_mask.flows.recipe import explain
+    from fineweb_mask.tasks.reporting.breakdown import check_columns
 
     try:
         lake, last, begun = last_run(workspace)
@@ -61,8 +61,8 @@ def report(
         fail("\n".join(explain(problem) for problem in error.errors()), as_json, WRONG_USAGE)
     except ValueError as error:
         fail(str(error), as_json, WRONG_USAGE)
-    from flows.curate import check_inputs
-    from flows.stages import run_stage
+    from fineweb_mask.flows.engine.session import check_inputs
+    from fineweb_mask.flows.stages import run_stage
 
     with chdir(begun):
         try:
@@ -91,7 +91,7 @@ def report(
 def _changed(
     settings: "PipelineSettings", workspace: str, given: dict[str, list[str] | int | str | None]
 ) -> "PipelineSettings":
-    from models.settings import PipelineSettings
+    from fineweb_mask.models.settings import PipelineSettings
 
     report = settings.report.model_dump() | {name: value for name, value in given.items() if value is not None}
     return PipelineSettings.model_validate({**settings.model_dump(), "workspace": workspace, "report": report})

@@ -7,13 +7,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.commands.common import QUARANTINED, AsJson, Overrides, Recipe, WorkspaceFolder, outcome_of, settings_of
-from flows.recipe import RecipeError
+from fineweb_mask.flows.commands._common import (
+    QUARANTINED,
+    AsJson,
+    Overrides,
+    Recipe,
+    WorkspaceFolder,
+    outcome_of,
+    settings_of,
+)
+from fineweb_mask.flows.recipe import RecipeError
 
 if TYPE_CHECKING:
-    from flows.curate import RunSummary
-    from flows.run import StageSummary
-    from models.settings import PipelineSettings
+    from fineweb_mask.flows.summary import RunSummary, StageSummary
+    from fineweb_mask.models.settings import PipelineSettings
 
 
 def run(
@@ -48,8 +55,8 @@ def run(
         lambda settings: _check(settings, refit or [], refresh or [], only),
         as_json=as_json,
     )
-    from flows.curate import run_curate
-    from flows.stages import run_stage
+    from fineweb_mask.flows.curate import run_curate
+    from fineweb_mask.flows.stages import run_stage
 
     if only is not None:
         again = only in (refresh or [])
@@ -67,9 +74,9 @@ def run(
 
 
 def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None) -> None:
-    from flows.curate import Refit, check_inputs
-    from flows.run import REFRESHED
-    from flows.stages import ONLY
+    from fineweb_mask.flows.engine.scheduler import REFRESHED
+    from fineweb_mask.flows.engine.session import Refit, check_inputs
+    from fineweb_mask.flows.stages import ONLY
 
     allowed = Refit.__args__  # type: ignore[attr-defined]
     if unknown := set(refit).difference(allowed):

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from flows.commands.common import FAILED, WRONG_USAGE, fail
+from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, fail
 
 ALGORITHMS = {"DiSF": "disf", "Facility": "facility", "Pair_simi": "pairwise"}  # the paper's names
 
@@ -54,9 +54,9 @@ def select(
     """
     from pydantic import ValidationError
 
-    from flows.recipe import explain
-    from models.selection.settings import SelectionSettings
-    from tasks.select_file import VectorColumns, VectorFileError, check_vector_file, select_file
+    from fineweb_mask.flows.recipe import explain
+    from fineweb_mask.models.settings.selection import SelectionSettings
+    from fineweb_mask.tasks.selection.vector_file import VectorColumns, VectorFileError, check_vector_file, select_file
 
     columns = VectorColumns(
         id=id_column, quality=quality_columns or ["quality_score"], features=feature_column, tokens=token_column
@@ -89,7 +89,7 @@ def select(
         fail("\n".join(explain(problem) for problem in error.errors()), as_json, WRONG_USAGE)
     except VectorFileError as error:
         fail(str(error), as_json, WRONG_USAGE)
-    from models.device import choose_device
+    from fineweb_mask.models.forward.device import choose_device
 
     try:
         with _solver_progress() as progress:
@@ -114,7 +114,7 @@ def _solver_progress() -> Iterator[Callable[[int, float, float], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from models.progress import Step, heard_by
+    from fineweb_mask.models.runtime.progress import Step, heard_by
 
     said = {"place": "selecting", "objective": ""}
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.commands.common import FAILED, WRONG_USAGE, fail
+from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, fail
 
 if TYPE_CHECKING:
-    from tasks.lake import Workspace
-    from tasks.query import Answer, Preview
+    from fineweb_mask.tasks.workspace.query import Answer, Preview
+    from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FORMATS = ("table", "csv", "json", "parquet")
 CELL_CHARACTERS = 60
@@ -52,10 +52,10 @@ def sql(
     as_json = form == "json" and output is None
     if wrong := _wrong_usage(form, output):
         fail(wrong, as_json, WRONG_USAGE)
-    from models.urls import without_credentials, writable
-    from tasks.catalog import bring_all
-    from tasks.lake import Workspace
-    from tasks.query import QueryError, answers, opened
+    from fineweb_mask.models.urls import without_credentials, writable
+    from fineweb_mask.tasks.workspace.catalog import bring_all
+    from fineweb_mask.tasks.workspace.query import QueryError, answers, opened
+    from fineweb_mask.tasks.workspace.workspace import Workspace
 
     try:
         lake = Workspace(writable(without_credentials(workspace)))
@@ -96,14 +96,14 @@ def _wrong_usage(form: str, output: Path | None) -> str | None:
 
 def _have_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
     """Have the catalog written if no run did; where that cannot be, one that may be out of date is better than none."""
-    from tasks.catalog import catalog_path, is_current
+    from fineweb_mask.tasks.workspace.catalog import catalog_path, is_current
 
     if is_current(workspace):
         return
-    from flows.commands.common import set_environment
+    from fineweb_mask.flows.commands._common import set_environment
 
     set_environment()
-    from flows.catalog import CatalogError, rewrite_catalog
+    from fineweb_mask.flows.engine.inspection import CatalogError, rewrite_catalog
 
     try:
         rewrite_catalog(folder)
@@ -114,7 +114,7 @@ def _have_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
 
 
 def _write(found: "list[Answer]", form: str, output: Path | None) -> None:
-    from tasks.query import QueryError
+    from fineweb_mask.tasks.workspace.query import QueryError
 
     if len(found) > 1:
         raise QueryError(f"--format {form} takes one statement, received {len(found)}")
@@ -126,7 +126,7 @@ def _write(found: "list[Answer]", form: str, output: Path | None) -> None:
 
 @contextmanager
 def _sink(output: Path | None) -> Iterator[BinaryIO]:
-    from tasks.whole_files import written_file
+    from fineweb_mask.tasks.storage.atomic import written_file
 
     if output is None:
         yield sys.stdout.buffer

@@ -6,10 +6,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.commands.common import WRONG_USAGE, fail, set_environment
+from fineweb_mask.flows.commands._common import WRONG_USAGE, fail, set_environment
 
 if TYPE_CHECKING:
-    from flows.status import WorkspaceStatus
+    from fineweb_mask.flows.engine.inspection import WorkspaceStatus
 
 
 def status(
@@ -22,7 +22,7 @@ def status(
     Example: fineweb-mask status workspaces/sample
     """
     set_environment()
-    from flows.status import StatusError, workspace_status
+    from fineweb_mask.flows.engine.inspection import StatusError, workspace_status
 
     try:
         found = workspace_status(workspace)

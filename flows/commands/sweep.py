@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.common import (
+from fineweb_mask.flows.commands._common import (
     QUARANTINED,
     AsJson,
     Open,
@@ -15,11 +15,11 @@ from flows.commands.common import (
     outcome_of,
     settings_of,
 )
-from flows.commands.selections import print_selections
-from flows.lambs import DEFAULT, parse_lambs
+from fineweb_mask.flows.commands._tables import print_selections
+from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 
 if TYPE_CHECKING:
-    from models.settings import PipelineSettings
+    from fineweb_mask.models.settings import PipelineSettings
 
 NO_KNEE = "no knee: what is gained in quality costs the same in diversity all along"
 
@@ -42,13 +42,13 @@ def sweep(
     """
 
     def check(settings: "PipelineSettings") -> None:
-        from flows.curate import check_inputs
+        from fineweb_mask.flows.engine.session import check_inputs
 
         parse_lambs(lamb)
         check_inputs(settings)
 
     settings = settings_of(recipe, overrides, workspace, check, as_json=as_json)
-    from flows.sweep import run_sweep
+    from fineweb_mask.flows.sweep import run_sweep
 
     summary = outcome_of(lambda: run_sweep(settings, lamb), as_json=as_json)
     if as_json:

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.commands.common import FAILED, WRONG_USAGE, fail, set_environment
-from flows.recipe import RecipeError
+from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, fail, set_environment
+from fineweb_mask.flows.recipe import RecipeError
 
 if TYPE_CHECKING:
-    from tasks.train_quality import TrainedMetrics
+    from fineweb_mask.tasks.train_quality import TrainedMetrics
 
 
 def train_quality(
@@ -55,8 +55,8 @@ def train_quality(
     """
     from pydantic import ValidationError
 
-    from flows.recipe import explain, parse_overrides
-    from models.quality.training_settings import TrainQualitySettings
+    from fineweb_mask.flows.recipe import explain, parse_overrides
+    from fineweb_mask.models.settings.training import TrainQualitySettings
 
     set_environment()
     if teacher is None and teacher_model is not None:
@@ -84,7 +84,7 @@ def train_quality(
         fail("\n".join(explain(problem, TrainQualitySettings) for problem in error.errors()), as_json, WRONG_USAGE)
     except RecipeError as error:
         fail(str(error), as_json, WRONG_USAGE)
-    from tasks import train_quality as training_task
+    from fineweb_mask.tasks import train_quality as training_task
 
     try:
         job = training_task.plan(output, settings)

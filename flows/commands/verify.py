@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from flows.commands.common import FAILED, WRONG_USAGE, fail
-from flows.commands.sql import visible
+from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, fail
+from fineweb_mask.flows.commands.sql import visible
 
 if TYPE_CHECKING:
-    from tasks.verify import Verification
+    from fineweb_mask.tasks.dataset.verify import Verification
 
 
 def verify(
@@ -25,8 +25,8 @@ def verify(
 
     Example: fineweb-mask verify workspaces/sample/dataset
     """
-    from tasks.verify import VerifyError, find_dataset, read_provenance
-    from tasks.verify import verify as verify_dataset
+    from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
+    from fineweb_mask.tasks.dataset.verify import verify as verify_dataset
 
     try:
         found = find_dataset(dataset)

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from models.embedding.unit import Encoded
+from fineweb_mask.models.forward.vectors import Encoded
 
 Tokenised = TypeVar("Tokenised")
 

@@ -6,12 +6,12 @@ from typing import Any
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 
-from models.device import choose_device
-from models.embedding.encoder import Encoder, EncoderError
-from models.embedding.token_vectors import TokenVectorEncoder
-from models.embedding.transformer import TransformerEncoder
-from models.embedding.whole import WholeModelEncoder
-from models.settings import EmbeddingSettings
+from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
+from fineweb_mask.models.embedding.fallback import WholeModelEncoder
+from fineweb_mask.models.embedding.static import TokenVectorEncoder
+from fineweb_mask.models.embedding.transformer import TransformerEncoder
+from fineweb_mask.models.forward.device import choose_device
+from fineweb_mask.models.settings import EmbeddingSettings
 
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the names that SentenceTransformer.encode_document looks for
 

@@ -1,218 +1,69 @@
-"""The built-in encoder: static token vectors fitted on the corpus itself, so that no model need be downloaded.
+"""A sentence-transformers model that looks up one vector per token and takes their mean, as the built-in encoder."""
 
-Latent semantic analysis (Deerwester et al., 1990) put into the form of a sentence-transformers `StaticEmbedding`: a
-document's vector is the mean of its tokens' vectors. With V the right singular vectors of the tf-idf matrix A, whose
-rows are divided by the power 3/4 of their lengths, a token t gets idf_t^2 * V_t / |V_t|^(1/2): a rare token has little
-part in V, and still tells two documents apart. The vectors are not centred: the mean cosine, by which a selection's
-redundancy is measured, needs an origin that means "nothing in common".
+from collections.abc import Callable, Sequence
+from typing import cast
 
-The corpus is streamed three times, and what is held does not grow with it: the tokenizer learns from a bounded number
-of characters, and V comes from the sketch (A^T A) Q of the Gram matrix, which is a sum over documents (Tropp et al.,
-Fixed-Rank Approximation of a Positive-Semidefinite Matrix from Streaming Data, 2017). Two passes tokenise.
-
-Equal texts in equal order give equal weights, whatever the number of threads: no sum is shared between threads, and the
-alphabet is chosen here, because the trainer leaves ties between rare characters to its hash maps.
-"""
-
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
-from typing import NamedTuple
-
-import numpy as np
-import scipy.linalg
-import scipy.sparse
-from numpy.typing import NDArray
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from threadpoolctl import threadpool_limits
-from tokenizers import Tokenizer
-from tokenizers.models import BPE
-from tokenizers.normalizers import NFKC, Lowercase
-from tokenizers.normalizers import Sequence as NormalizerSequence
-from tokenizers.pre_tokenizers import Whitespace
-from tokenizers.trainers import BpeTrainer
 
-BATCH = 512  # documents tokenised at a time, at most
-BATCH_CHARACTERS = 2_000_000  # of their text, unless one document alone is longer
-BATCHES_PER_PRODUCT = 4  # a product with few rows is mostly the cost of its (vocabulary, columns) result
-COLUMNS = 128  # of the sketch that one thread multiplies at a time
-OVERSAMPLING = 32  # columns of the sketch beyond the dimensions
-TRAINER_CHARACTERS = 50_000_000  # that the tokenizer learns from: 25,000 documents and more
-TRAINER_CHARACTERS_PER_DOCUMENT = 2_000
-ALPHABET = 4_000  # characters at most, and a quarter of the vocabulary; the common ones of Chinese are some 3,000
+from fineweb_mask.models.embedding.encoder import Encoder
+from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens
+from fineweb_mask.models.forward.vectors import Encoded, unit_rows
+from fineweb_mask.models.settings import EmbeddingSettings
 
 
-class StaticEncoder(NamedTuple):
-    """A tokenizer and one vector per token."""
-
-    tokenizer: Tokenizer
-    weights: NDArray[np.float32]  # (vocabulary, dimensions)
-
-    def as_sentence_transformer(self) -> SentenceTransformer:
-        """Return the encoder as a sentence-transformers model, ready to be saved as a folder of safetensors."""
-        return SentenceTransformer(
-            modules=[StaticEmbedding(self.tokenizer, embedding_weights=self.weights)], device="cpu"
-        )
-
-
-def fit_static_encoder(
-    documents: Callable[[], Iterable[str]], *, vocabulary: int, dimensions: int, seed: int = 0
-) -> StaticEncoder:
-    """Fit the tokenizer and the token vectors.
+class TokenVectorEncoder(Encoder[TokenIds]):
+    """Runs a model whose first module is a `StaticEmbedding`, in float32 on the CPU: tokenising is most of the work.
 
     Parameters
     ----------
-    documents
-        Gives a fresh pass over the texts; three passes are made. What is held is one batch of texts, four matrices of
-        (vocabulary, dimensions + 32) float32 at most, and the distinct words of the tokenizer's training text, which is
-        the first 2,000 characters of each document and 50 million in all.
-    vocabulary
-        Largest number of tokens.
-    dimensions
-        Length of a vector; where the corpus has a lower rank, the last dimensions are zero.
-    seed
-        Seed of the sketch.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two documents or no token to learn from.
+    model
+        The model, on the CPU.
+    settings
+        Tokens per document and the precision in which vectors are stored.
+    prompt
+        Text put before every document.
     """
-    tokenizer = _train_tokenizer(documents(), vocabulary)
-    n_documents, document_frequency = _document_frequencies(tokenizer, documents())
-    if n_documents < 2 or not document_frequency.any():
-        raise ValueError(f"the built-in encoder needs at least two documents, received {n_documents}")
-    idf_squared = (np.log((1.0 + n_documents) / (1.0 + document_frequency)) ** 2).astype(np.float32)
-    size = len(idf_squared)
-    rank = min(dimensions, n_documents - 1, size - 1)
-    with threadpool_limits(1, "blas"):  # the same sums on any number of cores
-        test = np.random.default_rng(seed).standard_normal((size, min(rank + OVERSAMPLING, size)), dtype=np.float32)
-        test, _ = scipy.linalg.qr(test, mode="economic", overwrite_a=True, check_finite=False)
-        sketch = _sketch_gram(_tf_idf(tokenizer, documents(), idf_squared), test)
-        right = _decompose(sketch, test, rank)
-    lengths = np.maximum(np.linalg.norm(right, axis=1), np.finfo(np.float32).tiny)
-    weights = np.zeros((size, dimensions), dtype=np.float32)
-    weights[:, : right.shape[1]] = (idf_squared / np.sqrt(lengths))[:, None] * right
-    return StaticEncoder(tokenizer, weights)
 
+    on_cpu = True
 
-def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    # ignore_merges: a word that is one token is looked up, not merged
-    tokenizer = Tokenizer(BPE(unk_token="[UNK]", ignore_merges=True))  # noqa: S106 - a token of text, not a secret
-    tokenizer.normalizer = NormalizerSequence([NFKC(), Lowercase()])
-    tokenizer.pre_tokenizer = Whitespace()
-    trainer = BpeTrainer(vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
-    tokenizer.train_from_iterator(_beginnings(texts, min(ALPHABET, vocabulary // 4)), trainer)
-    return tokenizer
+    def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
+        self._model = model
+        self._tokenizer = cast("StaticEmbedding", model[0]).tokenizer
+        truncation = self._tokenizer.truncation
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        own = truncation["max_length"] if truncation else None
+        self._max_tokens = own if settings.max_tokens is None else settings.max_tokens
+        if settings.long_documents == "mean_chunks":
+            self._max_tokens = None  # the mean of the windows is the mean of all tokens
+        self._prompt = prompt
+        self._stored = torch.float16 if settings.precision == "float16" else torch.float32
 
+    @staticmethod
+    def runs(model: SentenceTransformer) -> bool:
+        """Return whether the model is of this kind."""
+        return isinstance(model[0], StaticEmbedding)
 
-def _beginnings(texts: Iterable[str], most_characters: int) -> Iterator[str]:
-    """Yield the beginning of each text until `TRAINER_CHARACTERS` are read.
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        return int(self._model.get_embedding_dimension() or 0)
 
-    Only the first `most_characters` distinct characters are kept, any later one is a space.
-    """
-    left = TRAINER_CHARACTERS
-    alphabet: set[str] = set()
-    for text in texts:
-        beginning = text[: min(TRAINER_CHARACTERS_PER_DOCUMENT, left)]
-        left -= len(beginning)
-        normal = unicodedata.normalize("NFKC", beginning).lower()
-        new = sorted(set(normal) - alphabet)
-        known = most_characters - len(alphabet)
-        alphabet.update(new[:known])
-        yield normal.translate(dict.fromkeys(map(ord, new[known:]), " ")) if new[known:] else normal
-        if not left:
-            return
+    def tokenise(self, texts: Sequence[str]) -> TokenIds:
+        """Return the token ids that the model reads of each text."""
+        prompted = [self._prompt + text for text in texts] if self._prompt else texts
+        if self._max_tokens is None:
+            return all_tokens(self._tokenizer, prompted)
+        return first_tokens(self._tokenizer, prompted, self._max_tokens, special_tokens=False)
 
-
-def _token_counts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.sparse.csr_matrix]:
-    """Yield how often each token occurs in each document: float32, (documents of a batch, vocabulary)."""
-    size = tokenizer.get_vocab_size()
-    for batch in _batches(texts):
-        encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        tokens = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
-        starts = np.cumsum([0, *(len(ids) for ids in tokens)])
-        ones = np.ones(starts[-1], dtype=np.float32)
-        block = scipy.sparse.csr_matrix((ones, np.concatenate(tokens), starts), shape=(len(batch), size))
-        block.sum_duplicates()
-        yield block
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        if batch and (len(batch) == BATCH or characters + len(text) > BATCH_CHARACTERS):
-            yield batch
-            batch, characters = [], 0
-        batch.append(text)
-        characters += len(text)
-    if batch:
-        yield batch
-
-
-def _document_frequencies(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of documents and, (vocabulary,), in how many of them each token occurs."""
-    size = tokenizer.get_vocab_size()
-    n_documents, frequency = 0, np.zeros(size, dtype=np.int64)
-    for counts in _token_counts(tokenizer, texts):
-        n_documents += counts.shape[0]
-        frequency += np.bincount(counts.indices, minlength=size)
-    return n_documents, frequency
-
-
-def _tf_idf(
-    tokenizer: Tokenizer,
-    texts: Iterable[str],
-    idf_squared: NDArray[np.float32],  # (vocabulary,)
-) -> Iterator[scipy.sparse.csr_matrix]:
-    """Yield the rows (1 + log tf) * idf^2 over the power 3/4 of their length: float32, (batch, vocabulary)."""
-    for block in _token_counts(tokenizer, texts):
-        block.data = (1.0 + np.log(block.data)) * idf_squared[block.indices]
-        rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-        squares = np.bincount(rows, weights=np.square(block.data), minlength=block.shape[0])
-        block.data /= np.maximum(squares**0.375, np.finfo(np.float32).tiny)[rows].astype(np.float32)
-        yield block
-
-
-def _sketch_gram(
-    blocks: Iterable[scipy.sparse.csr_matrix],  # (documents of a batch, vocabulary), rows of A
-    test: NDArray[np.float32],  # (vocabulary, columns)
-) -> NDArray[np.float32]:  # (vocabulary, columns)
-    """Return (A^T A) `test`, summed over the documents; each thread multiplies columns of its own."""
-    parts = [np.ascontiguousarray(test[:, first : first + COLUMNS]) for first in range(0, test.shape[1], COLUMNS)]
-    sketch = np.zeros_like(test)
-    remaining = iter(blocks)
-    with ThreadPoolExecutor() as threads:
-        while some := list(islice(remaining, BATCHES_PER_PRODUCT)):
-            rows = scipy.sparse.vstack(some, format="csr")
-
-            def add(part: int, rows: scipy.sparse.csr_matrix = rows) -> None:
-                sketch[:, part * COLUMNS : (part + 1) * COLUMNS] += rows.T @ (rows @ parts[part])
-
-            list(threads.map(add, range(len(parts))))
-    return sketch
-
-
-def _decompose(
-    sketch: NDArray[np.float32],  # (vocabulary, columns), the Gram matrix times `test`
-    test: NDArray[np.float32],  # (vocabulary, columns), orthonormal
-    rank: int,
-) -> NDArray[np.float32]:  # (vocabulary, rank)
-    """Return the leading eigenvectors of the Gram matrix, the largest eigenvalue's first.
-
-    The Gram matrix is approximated by sketch (test^T sketch)^-1 sketch^T, which is exact where it has no more rank than
-    `test` has columns. What cannot be told from rounding is left out: there may be fewer than `rank`.
-    """
-    core = (test.T @ sketch).astype(np.float64)
-    values, vectors = scipy.linalg.eigh((core + core.T) / 2)
-    rounding = np.finfo(np.float32).eps * np.sqrt(len(sketch)) * values[-1]
-    kept = values > rounding
-    factor = sketch @ (vectors[:, kept] / np.sqrt(values[kept])).astype(np.float32)  # factor factor^T: the Gram matrix
-    values, vectors = scipy.linalg.eigh((factor.T @ factor).astype(np.float64))
-    leading = [place for place in reversed(range(len(values))) if values[place] > rounding][:rank]
-    values, vectors = values[leading], vectors[:, leading]
-    right: NDArray[np.float32] = factor @ (vectors / np.sqrt(values)).astype(np.float32)
-    return right
+    def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
+        """Take the mean of each text's token vectors, and run what the model has after it."""
+        if not len(tokens.lengths):
+            return lambda: Encoded(torch.zeros((0, self.dimensions), dtype=self._stored).numpy(), tokens.lengths > 0)
+        features = {"input_ids": torch.from_numpy(tokens.ids), "offsets": torch.from_numpy(tokens.starts).int()}
+        with torch.inference_mode():
+            vectors = self._model(features)["sentence_embedding"][:, : self.dimensions]
+            unit, bad = unit_rows(vectors)
+            return lambda: Encoded(unit.to(self._stored).numpy(), bad.numpy())

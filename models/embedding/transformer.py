@@ -16,12 +16,12 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from models.batching import PaddedTokens, TokenBudget, for_each_batch
-from models.device import compute_dtype
-from models.embedding.encoder import Encoder, EncoderError
-from models.embedding.unit import Encoded, unit_rows
-from models.embedding.windows import WindowCutter, Windows, first_window
-from models.settings import EmbeddingSettings
+from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
+from fineweb_mask.models.embedding.windows import WindowCutter, Windows, first_window
+from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
+from fineweb_mask.models.forward.device import compute_dtype
+from fineweb_mask.models.forward.vectors import Encoded, unit_rows
+from fineweb_mask.models.settings import EmbeddingSettings
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 """Tokens to a forward pass; on a CPU activations of more fall out of its caches."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from models.tokens import TokenIds, all_tokens, first_tokens
+from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens
 
 
 @dataclass(frozen=True, slots=True)

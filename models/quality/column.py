@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.quality.settings import ColumnScorerSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings
 
 
 class ColumnValueError(ValueError):

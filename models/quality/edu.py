@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
-from models.batching import PaddedTokens, TokenBudget, for_each_batch
-from models.device import choose_device
-from models.embedding.unit import Encoded, unit_vectors
-from models.quality.settings import EduScorerSettings
-from models.tokens import TokenIds, first_tokens
+from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
+from fineweb_mask.models.forward.device import choose_device
+from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
+from fineweb_mask.models.forward.vectors import Encoded, unit_vectors
+from fineweb_mask.models.settings.quality import EduScorerSettings
 
 
 class ScoredVectors(NamedTuple):

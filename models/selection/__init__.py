@@ -5,11 +5,11 @@ Importing the package costs no torch: `select` and what belongs to it load on fi
 
 from typing import TYPE_CHECKING
 
-from models.selection.settings import SelectionSettings
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 if TYPE_CHECKING:
-    from models.selection.checks import SelectionInputError
-    from models.selection.selector import Selection, select
+    from fineweb_mask.models.selection.inputs import SelectionInputError
+    from fineweb_mask.models.selection.selector import Selection, select
 
 __all__ = ["Selection", "SelectionInputError", "SelectionSettings", "select"]
 
@@ -19,6 +19,6 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from models.selection import selector
+    from fineweb_mask.models.selection import selector
 
     return getattr(selector, name)

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from models.progress import told
-from models.selection.metrics.base import BuiltInMetric
-from models.selection.metrics.disf import Disf
-from models.selection.metrics.facility import Facility
-from models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.selection.metrics.base import BuiltInMetric
+from fineweb_mask.models.selection.metrics.disf import Disf
+from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.selection.objectives import Objective
+    from fineweb_mask.models.selection.objective import Objective
 
 
 class Effort(NamedTuple):

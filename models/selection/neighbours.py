@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.progress import told
+from fineweb_mask.models.runtime.progress import told
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.selection.rows import Rows
+    from fineweb_mask.models.selection.rows import Rows
 
 PRODUCT_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 29}  # entries of one block of similarities (float32)
 

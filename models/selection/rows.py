@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.stopping import stop_if_requested
+from fineweb_mask.models.runtime.stopping import stop_if_requested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

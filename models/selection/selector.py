@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from models.progress import told
-from models.selection.baselines import (
-    solve_quality_sampling,
-    solve_random,
-    solve_semdedup,
-    solve_top_quality,
-)
-from models.selection.certificate import tightened_bound
-from models.selection.checks import (
+from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.selection.certificate import tightened_bound
+from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
     checked_budget,
     checked_features,
     checked_quality,
     checked_tokens,
 )
-from models.selection.greedy import solve_greedy
-from models.selection.mean_field import solve_mean_field
-from models.selection.policy_gradient import solve_policy_gradient
-from models.selection.problem import History, Problem, Solution
-from models.selection.scaling import Ranges, Scaled, built_in_metrics, find_ranges, weigh
-from models.selection.settings import SelectionSettings
+from fineweb_mask.models.selection.ranges import Ranges, Scaled, built_in_metrics, find_ranges, weigh
+from fineweb_mask.models.selection.solvers.baselines import (
+    solve_quality_sampling,
+    solve_random,
+    solve_semdedup,
+    solve_top_quality,
+)
+from fineweb_mask.models.selection.solvers.greedy import solve_greedy
+from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
+from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
+from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from models.selection.metrics.base import Metric
-    from models.selection.rows import Rows
+    from fineweb_mask.models.selection.metrics.base import Metric
+    from fineweb_mask.models.selection.rows import Rows
 
 __all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select", "term_ranges"]
 
@@ -140,7 +140,7 @@ def select(
     Examples
     --------
     >>> import numpy as np
-    >>> from models.selection import SelectionSettings, select
+    >>> from fineweb_mask.models.selection import SelectionSettings, select
     >>> random = np.random.default_rng(0)
     >>> features, quality = random.normal(size=(100, 8)), random.random(100)
     >>> len(select(features, quality, SelectionSettings(select_ratio=0.3)).indices)

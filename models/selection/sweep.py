@@ -13,22 +13,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from models.progress import told
-from models.selection.checks import SelectionInputError
-from models.selection.metrics.disf import Disf
-from models.selection.metrics.kernel import KernelMetric
-from models.selection.metrics.pairwise import Pairwise
-from models.selection.problem import History
-from models.selection.selector import Block, Selection, checked_block, solve_tokens
+from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.metrics.disf import Disf
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.selection.metrics.pairwise import Pairwise
+from fineweb_mask.models.selection.selector import Block, Selection, checked_block, solve_tokens
+from fineweb_mask.models.selection.solvers.problem import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
 
-    from models.selection.problem import Solution
-    from models.selection.scaling import Ranges, Scaled
-    from models.selection.settings import SelectionSettings
+    from fineweb_mask.models.selection.ranges import Ranges, Scaled
+    from fineweb_mask.models.selection.solvers.problem import Solution
+    from fineweb_mask.models.settings.selection import SelectionSettings
 
 HELD_BYTES = 2 << 30  # of kernel matrices that are kept: n = 23,000 for one metric
 KERNEL_EFFORT = 0.5  # of a single selection's proof: it costs more than the solve, and there is one for each value

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.commands.common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).with_name("fineweb-mask")
@@ -134,7 +134,8 @@ def test_the_example_of_run_is_about_a_recipe_that_is_there(invoke):
 def test_version_and_help_start_at_once_without_the_heavy_packages(tmp_path):
     finished = run("--version", cwd=tmp_path)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, f"{version('fineweb-mask')}\n", "")
-    code = "import sys, flows.cli; print(sorted({'torch', 'prefect', 'duckdb', 'pyarrow'} & set(sys.modules)))"
+    heavy = "{'torch', 'prefect', 'duckdb', 'pyarrow'}"
+    code = f"import sys, fineweb_mask.flows.cli; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
 

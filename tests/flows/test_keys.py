@@ -2,13 +2,13 @@
 
 import pytest
 
-from flows.curation import Curation, Given
-from flows.recipe import load_recipe
-from tasks import dedup, select
-from tasks.embed import EmbeddingModel
-from tasks.lake import StageFile, Workspace, digest
-from tasks.quality_models import QualityModel
-from tasks.source import SourceShard
+from fineweb_mask.flows.engine.plan import Curation, Given
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.tasks import dedup, select
+from fineweb_mask.tasks.embed import EmbeddingModel
+from fineweb_mask.tasks.inference.scorers import QualityModel
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, digest
 
 RECIPE = """
 workspace: {workspace}

@@ -17,11 +17,11 @@ def test_a_page_is_opened_or_the_user_told_where_it_is(
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n{"true" if works else "false"}\n')
     browser.chmod(0o755)
-    script = f"from flows.commands.common import open_page; open_page({place!r})"
+    script = f"from fineweb_mask.flows.commands._common import open_page; open_page({place!r})"
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
-        env={"BROWSER": str(browser), "PATH": "/nowhere", "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={"BROWSER": str(browser), "PATH": "/nowhere"},
         capture_output=True,
         text=True,
         check=True,

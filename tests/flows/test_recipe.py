@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from flows.recipe import RecipeError, load_recipe
-from models.settings import PipelineSettings
+from fineweb_mask.flows.recipe import RecipeError, load_recipe
+from fineweb_mask.models.settings import PipelineSettings
 
 RECIPE = {
     "workspace": "workspaces/x",

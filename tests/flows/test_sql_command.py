@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.commands import sql
-from flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS, visible
-from models.schemas import documents_schema
-from tasks.catalog import CatalogShard, write_catalog
-from tasks.lake import StageKey, Workspace
-from tasks.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.commands import sql
+from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS, visible
+from fineweb_mask.models.schemas import documents_schema
+from fineweb_mask.tasks.workspace.catalog import CatalogShard, write_catalog
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
 HOSTILE = {
     "escape": "\x1b[31mred\x1b[0m \x9b2J \x07",

@@ -26,15 +26,16 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.compare import CompareSummary, run_compare
-from flows.curate import RunSummary, run_curate
-from flows.progress import LogLines, listener
-from flows.recipe import load_recipe
-from flows.sweep import SweepSummary, run_sweep
-from models.progress import Step
-from tasks.lake import Workspace
-from tasks.last_run import LastRun
-from tasks.stage import BadShardError
+from fineweb_mask.flows.compare import CompareSummary, run_compare
+from fineweb_mask.flows.curate import run_curate
+from fineweb_mask.flows.display.listeners import LogLines, listener
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.summary import RunSummary
+from fineweb_mask.flows.sweep import SweepSummary, run_sweep
+from fineweb_mask.models.runtime.progress import Step
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_ENCODER = (  # enough to tell topics apart, and fitted in a second; what is looked at is less, too
@@ -93,8 +94,7 @@ def free_port() -> int:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """What `make serve` starts, in folders of its own."""
     home = tmp_path_factory.mktemp("home")
-    for name in ("flows", "tasks", "models", "data_samples"):
-        (home / name).symlink_to(ROOT / name)
+    (home / "data_samples").symlink_to(ROOT / "data_samples")
     port = free_port()
     service = Service(f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("serve"), home)
     started = service.serve("start", "--port", str(port))
@@ -191,7 +191,7 @@ def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contest
     settings = LastRun.of(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     hearing = _Hearing()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("models.progress.SECONDS", 0.0)
+        patch.setattr("fineweb_mask.models.runtime.progress.SECONDS", 0.0)
         token = listener.set(hearing)
         compared = run_compare(settings, ["datamask", "random", "greedy"], "dump")
         swept = run_sweep(settings, "0,0.25,...,1")

@@ -6,13 +6,13 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.stages import run_stage
-from flows.sweep import run_sweep
-from models.stopping import allow_work
-from tasks.lake import Workspace
-from tasks.last_run import LastRun
-from tasks.stage import BadShardError
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.flows.sweep import run_sweep
+from fineweb_mask.models.runtime.stopping import allow_work
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 RECONCILED = """
     SELECT (SELECT count(*) FROM documents) AS ingested,

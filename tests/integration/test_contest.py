@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.commands.common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
-from flows.compare import run_compare
-from flows.sweep import run_sweep
-from tasks.lake import Workspace
-from tasks.last_run import LastRun
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
+from fineweb_mask.flows.compare import run_compare
+from fineweb_mask.flows.sweep import run_sweep
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_RUN = ("masks", "dataset", "reports", "run.json")

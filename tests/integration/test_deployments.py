@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from prefect import flow
 
-from flows.artifacts import SHARD_ROWS, or_warn
-from flows.recipe import load_recipe
-from models.settings import PipelineSettings
+from fineweb_mask.flows.display.prefect_ui import SHARD_ROWS, or_warn
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.models.settings import PipelineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report"]

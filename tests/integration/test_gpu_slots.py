@@ -6,7 +6,7 @@ import torch
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 
-from tasks.gpu import gpu_slot, offer_slots, slot_name
+from fineweb_mask.tasks.inference.gpu import gpu_slot, offer_slots, slot_name
 
 
 def test_tasks_take_turns_on_one_gpu(server, monkeypatch):

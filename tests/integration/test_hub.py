@@ -40,7 +40,7 @@ def test_a_private_dataset_on_the_hub_is_curated_through_failures(service: Servi
             arguments += ["--set", setting]
         hub.fail(10)
         done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", *arguments],
+            [sys.executable, "-m", "fineweb_mask.flows.cli", *arguments],
             cwd=ROOT,
             env=environment,
             capture_output=True,

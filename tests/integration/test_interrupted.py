@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from flows.curate import RunSummary
+from fineweb_mask.flows.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[2]
 RunSample = Callable[..., RunSummary]
@@ -39,7 +39,7 @@ def start(
     environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
 
     def run(*arguments: str, deaf_to_ctrl_c: bool = False) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "flows.cli", "run", "deployments/recipes/sample.yaml"]
+        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
         command += ["--workspace", str(tmp_path / "workspace"), *(f"--set={one}" for one in small_encoder), *arguments]
         # What is ignored here is ignored there; what is handled here is as usual there.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN if deaf_to_ctrl_c else signal.default_int_handler)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.lake import LakeError, Workspace
-from tasks.stage import BadShardError
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.workspace import LakeError, Workspace
 
 SHARDS = 4
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.status import workspace_status
-from tasks.lake import Workspace
-from tasks.last_run import LastRun
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.engine.inspection import workspace_status
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.integration.conftest import ROOT, RunSample, Service
 from tests.s3 import KEY_ID, SECRET, Proxy

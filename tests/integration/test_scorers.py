@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.curate import RunSummary, run_curate
-from flows.recipe import RecipeError, load_recipe
-from tasks.columns import ColumnError
-from tasks.stage import BadShardError
+from fineweb_mask.flows.curate import run_curate
+from fineweb_mask.flows.recipe import RecipeError, load_recipe
+from fineweb_mask.flows.summary import RunSummary
+from fineweb_mask.tasks.source.column_checks import ColumnError
+from fineweb_mask.tasks.workspace.job import BadShardError
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = {"ingest", "dedup", "fit", "score_embed", "select", "materialize", "report"}

@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.progress import listener, shown_as_bars
-from flows.run import MissingInputError
-from flows.stages import run_stage
-from flows.status import StatusError, workspace_status
-from tasks.lake import Workspace
-from tasks.last_run import LastRun
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.display.listeners import listener, shown_as_bars
+from fineweb_mask.flows.engine.inspection import StatusError, workspace_status
+from fineweb_mask.flows.engine.scheduler import MissingInputError
+from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 def state(workspace):

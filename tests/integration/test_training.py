@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from flows.train import train
-from models.quality.settings import FastTextTrainingSettings, LabelSettings
-from models.quality.training_settings import TrainQualitySettings
+from fineweb_mask.flows.train_quality import train
+from fineweb_mask.models.settings.quality import FastTextTrainingSettings, LabelSettings
+from fineweb_mask.models.settings.training import TrainQualitySettings
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = ROOT / "data_samples" / "labels.parquet"
@@ -19,7 +19,7 @@ SMALL = FastTextTrainingSettings(dimensions=8, buckets=1_000, epochs=5)
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, "-m", "flows.cli", "train-quality", *arguments]
+    call = [sys.executable, "-m", "fineweb_mask.flows.cli", "train-quality", *arguments]
     return subprocess.run(call, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -62,7 +62,7 @@ def test_a_trained_model_teaches_the_next_and_scores_in_a_recipe(tmp_path, run_s
 
 
 def test_several_processes_write_the_same_scores(run_sample, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.scoring.ROWS_WORTH_PROCESSES", 1)
+    monkeypatch.setattr("fineweb_mask.tasks.inference.scoring_pool.ROWS_WORTH_PROCESSES", 1)
     workspace = tmp_path / "workspace"
     run_sample(workspace, "engine.score_processes=2")
     for path in sorted((finished / "scores").rglob("*.parquet")):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.curate import RunSummary
-from flows.recipe import parse_overrides
+from fineweb_mask.flows.recipe import parse_overrides
+from fineweb_mask.flows.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60

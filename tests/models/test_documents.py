@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.documents import (
+from fineweb_mask.models.documents import (
     CHARS_PER_TOKEN,
     ColumnTypeError,
     DocumentFilter,
@@ -16,8 +16,8 @@ from models.documents import (
     stable_id,
     token_counts,
 )
-from models.schemas import FINEWEB, documents_schema
-from models.settings import IngestSettings
+from fineweb_mask.models.schemas import FINEWEB, documents_schema
+from fineweb_mask.models.settings import IngestSettings
 
 LONG = "a sentence that is long enough"
 ANY = IngestSettings(min_chars=1, exact_dedup="off")

@@ -4,8 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.quality.settings import RESERVED_NAMES
-from models.schemas import (
+from fineweb_mask.models.schemas import (
     DUPLICATES,
     FINEWEB,
     MASKS,
@@ -16,6 +15,7 @@ from models.schemas import (
     embeddings_schema,
     scores_schema,
 )
+from fineweb_mask.models.settings.quality import RESERVED_NAMES
 
 
 def test_documents_hold_fineweb_the_measures_and_then_the_extra_columns():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.urls import is_url, names_a_commit, redacted, without_credentials, writable
+from fineweb_mask.models.urls import is_url, names_a_commit, redacted, without_credentials, writable
 
 
 @pytest.mark.parametrize("path", ["folder", "/a/b", "C:\\data", "s3:bucket", "a@b?token=1"])

@@ -13,17 +13,29 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from models.quality.settings import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings, QualitySettings
-from models.schemas import FINEWEB
-from models.settings import EmbeddingSettings, IngestSettings, MaterializeSettings, PipelineSettings, SourceSettings
-from tasks import dedup, embed, fit, ingest, materialize, report, score, select
-from tasks.accounting import Counts, account
-from tasks.lake import StageFile, Workspace, file_digest
-from tasks.quality_models import QualityModel, fitted_model
-from tasks.sections import StageTime
-from tasks.selected import SelectedShard
-from tasks.source import SourceShard, discover
-from tasks.whole_files import tree_files
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.settings import (
+    EmbeddingSettings,
+    IngestSettings,
+    MaterializeSettings,
+    PipelineSettings,
+    SourceSettings,
+)
+from fineweb_mask.models.settings.quality import (
+    FastTextScorerSettings,
+    FastTextTrainingSettings,
+    LabelSettings,
+    QualitySettings,
+)
+from fineweb_mask.tasks import dedup, embed, fit, ingest, materialize, report, score, select
+from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
+from fineweb_mask.tasks.reporting.samples import SelectedShard
+from fineweb_mask.tasks.reporting.sections import StageTime
+from fineweb_mask.tasks.selection.blocks import SelectionShard
+from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.counts import Counts, account
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, file_digest
 
 TOPICS = {
     "sea": "whale coral reef tide harbour sailor current plankton island storm".split(),
@@ -124,7 +136,7 @@ class Built:
         return [*self.before_report, self.report]
 
     @property
-    def selection_shards(self) -> list[select.SelectionShard]:
+    def selection_shards(self) -> list[SelectionShard]:
         """The shards as the selection reads them."""
         return [shard for job in self.select_jobs for shard in job.shards]
 
@@ -156,7 +168,7 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     select_jobs = select.plan(
         workspace,
         [
-            select.SelectionShard(documents=file, scores=scored, embeddings=embedded, duplicates=repeated)
+            SelectionShard(documents=file, scores=scored, embeddings=embedded, duplicates=repeated)
             for file, scored, embedded, repeated in zip(documents, scores, embeddings, duplicates, strict=True)
         ],
         recipe.selection,

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from models.schemas import FINEWEB
-from models.settings import SourceSettings
-from tasks.shard_reader import ShardReader
-from tasks.source import discover
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.reader import ShardReader
 
 Row = dict[str, Any]
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from models.settings import IngestSettings, SourceSettings
-from tasks import dedup, ingest
-from tasks.lake import StageFile, Workspace
-from tasks.source import discover
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.tasks import dedup, ingest
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 TEXTS = {
     "a": ["one", "two", "three", "ONE"],

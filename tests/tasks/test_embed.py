@@ -12,15 +12,15 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from models.embedding.encoder import EncoderError
-from models.embedding.static import StaticEncoder
-from models.schemas import embeddings_schema
-from models.settings import EmbeddingSettings, IngestSettings, SourceSettings
-from tasks import embed, ingest
-from tasks.lake import StageFile, Workspace
-from tasks.parts import Parts
-from tasks.source import discover
-from tasks.stage import BadShardError
+from fineweb_mask.models.embedding.encoder import EncoderError
+from fineweb_mask.models.embedding.static_fit import StaticEncoder
+from fineweb_mask.models.schemas import embeddings_schema
+from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
+from fineweb_mask.tasks import embed, ingest
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.checkpoints import Parts
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 WEIGHTS = {"[UNK]": (0.0, 0.0), "red": (3.0, 0.0), "blue": (0.0, 2.0), "void": (0.0, 0.0), "wild": (np.nan, 1.0)}
 
@@ -69,7 +69,7 @@ def test_vectors_are_of_unit_length_row_by_row_beside_the_documents(built: Any) 
 
 
 def test_each_row_holds_the_vector_of_its_own_text(built: Any) -> None:
-    from models.embedding.load import load_encoder
+    from fineweb_mask.models.embedding.load import load_encoder
 
     encoder = load_encoder(str(built.workspace.root / built.embedding_model.path), built.recipe.embedding)
     for documents, embeddings in zip(built.documents, built.embeddings, strict=True):
@@ -184,7 +184,7 @@ def test_a_shard_that_was_killed_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch,
     precision: str,
 ) -> None:
-    from models.embedding.token_vectors import TokenVectorEncoder
+    from fineweb_mask.models.embedding.static import TokenVectorEncoder
 
     documents = ingested(TWELVE)
     given = settings(colours, chunk_documents=3, precision=precision)
@@ -249,7 +249,7 @@ def test_a_part_is_written_for_every_chunk_and_none_is_left(
 
 
 def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
-    from models.embedding.columns import vectors_of
+    from fineweb_mask.models.embedding.arrow import vectors_of
 
     documents = ingested(["red red", "void", "red blue"])
     given = settings(colours, precision="int8")
@@ -265,7 +265,7 @@ def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., S
 def test_a_folder_that_is_no_model_is_known_before_any_work(tmp_path: Path, colours: Path, missing: str) -> None:
     import shutil
 
-    from tasks.hub import ModelFolderError
+    from fineweb_mask.tasks.inference.model_files import ModelFolderError
 
     folder = tmp_path / "model"
     shutil.copytree(colours, folder)

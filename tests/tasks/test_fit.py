@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from models.quality.settings import FastTextScorerSettings, QualitySettings
-from models.settings import EmbeddingSettings
-from tasks import fit
-from tasks.lake import Workspace
-from tasks.quality_models import load_models
-from tasks.whole_files import tree_files
+from fineweb_mask.models.settings import EmbeddingSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
+from fineweb_mask.tasks import fit
+from fineweb_mask.tasks.inference.scorers import load_models
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.documents import CHARS_PER_TOKEN
-from models.schemas import documents_schema
-from models.settings import IngestSettings, SourceSettings
-from tasks import ingest
-from tasks.lake import StageFile, Workspace
-from tasks.source import discover
-from tasks.stage import BadShardError
+from fineweb_mask.models.documents import CHARS_PER_TOKEN
+from fineweb_mask.models.schemas import documents_schema
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.tasks import ingest
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 Row = dict[str, Any]
 LENIENT = IngestSettings(min_chars=1)

@@ -14,12 +14,13 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from models.schemas import FINEWEB
-from tasks import materialize
-from tasks.dataset_files import ParquetParts
-from tasks.lake import LakeError, digest, file_digest
-from tasks.stage_parquet import written_parquet
-from tasks.whole_files import tree_files
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.tasks import materialize
+from fineweb_mask.tasks.dataset.output import Output, OutputError
+from fineweb_mask.tasks.dataset.writers import ParquetParts
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
+from fineweb_mask.tasks.workspace.workspace import LakeError, digest, file_digest
 from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows, snapshot
 
 
@@ -222,14 +223,14 @@ def test_a_folder_of_something_else_is_not_replaced(copied: Any, tmp_path: Path,
     folder = tmp_path / "mine"
     folder.mkdir()
     settings = copied.recipe.materialize.model_copy(update={"output": str(folder)})
-    output = materialize.Output.of(copied.workspace, settings)
+    output = Output.of(copied.workspace, settings)
     output.check()
     (folder / name).write_text("mine")
-    with pytest.raises(materialize.OutputError, match=r"mine holds something else .*: give a new or empty folder"):
+    with pytest.raises(OutputError, match=r"mine holds something else .*: give a new or empty folder"):
         output.check()
     job = copied.dataset_job.model_copy(
         update={"recipe": copied.recipe.model_copy(update={"materialize": settings}), "anew": True}
     )
-    with pytest.raises(materialize.OutputError):
+    with pytest.raises(OutputError):
         materialize.materialize(job)
     assert (folder / name).read_text() == "mine"

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.schemas import MASKS
-from tasks import report
-from tasks.sections import StageTime, claim, time_by_stage, weighted_mean
+from fineweb_mask.models.schemas import MASKS
+from fineweb_mask.tasks import report
+from fineweb_mask.tasks.reporting.sections import StageTime, claim, time_by_stage, weighted_mean
 
 NOBODY = {"selected": False, "inclusion": None, "block": None}
 SCRIPT = "<script>alert('x')</script>\"&"

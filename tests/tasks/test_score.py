@@ -8,19 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from models.quality.combine import combine_scores
-from models.quality.settings import (
+from fineweb_mask.models.quality.combine import combine_scores
+from fineweb_mask.models.schemas import scores_schema
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
     EduScorerSettings,
     FastTextScorerSettings,
     QualitySettings,
 )
-from models.schemas import scores_schema
-from models.settings import IngestSettings, SourceSettings
-from tasks import ingest, score
-from tasks.quality_models import QualityModel, given_model, load_models
-from tasks.source import discover
-from tasks.stage import BadShardError
+from fineweb_mask.tasks import ingest, score
+from fineweb_mask.tasks.inference.scorers import QualityModel, given_model, load_models
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.job import BadShardError
 
 
 def test_scores_lie_row_by_row_beside_the_documents(built: Any) -> None:

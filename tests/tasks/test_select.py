@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.schemas import MASKS
-from models.settings import PipelineSelectionSettings
-from tasks import select
-from tasks.lake import StageFile, StageKey, Workspace
-from tasks.stage_parquet import written_parquet
+from fineweb_mask.models.schemas import MASKS
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks import select
+from fineweb_mask.tasks.selection.blocks import SelectionShard
+from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace
 
 DIMENSIONS = 8
 
@@ -24,7 +25,7 @@ def settings(**changes: Any) -> PipelineSelectionSettings:
 
 def numbers(
     lake: Workspace, name: str, rows: int, *, seed: int = 0, duplicates: tuple[int, ...] = (), bad: tuple[int, ...] = ()
-) -> select.SelectionShard:
+) -> SelectionShard:
     """Write a shard of random vectors and qualities; the rows to leave out have the best quality."""
     dice = np.random.default_rng(seed)
     vectors = dice.normal(size=(rows, DIMENSIONS)).astype(np.float32)
@@ -58,10 +59,10 @@ def numbers(
             bytes=path.stat().st_size,
             fingerprint=key.fingerprint,
         )
-    return select.SelectionShard(**files)
+    return SelectionShard(**files)
 
 
-def run(lake: Workspace, shards: list[select.SelectionShard], given: PipelineSelectionSettings) -> list[StageFile]:
+def run(lake: Workspace, shards: list[SelectionShard], given: PipelineSelectionSettings) -> list[StageFile]:
     return [select.select(job) for job in select.plan(lake, shards, given)]
 
 
@@ -203,7 +204,7 @@ def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
     lake = Workspace(tmp_path)
     shard = numbers(lake, "a", 20)
 
-    def key(shard: select.SelectionShard = shard, **changes: Any) -> str:
+    def key(shard: SelectionShard = shard, **changes: Any) -> str:
         [job] = select.plan(lake, [shard], settings(**changes))
         return job.key.fingerprint
 
@@ -244,9 +245,9 @@ def test_a_moved_workspace_is_current_as_it_is(
 def test_stored_precision_hardly_changes_the_objective(
     tmp_path: Path, metric: str, precision: Any, tolerance: float
 ) -> None:
-    from models.embedding.columns import vector_batch
-    from models.embedding.unit import unit_vectors
-    from models.schemas import embeddings_schema
+    from fineweb_mask.models.embedding.arrow import vector_batch
+    from fineweb_mask.models.forward.vectors import unit_vectors
+    from fineweb_mask.models.schemas import embeddings_schema
 
     dice = np.random.default_rng(3)
     topics = dice.normal(size=(12, 96))

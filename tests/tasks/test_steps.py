@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models import progress
-from models.progress import Step, heard_by
-from models.settings import PipelineSettings
-from models.stopping import StoppedError, allow_work, request_stop
-from tasks.scoring import ScoringProcesses
+from fineweb_mask.models.runtime import progress
+from fineweb_mask.models.runtime.progress import Step, heard_by
+from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, request_stop
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.inference.scoring_pool import ScoringProcesses
 
 
 def test_every_document_of_a_stage_is_told(

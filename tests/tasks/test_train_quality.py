@@ -9,13 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from models.documents import content_hash
-from models.quality.scorer import load_scorer
-from models.quality.settings import EduScorerSettings, FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
-from models.quality.training_settings import TeacherSettings, TrainQualitySettings
-from tasks.labels import Labelled, LabelsError
-from tasks.quality_models import QualityModelError
-from tasks.train_quality import TrainQualityJob, describe, plan, split, train_quality, unique
+from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.settings.quality import (
+    EduScorerSettings,
+    FastTextScorerSettings,
+    FastTextTrainingSettings,
+    LabelSettings,
+)
+from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
+from fineweb_mask.tasks.inference.scorers import QualityModelError
+from fineweb_mask.tasks.source.labels import Labelled, LabelsError
+from fineweb_mask.tasks.train_quality import TrainQualityJob, describe, plan, split, train_quality, unique
 
 GOOD, BAD = "theorem proof integer lemma careful".split(), "casino pills cheap bonus click".split()
 TRAINING = FastTextTrainingSettings(dimensions=4, buckets=500, epochs=15)
@@ -113,7 +118,7 @@ def test_equal_texts_count_once_and_contradictions_not_at_all():
 def test_no_held_out_text_is_trained_on(settings, labels, output, monkeypatch):
     texts, scores = texts_and_scores()
     pq.write_table(pa.table({"text": texts + [text.upper() for text in texts], "score": scores * 2}), labels.path)
-    import models.quality.fasttext as module
+    import fineweb_mask.models.quality.fasttext.scorer as module
 
     seen = {}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.selection.rows import Rows
+    from fineweb_mask.models.selection.rows import Rows
 
 
 @runtime_checkable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.selection.metrics.kernel import KernelMetric
-from models.selection.rows import Rows
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.selection.rows import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor

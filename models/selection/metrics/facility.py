@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.progress import told
-from models.selection.metrics.base import BuiltInMetric
-from models.selection.neighbours import Neighbours, nearest
-from models.selection.rows import Rows
+from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.selection.metrics.base import BuiltInMetric
+from fineweb_mask.models.selection.neighbours import Neighbours, nearest
+from fineweb_mask.models.selection.rows import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.selection.metrics.base import BuiltInMetric
-from models.selection.rows import Rows
+from fineweb_mask.models.selection.metrics.base import BuiltInMetric
+from fineweb_mask.models.selection.rows import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.selection.rows import Rows
+    from fineweb_mask.models.selection.rows import Rows
 
 
 class Pairwise(KernelMetric):

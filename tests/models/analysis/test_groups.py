@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.analysis.groups import counts_of, decile_edges, domains, group_of
+from fineweb_mask.models.analysis.groups import counts_of, decile_edges, domains, group_of
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis.extra.numpy import arrays
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
-from models.analysis import vectors
-from models.analysis.vectors import (
+from fineweb_mask.models.analysis import vectors
+from fineweb_mask.models.analysis.vectors import (
     effective_rank,
     mean_cosine,
     near_duplicate_rate,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.analysis.words import telling_words
+from fineweb_mask.models.analysis.words import telling_words
 
 TOPICS = {"sea": "whale reef tide", "kitchen": "flour oven garlic", "space": "orbit comet galaxy"}
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.device import choose_device
-from models.embedding.encoder import EncoderError
-from models.embedding.load import load_encoder
-from models.embedding.static import fit_static_encoder
-from models.settings import EmbeddingSettings
+from fineweb_mask.models.embedding.encoder import EncoderError
+from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.embedding.static_fit import fit_static_encoder
+from fineweb_mask.models.forward.device import choose_device
+from fineweb_mask.models.settings import EmbeddingSettings
 
 WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium passage".split()
 TEXTS = [

@@ -25,11 +25,11 @@ from transformers import (
     RobertaModel,
 )
 
-from models.embedding.encoder import EncoderError
-from models.embedding.load import load_encoder
-from models.embedding.transformer import TransformerEncoder
-from models.embedding.whole import WholeModelEncoder
-from models.settings import EmbeddingSettings
+from fineweb_mask.models.embedding.encoder import EncoderError
+from fineweb_mask.models.embedding.fallback import WholeModelEncoder
+from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.embedding.transformer import TransformerEncoder
+from fineweb_mask.models.settings import EmbeddingSettings
 
 WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
 TEXTS = [

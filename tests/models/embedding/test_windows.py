@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from models.embedding.windows import WindowCutter, first_window, special_tokens
+from fineweb_mask.models.embedding.windows import WindowCutter, first_window, special_tokens
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "passage", ":", *"abcdefghij"]
 

@@ -5,9 +5,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from models.quality.column import ColumnScorer, ColumnValueError
-from models.quality.scorer import load_scorer
-from models.quality.settings import ColumnScorerSettings
+from fineweb_mask.models.quality.column import ColumnScorer, ColumnValueError
+from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.settings.quality import ColumnScorerSettings
 
 
 def scorer(**settings):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.quality.combine import combine_scores, fit_statistics
+from fineweb_mask.models.quality.combine import combine_scores, fit_statistics
 
 RANDOM = np.random.default_rng(0)
 SCORES = {

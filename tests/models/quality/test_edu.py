@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.quality.edu import EduScorer
-from models.quality.scorer import load_scorer
-from models.quality.settings import EduScorerSettings
+from fineweb_mask.models.quality.edu import EduScorer
+from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.settings.quality import EduScorerSettings
 
 WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
 DICE = random.Random(0)

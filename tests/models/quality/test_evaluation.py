@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.quality.evaluation import evaluate, reliability_bins
+from fineweb_mask.models.quality.evaluation import evaluate, reliability_bins
 
 
 def test_a_case_worked_out_by_hand():

@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows
 
 
 def unit_rows(n, d, seed=0, dtype=torch.float32):

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from models.selection.metrics.facility import Facility
-from models.selection.objectives import METRICS
-from models.selection.rows import Rows
+from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.objective import METRICS
+from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import probabilities, random_masks, unit_rows
 
 

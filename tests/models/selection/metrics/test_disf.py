@@ -2,8 +2,8 @@
 
 import torch
 
-from models.selection.metrics.disf import Disf, disf_by_selection
-from models.selection.rows import Rows
+from fineweb_mask.models.selection.metrics.disf import Disf, disf_by_selection
+from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import central_differences, probabilities, unit_rows
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.metrics.facility import Facility
 from tests.models.selection.enumerable import (
     bernoulli_expectation,
     central_differences,

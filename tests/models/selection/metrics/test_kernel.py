@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from models.selection.objectives import METRICS
+from fineweb_mask.models.selection.objective import METRICS
 from tests.models.selection.enumerable import unit_rows
 
 

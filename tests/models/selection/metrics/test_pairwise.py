@@ -2,7 +2,7 @@
 
 import torch
 
-from models.selection.metrics.pairwise import Pairwise
+from fineweb_mask.models.selection.metrics.pairwise import Pairwise
 from tests.models.selection.enumerable import bernoulli_expectation, central_differences, probabilities, unit_rows
 
 

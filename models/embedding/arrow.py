@@ -1,0 +1,56 @@
+"""Vectors as Arrow columns and back, without a Python object per value."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from fineweb_mask.models.forward.vectors import Encoded
+
+INT8_MAX = 127
+
+
+def vector_batch(rows: pa.Array, encoded: Encoded, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the record batch of rows and their vectors; a bad vector is null.
+
+    Parameters
+    ----------
+    rows
+        Row of each vector, uint32.
+    encoded
+        The vectors.
+    schema
+        One that `embeddings_schema` gives: int8 is rounded to 127 steps of each vector's largest value.
+    """
+    kind = schema.field("embedding").type
+    missing = pa.array(encoded.bad)
+    columns = [rows]
+    if pa.types.is_int8(kind.value_type):
+        scale = np.abs(encoded.vectors).max(axis=1).astype(np.float32) / INT8_MAX
+        values = np.rint(encoded.vectors / np.where(encoded.bad, 1, scale)[:, None]).astype(np.int8)
+        columns += [_lists(values, kind, missing), pa.array(scale, mask=encoded.bad)]
+    else:
+        values = encoded.vectors.astype(kind.value_type.to_pandas_dtype(), copy=False)
+        columns.append(_lists(values, kind, missing))
+    return pa.record_batch(columns, schema=schema)
+
+
+def _lists(values: NDArray[Any], kind: pa.DataType, missing: pa.Array) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind, mask=missing)
+
+
+def vectors_of(
+    table: pa.Table,
+) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:  # (n, d) float16 or float32; (n,)
+    """Return the vectors of the columns `embedding` and, for int8, `scale`; and for each row whether it has one."""
+    column = table["embedding"].combine_chunks()
+    dimensions = column.type.list_size
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    values = column.values.slice(column.offset * dimensions, len(column) * dimensions).to_numpy(zero_copy_only=False)
+    values = values.reshape(-1, dimensions)
+    if "scale" in table.column_names:
+        scale = torch.from_numpy(table["scale"].fill_null(0.0).to_numpy().astype(np.float16))
+        values = torch.tensor(values, dtype=torch.float16).mul_(scale[:, None]).numpy()
+    return values, present

@@ -1,0 +1,61 @@
+"""Any other sentence-transformers model: it encodes the texts itself."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
+from fineweb_mask.models.forward.vectors import Encoded, unit_vectors
+from fineweb_mask.models.settings import EmbeddingSettings
+
+BATCH_SIZE = 32  # sentence-transformers' own
+
+
+class WholeModelEncoder(Encoder[Sequence[str]]):
+    """Hands the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
+
+    Parameters
+    ----------
+    model
+        The model, on its device.
+    settings
+        Tokens per document and the precision in which vectors are stored.
+    prompt
+        Text put before every document.
+
+    Raises
+    ------
+    EncoderError
+        If the settings ask for windows, which need the model's tokens.
+    """
+
+    def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
+        if settings.long_documents == "mean_chunks":
+            raise EncoderError("embedding.long_documents: this model has no fast tokenizer, it can only truncate")
+        if settings.max_tokens is not None:
+            model.max_seq_length = settings.max_tokens
+        self._model = model
+        self._prompt = prompt
+        self._stored = np.float16 if settings.precision == "float16" else np.float32
+
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector."""
+        return int(self._model.get_embedding_dimension() or 0)
+
+    def tokenise(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return the texts: the model tokenises them."""
+        return texts
+
+    def encode_tokens(self, tokens: Sequence[str]) -> Callable[[], Encoded]:
+        """Encode the texts."""
+        if not tokens:
+            return lambda: Encoded(np.zeros((0, self.dimensions), dtype=self._stored), np.zeros(0, dtype=np.bool_))
+        with torch.inference_mode():
+            vectors = self._model.encode_document(
+                list(tokens), prompt=self._prompt, batch_size=BATCH_SIZE, show_progress_bar=False
+            )
+        unit, bad = unit_vectors(np.asarray(vectors, dtype=np.float32))
+        return lambda: Encoded(unit.astype(self._stored), bad)

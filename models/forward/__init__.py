@@ -1,0 +1,1 @@
+"""What every forward pass of a model needs: tokens, batches, a device, unit vectors."""

@@ -1,0 +1,1 @@
+"""The fastText scorer: its model file, its lines of text, training and scoring."""

@@ -1,0 +1,151 @@
+"""A fastText classifier as a quality scorer (Joulin et al., https://arxiv.org/abs/1607.01759).
+
+Uses the official package's `model.f`, the C++ object below its Python face: that face's own `predict` does not work
+with numpy 2. Equal labels and an equal seed give an equal model.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fasttext
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fineweb_mask.models.quality.fasttext.file_format import check_fasttext_file
+from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
+from fineweb_mask.models.quality.fasttext.training import train_in_new_process
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
+
+LABEL_PREFIX = "__label__"
+END_OF_LINE = "</s>"  # fastText reads no further, so a page could hide the rest of its text behind it
+POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
+
+
+def one_line(text: str, max_chars: int | None, lowercase: bool, max_words: int | None = None) -> str:
+    """Return a text as fastText reads it: one line, cut to `max_chars` and `max_words`, lower-cased if asked."""
+    line = text[:max_chars].lower() if lowercase else text[:max_chars]
+    words = line.replace(END_OF_LINE, " ").split(None, -1 if max_words is None else max_words)
+    return " ".join(words[:max_words])
+
+
+class FastTextScorer:
+    """Scores a text with the probability of the model's positive label, in [0, 1].
+
+    Parameters
+    ----------
+    settings
+        The positive label and how much of a text is read.
+    model_path
+        A supervised `.bin` or `.ftz` model.
+
+    Raises
+    ------
+    ValueError
+        If the file is no whole supervised model, or the model does not know the positive label.
+    """
+
+    column = "text"
+    reads_arrow = True
+
+    def __init__(self, settings: FastTextScorerSettings, model_path: str) -> None:
+        self.settings = settings
+        check_fasttext_file(model_path)
+        self._model = fasttext.load_model(model_path)
+        labels = self._model.get_labels()
+        if settings.positive_label not in labels:
+            raise ValueError(
+                f"the fastText model {model_path!r} has no label {settings.positive_label!r}, "
+                f"set positive_label to one of {labels}"
+            )
+
+    def score(self, texts: Sequence[str] | pa.Array) -> NDArray[np.float32]:
+        """Return the probability of the positive label for each text, (n,); 0 where the model returns no label.
+
+        An Arrow column is read as it is; in a sequence, lone surrogates are read as "?".
+        """
+        if not isinstance(texts, pa.Array):
+            texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
+            texts = texts.cast(pa.large_string())
+        lines = fasttext_lines(texts, self.settings.max_chars, self.settings.lowercase)
+        if (words := self.settings.max_words) is not None:
+            lines = [b" ".join(line.split(None, words)[:words]) + b"\n" for line in lines]
+        every_label, any_probability = -1, 0.0
+        labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
+        positive = self.settings.positive_label
+        scores = [
+            values[names.index(positive)] if positive in names else 0.0
+            for names, values in zip(labels, probabilities, strict=True)
+        ]
+        return np.clip(np.asarray(scores, dtype=np.float32), 0.0, 1.0)  # fastText's softmax reaches 1.00001
+
+
+def train_fasttext(
+    texts: Sequence[str], positive: Sequence[bool], settings: FastTextTrainingSettings, *, lowercase: bool
+) -> Any:  # noqa: ANN401
+    """Return a supervised fastText model that tells positive texts from negative ones.
+
+    Parameters
+    ----------
+    texts
+        Labelled documents.
+    positive
+        Per document, whether it is an example of good text.
+    settings
+        How to train.
+    lowercase
+        Lower-case the texts first, as the scorer that uses the model will.
+
+    Raises
+    ------
+    ValueError
+        If all labels are the same.
+    """
+    if len(set(positive)) < 2:
+        raise ValueError("every label falls on the same side of the threshold: set labels.threshold between the scores")
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [
+            f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, None, lowercase).replace(LABEL_PREFIX, ' ')}\n"
+            for text, is_positive in zip(texts, positive, strict=True)
+        ]
+        examples, model = Path(folder) / "examples.txt", Path(folder) / "model.bin"
+        if settings.autotune_seconds is None:
+            options = _training_options(settings)
+        else:
+            validation = Path(folder) / "validation.txt"
+            validating, lines = _validation_part(lines, settings.seed)
+            _write_lines(validation, validating)
+            options = {
+                "autotuneValidationFile": str(validation),
+                "autotuneDuration": settings.autotune_seconds,
+                "seed": settings.seed,
+            }
+        _write_lines(examples, lines)
+        train_in_new_process(str(examples), str(model), options)
+        return fasttext.load_model(str(model))
+
+
+def _training_options(settings: FastTextTrainingSettings) -> dict[str, float | int | str]:
+    return {
+        "epoch": settings.epochs,
+        "lr": settings.learning_rate,
+        "dim": settings.dimensions,
+        "wordNgrams": settings.word_ngrams,
+        "bucket": settings.buckets,
+        "minCount": 2,
+        "seed": settings.seed,
+    }
+
+
+def _validation_part(lines: list[str], seed: int) -> tuple[list[str], list[str]]:
+    """Return a fifth of the examples and the rest, each in a random order."""
+    order = np.random.default_rng(seed).permutation(len(lines))
+    fifth = max(1, len(lines) // 5)
+    return [lines[index] for index in order[:fifth]], [lines[index] for index in order[fifth:]]
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(lines)

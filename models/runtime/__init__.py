@@ -1,0 +1,1 @@
+"""Progress reports and stop requests of long loops."""

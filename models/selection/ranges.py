@@ -1,0 +1,174 @@
+"""Building the objective: what `normalize` makes of the terms' raw values (ours).
+
+`range` maps each term so that 0 is what a uniform random subset has and 1 the best that the term alone can
+reach; then lamb = 0.5 means the same on every corpus. Quality's two ends are exact. A metric's random end is
+closed form (`pairwise`, `disf`: D at the expected square; `facility`: independent inclusion on the graph),
+its best end is what the solver finds with lamb = 0. A user's metric has a sampled random end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.selection.metrics.base import BuiltInMetric, DifferentiableMetric, Metric
+from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.objective import METRICS, Objective
+from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
+from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
+from fineweb_mask.models.selection.solvers.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from fineweb_mask.models.selection.rows import Rows
+    from fineweb_mask.models.settings.selection import SelectionSettings
+
+RANDOM_MASKS = 16  # drawn to estimate a user's metric on random subsets
+LONGEST_LIST = 512  # facility: neighbours per document, however small the budget
+NO_RANGE = 1e-6  # a range below this share of the term's size is float32 rounding: the term is constant
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of the objective: (raw - base) * factor."""
+
+    random: float  # raw value expected of a uniform random subset
+    base: float = 0.0
+    factor: float = 1.0
+
+    def scaled(self, raw: float) -> float:
+        """Give the term as it enters J."""
+        return (raw - self.base) * self.factor
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What `normalize` makes of every term at one budget: the same for every solver and every `lamb`."""
+
+    quality: Term
+    metrics: Mapping[str, Term]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """An objective and the terms it is made of."""
+
+    objective: Objective
+    quality: Term
+    metrics: Mapping[str, Term]
+    weights: Mapping[str, float]
+
+    def diversity(self, raw: Mapping[str, float]) -> float:
+        """Give D as it enters J from the metrics' raw values."""
+        return sum(self.weights[name] * term.scaled(raw[name]) for name, term in self.metrics.items())
+
+    def random_objective(self, lamb: float) -> float:
+        """J expected of a uniform random subset."""
+        diversity = self.diversity({name: term.random for name, term in self.metrics.items()})
+        return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity
+
+    def terms(self, mask: Tensor) -> dict[str, float]:
+        """Evaluate every term on a selection, (n,) bool."""
+        raw = {name: float(metric.value(mask[None])[0]) for name, metric in self.objective.metrics.items()}
+        mean_quality = float(self.objective.quality[mask].mean(dtype=torch.float64))
+        return {
+            "quality": self.quality.scaled(mean_quality),
+            "diversity": self.diversity(raw),
+            "mean_quality": mean_quality,
+            **raw,
+        }
+
+
+def built_in_metrics(rows: Rows, settings: SelectionSettings, budget: int) -> dict[str, Metric]:
+    """Make the metrics that the settings name."""
+    made: dict[str, Metric] = {}
+    for name in settings.metric_weights:
+        if name == Facility.name:
+            # Lists that hold six selected documents on average nearly always hold one.
+            length = max(settings.mean_field.n_neighbours, min(LONGEST_LIST, math.ceil(6 * rows.n / budget)))
+            made[name] = Facility(rows, length)
+        else:
+            made[name] = METRICS[name](rows)
+    return made
+
+
+def scale(
+    rows: Rows,
+    quality: Tensor,  # (n,)
+    settings: SelectionSettings,
+    metrics: Mapping[str, Metric],
+    *,
+    weights: Mapping[str, float],
+    budget: int,
+    generator: torch.Generator,
+) -> Scaled:
+    """Weigh quality and metrics as `lamb` and `normalize` ask."""
+    ranges = find_ranges(rows, quality, settings, metrics, budget=budget, generator=generator)
+    return weigh(quality, metrics, ranges, lamb=settings.lamb, weights=weights, budget=budget)
+
+
+def find_ranges(
+    rows: Rows,
+    quality: Tensor,  # (n,)
+    settings: SelectionSettings,
+    metrics: Mapping[str, Metric],
+    *,
+    budget: int,
+    generator: torch.Generator,
+) -> Ranges:
+    """Find what `normalize` makes of every term; for `range` every metric is solved alone."""
+    quality_term = Term(float(quality.mean(dtype=torch.float64)))
+    terms = {name: Term(_random_value(metric, rows.n, budget, generator)) for name, metric in metrics.items()}
+    if settings.normalize == "range":
+        best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))
+        quality_term = _range(quality_term.random, best)
+        for name, metric in told("ranges of metrics", list(metrics.items())):
+            alone = Objective(quality, budget, {name: metric}, linear_weight=0.0, weights={name: 1.0})
+            best = _best_value(metric, Problem(rows, alone, settings, generator))
+            terms[name] = _range(terms[name].random, best)
+    return Ranges(quality_term, terms)
+
+
+def weigh(
+    quality: Tensor,  # (n,)
+    metrics: Mapping[str, Metric],
+    ranges: Ranges,
+    *,
+    lamb: float,
+    weights: Mapping[str, float],
+    budget: int,
+) -> Scaled:
+    """Weigh quality and metrics, whose ranges are known, as `lamb` asks."""
+    terms = ranges.metrics
+    shares = {name: (1 - lamb) * weights[name] * term.factor for name, term in terms.items()}
+    linear_weight = lamb * ranges.quality.factor
+    constant = -linear_weight * ranges.quality.base - sum(shares[name] * term.base for name, term in terms.items())
+    objective = Objective(quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant)
+    return Scaled(objective, ranges.quality, terms, weights)
+
+
+def _range(low: float, high: float) -> Term:
+    """Map low to 0 and high to 1; a term that does not vary is 0 everywhere."""
+    varies = high - low > NO_RANGE * max(abs(low), abs(high))
+    return Term(low, low, 1 / (high - low) if varies else 0.0)
+
+
+def _random_value(metric: Metric, n: int, budget: int, generator: torch.Generator) -> float:
+    if isinstance(metric, BuiltInMetric):
+        return metric.random_value(budget)
+    keys = torch.rand((RANDOM_MASKS, n), generator=generator, device=generator.device)
+    chosen = keys.topk(budget, dim=1).indices
+    masks = torch.zeros(keys.shape, dtype=torch.bool, device=keys.device).scatter_(1, chosen, value=True)
+    return float(metric.value(masks).double().mean())
+
+
+def _best_value(metric: Metric, problem: Problem) -> float:
+    solve = solve_mean_field if isinstance(metric, DifferentiableMetric) else solve_policy_gradient
+    return problem.objective.value_of(solve(problem).mask)

@@ -1,0 +1,321 @@
+"""The closed-form solver: the policy gradient's expectation, differentiated exactly (ours).
+
+Every document gets an inclusion probability pi_i with sum pi = K. The temperature T falls from step to step,
+and at each one pi solves pi = sigmoid((g(pi) - tau) / T), where g is the gradient of the expected objective
+and tau makes the budget exact. `pairwise` and `disf` see pi only through a small moment (d or d x d numbers),
+so each step is cheap: for `pairwise` a Newton step on the moment, whose curvature comes from the documents
+near the threshold, the only ones whose probability moves; for `disf` and its sums a Frank-Wolfe step towards
+the smoothed top K, with exact line search. Other metrics enter through their gradient, damped.
+
+Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, except where
+`disf` takes part and K is not large: its relaxed optimum then says which documents may be kept, but not which
+go together, and the top K overlap by chance. There they are picked greedily among the candidates that rank
+highest, which one product of the candidates with each other makes cheap. The answer is the best selection met
+on the way, the start included, so no setting ends below its own start.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.metrics.base import DifferentiableMetric
+from fineweb_mask.models.selection.metrics.disf import Disf
+from fineweb_mask.models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.selection.metrics.pairwise import Pairwise
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.solvers.greedy import WHOLE_KERNEL, pick_greedily
+from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
+from fineweb_mask.models.selection.solvers.swaps import refine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from fineweb_mask.models.settings.selection import MeanFieldSettings
+
+DAMPING = 0.25  # share of the way per step where a metric has no exact line search
+WARM = 0.5  # of the annealing is left where the start is the solution of a similar problem
+READABLE = 0.25  # temperature of the reported inclusion, in deviations of the documents' worth
+DIRECTIONS = 128  # of the features in which `disf` is annealed for a large block
+LARGE = 20_000  # documents from which that approximation pays where swaps alone must make up for it
+CANDIDATES = WHOLE_KERNEL  # documents that rank highest after annealing, among which greedy picks
+SMALL = 2048  # documents up to which greedy's picks cost next to nothing, so that every metric has them
+LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
+CLOSE = 1e-3  # of what annealing gained: where no selection can be better by more, there is nothing to refine
+
+
+class Schedule(NamedTuple):
+    """How the temperature falls, in standard deviations of the gradient over the documents."""
+
+    hottest: float
+    coldest: float
+    n_steps: int
+    record_every: int  # steps between two selections that are rounded and evaluated
+
+
+# Measured at n = 10,000 and 50,000, d = 768: fewer or colder steps lose objective, more gain none.
+NEWTON = Schedule(0.3, 0.02, 6, 3)
+LINE_SEARCH = Schedule(0.5, 0.02, 24, 8)
+DAMPED = Schedule(1.0, 0.03, 60, 4)
+
+
+def solve_mean_field(problem: Problem) -> Solution:
+    """Anneal, round, refine."""
+    objective, settings = problem.objective, problem.settings.mean_field
+    for name, metric in objective.metrics.items():
+        if not isinstance(metric, DifferentiableMetric):
+            msg = f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
+            raise SelectionInputError(msg)
+    pick = _picks_greedily(objective)
+    coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
+    path = Annealing(coarse, settings, problem.start)
+    best = top(path.gradient(), objective.budget)
+    reached = objective.value_of(best)
+    problem.history.record(0, reached)
+    if objective.budget == objective.n:
+        return Solution(best, path.inclusion, path.inclusion)
+    best, closed = _anneal(problem, path, best, reached)
+    if pick and not closed:
+        best = _better(objective, best, _picked_greedily(problem, path.gradient()))
+    elif coarse is not objective:
+        approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
+        best = _better(objective, best, refine(approximate, best))
+    if not closed:
+        best = refine(problem, best)
+    worth = objective.worth(best)
+    spread = float(worth.double().std(correction=0))
+    inclusion = probabilities(worth, READABLE * spread, objective.budget) if spread > 0 else path.inclusion
+    return Solution(best, inclusion, path.inclusion)
+
+
+def _anneal(problem: Problem, path: Annealing, best: Tensor, start: float) -> tuple[Tensor, bool]:
+    """Cool down and keep the best selection met: (n,) bool, and whether none can be noticeably better."""
+    objective, reached = problem.objective, start
+    for step, temperature in enumerate(path.temperatures(), start=path.first_step + 1):
+        path.step(temperature)
+        if step % path.schedule.record_every and step < path.n_steps:
+            continue
+        rounded = top(path.ranking(), objective.budget)
+        value = objective.value_of(rounded)
+        if value > reached:
+            best, reached = rounded, value
+        problem.history.record(step, reached)
+        if path.by_newton and path.bound() - reached <= CLOSE * (reached - start):
+            return best, True
+    return best, False
+
+
+def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
+    return other if objective.value_of(other) > objective.value_of(mask) else mask
+
+
+def _picks_greedily(objective: Objective) -> bool:
+    """Say whether greedy is worth its cost: `disf` takes part, or there are few documents; kernel metrics only."""
+    active = objective.active.values()
+    enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
+    worth_it = (active and objective.n <= SMALL) or any(isinstance(metric, Disf) for metric in active)
+    return enough and bool(worth_it) and all(isinstance(metric, KernelMetric) for metric in active)
+
+
+def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
+    """Pick greedily among the documents that rank highest in (n,), or among all whose kernel is held: (n,) bool."""
+    objective = problem.objective
+    if all(isinstance(metric, KernelMetric) and metric.matrix is not None for metric in objective.active.values()):
+        mask = pick_greedily(replace(problem, history=History())).mask
+        problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
+        return mask
+    candidates = top(ranking, min(objective.n, CANDIDATES)).nonzero()[:, 0]
+    picked = pick_greedily(replace(problem, objective=objective.restrict(candidates), history=History())).mask
+    mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
+    mask[candidates[picked]] = True
+    problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
+    return mask
+
+
+def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
+    """Replace `disf` by its approximation in fewer directions where those are much fewer."""
+    metrics = {
+        name: metric.reduced(DIRECTIONS, generator)
+        if isinstance(metric, Disf) and metric.rows.d >= 2 * DIRECTIONS
+        else metric
+        for name, metric in objective.metrics.items()
+    }
+    if metrics == objective.metrics:
+        return objective
+    return Objective(
+        objective.quality,
+        objective.budget,
+        metrics,
+        linear_weight=objective.linear_weight,
+        weights=objective.weights,
+        constant=objective.constant,
+    )
+
+
+def top(scores: Tensor, k: int) -> Tensor:
+    """Mark the k largest of (n,), ties by position: (n,) bool."""
+    mask = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    mask[scores.sort(descending=True, stable=True).indices[:k]] = True
+    return mask
+
+
+def probabilities(gradient: Tensor, temperature: float, budget: int) -> Tensor:
+    """Solve sum_i sigmoid((g_i - tau) / T) = budget for tau by bisection: (n,) float32 summing to budget."""
+    scaled = (gradient.double() - gradient.mean(dtype=torch.float64)) / temperature
+    low, high = scaled.min() - 40, scaled.max() + 40  # sigmoid(-40) is below float64 rounding
+    for _ in range(45):
+        tau = (low + high) / 2
+        above = torch.sigmoid(scaled - tau).sum() > budget
+        low, high = torch.where(above, tau, low), torch.where(above, high, tau)
+    return torch.sigmoid(scaled - (low + high) / 2).float()
+
+
+class Annealing:
+    """The state of the annealing: inclusion probabilities and the kernel metrics' moments."""
+
+    def __init__(self, objective: Objective, settings: MeanFieldSettings, start: Tensor | None = None) -> None:
+        self.objective, self.settings = objective, settings
+        n, device = objective.n, objective.quality.device
+        self.inclusion = torch.full((n,), objective.budget / n, device=device) if start is None else start
+        active = objective.active
+        self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, KernelMetric)}
+        self.others = {name: metric for name, metric in active.items() if name not in self.kernels}
+        self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
+        self.by_newton = all(isinstance(metric, Pairwise) for metric in active.values())
+        self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
+        self.n_steps = settings.n_steps or self.schedule.n_steps
+        self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))
+        self._gradient: Tensor | None = None
+        self._straight = objective.linear  # the gradient of all that has no moment
+
+    def temperatures(self) -> Iterator[float]:
+        """Cool geometrically along the schedule that suits the metrics; a start that is given skips its hot part."""
+        cooling = self.schedule.coldest / self.schedule.hottest
+        for step in told("annealing steps", range(self.first_step, self.n_steps)):
+            yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
+
+    def slopes(self) -> dict[str, float]:
+        """Give what one unit of each kernel metric's v costs in the objective, at the present moment."""
+        return {
+            name: self.objective.weights[name]
+            * metric.slope(float(self.moments[name].square().sum()), self.objective.budget)
+            for name, metric in self.kernels.items()
+        }
+
+    def gradient(self) -> Tensor:
+        """Give the gradient of the objective by every inclusion probability: (n,) float32."""
+        if self._gradient is None:
+            self._straight = gradient = self.objective.linear.clone()
+            for name, metric in self.others.items():
+                assert isinstance(metric, DifferentiableMetric)  # noqa: S101 - checked before the start
+                gradient += self.objective.weights[name] * metric.gradient(self.inclusion)
+            for name, slope in self.slopes().items():
+                gradient = gradient - 2 * slope * self.kernels[name].scores(self.moments[name])
+            self._gradient = gradient
+        return self._gradient
+
+    def ranking(self) -> Tensor:
+        """Say in which order documents are kept, (n,): Newton's pi saturates, the others' is an average."""
+        return self.gradient() if self.by_newton else self.inclusion
+
+    def bound(self) -> float:
+        """Bound the objective of every selection by the tangents at the moments; kernel metrics only."""
+        bound = self.objective.constant
+        for name, metric in self.kernels.items():
+            v = self.moments[name].square().sum()
+            height = metric.outer(v, self.objective.budget) + 2 * metric.slope(float(v), self.objective.budget) * v
+            bound += self.objective.weights[name] * float(height)
+        return bound + float(self.gradient().double().topk(self.objective.budget).values.sum())
+
+    def step(self, relative_temperature: float) -> None:
+        """Move pi and the moments towards the solution at a temperature in deviations of the gradient."""
+        gradient = self.gradient()
+        temperature = relative_temperature * float(gradient.double().std(correction=0))
+        if temperature <= 0:  # every document is worth the same
+            return
+        target = probabilities(gradient, temperature, self.objective.budget)
+        reached = {name: metric.moment(target) for name, metric in self.kernels.items()}
+        if self.by_newton:
+            self.inclusion = target
+            self._newton(reached, target * (1 - target) / temperature)
+        else:
+            share = min(DAMPING if self.others else 1.0, self._line_search(target, reached))
+            self.inclusion = torch.lerp(self.inclusion, target, share)
+            for name, moment in self.moments.items():
+                self.moments[name] = torch.lerp(moment, reached[name], share)
+        self._gradient = None
+
+    def _line_search(self, target: Tensor, reached: dict[str, Tensor]) -> float:
+        """Find the share of the way to the target at which the relaxed objective is highest.
+
+        Along the way v is quadratic and the objective concave, so its derivative is bisected; nothing but the
+        moments is read. What has no moment counts with its present gradient.
+        """
+        linear = float(self._straight.double() @ (target - self.inclusion).double())
+        along: list[tuple[float, KernelMetric, float, float, float]] = []
+        for name, metric in self.kernels.items():
+            way = reached[name] - self.moments[name]
+            start, cross = self.moments[name].square().sum(), (self.moments[name] * way).sum()
+            along.append((self.objective.weights[name], metric, float(start), float(cross), float(way.square().sum())))
+
+        def rises(share: float) -> bool:
+            slope = linear
+            for weight, metric, start, cross, end in along:
+                v = start + 2 * share * cross + share**2 * end
+                slope -= weight * metric.slope(v, self.objective.budget) * 2 * (cross + share * end)
+            return slope > 0
+
+        low, high = 0.0, 1.0
+        if rises(high):
+            return high
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if rises(middle) else (low, middle)
+        return low
+
+    def _newton(self, reached: dict[str, Tensor], spread: Tensor) -> None:
+        """Move the moments M to where they are the moments of the probabilities that they imply.
+
+        With w = pi (1 - pi) / T and A = diag(w) - w w^T / sum w, the step is delta = r - sum_i y_i phi_i
+        where (I + A G) y = A p, G = sum of 2 slope * kernel and p_i = sum of 2 slope <phi_i, r>. Only
+        documents with a sizeable w matter, so G is small. It is solved as a symmetric system.
+        """
+        slopes = self.slopes()
+        residuals = {name: reached[name] - moment for name, moment in self.moments.items()}
+        near, weights = _near(spread, self.settings.n_near)
+        features = {name: metric.rows.take(near) for name, metric in self.kernels.items()}
+        gram = torch.zeros((len(near), len(near)), device=near.device)
+        pull = torch.zeros(len(near), device=near.device)
+        for name, metric in self.kernels.items():
+            gram += 2 * slopes[name] * metric.kernel(features[name], features[name])
+            pull += 2 * slopes[name] * metric.scores_of(features[name], residuals[name])
+        root, gram, pull = weights.double().sqrt(), gram.double(), pull.double()
+        unit = root / torch.linalg.vector_norm(root)
+        system = root[:, None] * gram * root
+        for _ in range(2):  # project the unit vector out from both sides: the budget does not move
+            system = (system - torch.outer(unit, unit @ system)).T
+        system.diagonal().add_(1)
+        right = root * pull
+        factor, fault = torch.linalg.cholesky_ex(system)
+        if int(fault):  # a gradient of nothing but rounding has no usable curvature
+            right = torch.zeros_like(right)
+        solved = torch.cholesky_solve((right - unit * (unit @ right))[:, None], factor)
+        shift = (root * (solved[:, 0] - unit * (unit @ solved[:, 0]))).float()
+        for name, metric in self.kernels.items():
+            self.moments[name] += residuals[name] - metric.moment_of(features[name], shift)
+
+
+def _near(spread: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Pick the documents whose probability moves, evenly where there are too many, and share the sum out."""
+    near = (spread > 0.02 * spread.max()).nonzero()[:, 0]
+    if len(near) > most:
+        near = near[torch.arange(most, device=near.device) * len(near) // most]
+    weights = spread[near]
+    return near, weights * (spread.sum(dtype=torch.float64) / weights.sum(dtype=torch.float64)).float()

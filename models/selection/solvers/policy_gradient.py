@@ -1,0 +1,131 @@
+"""The paper's solver: learn one logit per document by policy gradient over sampled masks.
+
+The policy draws K documents without replacement from softmax(logits). Each step samples a group of masks on a
+random batch, standardises their objective within the group and moves the logits along advantages^T masks.
+That product is the whole gradient: the advantages sum to zero, so the softmax's term cancels. It needs no
+derivative of the metric, and its signal to noise per step is about z * sqrt(n_rollout / batch) for a document
+whose contribution has z-score z: many steps are needed where many documents matter a little.
+
+Source: DATAMASK, arXiv 2512.24265. The batches are consecutive parts of a random permutation of the
+documents, drawn anew when it is used up (ours: every document is then visited equally often).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.selection.metrics.base import BuiltInMetric, Metric
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+EPSILON = 1e-8  # keeps the advantages finite where all rewards of a group are equal
+
+
+def gumbel_top_k(
+    logits: Tensor,  # (b,)
+    k: int,
+    n_masks: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Draw masks of k documents without replacement from softmax(logits), exactly: (n_masks, b) bool.
+
+    Adding Gumbel noise to the logits and keeping the top k is that draw; -log of an exponential variable is
+    Gumbel noise.
+    """
+    noise = torch.empty((n_masks, len(logits)), device=logits.device).exponential_(generator=generator)
+    keys = logits - noise.clamp_(min=torch.finfo(torch.float32).tiny).log_()
+    chosen = keys.topk(k, dim=1, sorted=False).indices
+    return torch.zeros(keys.shape, dtype=torch.bool, device=logits.device).scatter_(1, chosen, value=True)
+
+
+def advantages(rewards: Tensor) -> Tensor:
+    """Standardise the rewards of one group, (G,)."""
+    return (rewards - rewards.mean()) / (rewards.std(correction=0) + EPSILON)
+
+
+def solve_policy_gradient(problem: Problem) -> Solution:
+    """Learn the logits and select the top K of them."""
+    objective, settings = problem.objective, problem.settings.policy_gradient
+    n, budget, device = objective.n, objective.budget, objective.quality.device
+    kept = n - min(int(settings.prune * n), n - budget)
+    pool = objective.quality.sort(descending=True, stable=True).indices[:kept].sort().values
+    logits = _initial_logits(objective.quality[pool], settings.init)
+    batch_size = min(kept, max(2, round(settings.partial * n)))
+    batch_budget = min(batch_size, max(1, round(budget / kept * batch_size)))
+    batch, local = logits[:0], objective
+    batches = _batches(kept, batch_size, problem.generator)
+    for step in told("policy gradient steps", range(settings.n_epochs), part=(0, 1)):
+        previous, batch = batch, next(batches)
+        if batch is not previous:  # the same tensor comes again where every batch is all documents
+            local = Objective(
+                objective.quality[pool[batch]],
+                batch_budget,
+                _restricted(objective, pool[batch]),
+                linear_weight=objective.linear_weight,
+                weights=objective.weights,
+                constant=objective.constant,
+            )
+        masks = gumbel_top_k(logits[batch], batch_budget, settings.n_rollout, problem.generator)
+        advantage = advantages(local.value(masks)).float()
+        share = step / max(settings.n_epochs - 1, 1)
+        rate = settings.max_lr + (settings.min_lr - settings.max_lr) * share
+        logits[batch] += (rate / settings.n_rollout) * (advantage @ masks.float())
+        if step % settings.log_every == 0 or step == settings.n_epochs - 1:
+            problem.history.record(step + 1, objective.value_of(_top(logits, pool, budget, n)))
+    mask = _top(logits, pool, budget, n)
+    inclusion = torch.full((n,), float(logits.min()) - 1, device=device)
+    inclusion[pool] = logits
+    return Solution(mask, inclusion)
+
+
+def _initial_logits(quality: Tensor, init: str) -> Tensor:
+    if init == "same":
+        return torch.zeros_like(quality)
+    low, high = quality.min(), quality.max()
+    # The lowest quality keeps a hundredth of the range, so its probability is small but not zero.
+    return (quality - low + 0.01 * (high - low).clamp(min=torch.finfo(torch.float32).tiny)).log()
+
+
+def _top(logits: Tensor, pool: Tensor, budget: int, n: int) -> Tensor:
+    mask = torch.zeros(n, dtype=torch.bool, device=logits.device)
+    mask[pool[logits.sort(descending=True, stable=True).indices[:budget]]] = True
+    return mask
+
+
+def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    if size == n:
+        everyone = torch.arange(n, device=generator.device)
+        while True:
+            yield everyone
+    while True:
+        order = torch.randperm(n, generator=generator, device=generator.device)
+        yield from torch.split(order[: n // size * size], size)
+
+
+def _restricted(objective: Objective, batch: Tensor) -> dict[str, Metric]:
+    """Cut the metrics down to a batch, where they can be."""
+    return {
+        name: metric.restrict(batch) if isinstance(metric, BuiltInMetric) else _Widened(metric, batch, objective.n)
+        for name, metric in objective.metrics.items()
+    }
+
+
+class _Widened:
+    """A user's metric, which is evaluated on masks over all documents, read as one over a batch."""
+
+    def __init__(self, metric: Metric, batch: Tensor, n: int) -> None:
+        self._metric, self._batch, self._n = metric, batch, n
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Evaluate masks over the batch, (G, b) bool: (G,)."""
+        whole = torch.zeros((len(masks), self._n), dtype=torch.bool, device=masks.device)
+        whole[:, self._batch] = masks
+        return self._metric.value(whole)

@@ -1,0 +1,22 @@
+"""Every setting of the pipeline, one module per section of a recipe."""
+
+from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC, EmbeddingSettings
+from fineweb_mask.models.settings.engine import EngineSettings
+from fineweb_mask.models.settings.output import FLAT, MaterializeSettings, ReportSettings
+from fineweb_mask.models.settings.pipeline import PipelineSelectionSettings, PipelineSettings
+from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
+
+__all__ = [
+    "FLAT",
+    "FROM_QUALITY",
+    "NUMERIC_COLUMNS",
+    "STATIC",
+    "EmbeddingSettings",
+    "EngineSettings",
+    "IngestSettings",
+    "MaterializeSettings",
+    "PipelineSelectionSettings",
+    "PipelineSettings",
+    "ReportSettings",
+    "SourceSettings",
+]

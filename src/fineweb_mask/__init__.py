@@ -1,0 +1,1 @@
+"""Select a smaller, better pre-training set from raw web text."""

@@ -1,0 +1,1 @@
+"""The finished dataset: rows, files, card, verification, publication."""

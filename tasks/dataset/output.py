@@ -1,0 +1,66 @@
+"""Where a dataset goes: a folder or a URL, checked before any work starts."""
+
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.models.urls import is_url
+from fineweb_mask.tasks.dataset.publish import PROVENANCE
+from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.workspace.manifest import read_manifest
+from fineweb_mask.tasks.workspace.workspace import (
+    Workspace,
+)
+
+STAGE = "materialize"
+
+
+class OutputError(ValueError):
+    """The dataset may not be put where the settings have it."""
+
+
+class Output(NamedTuple):
+    """Where a dataset goes."""
+
+    folder: Path  # of this machine, in which it is made
+    url: str | None  # to which it is then sent; not of a workspace that is itself at a URL
+    shown: str  # as a user knows it
+    is_own: bool  # of the workspace, in which nobody else writes
+
+    @classmethod
+    def of(cls, workspace: Workspace, settings: MaterializeSettings) -> Self:
+        """Return where the settings have it."""
+        if settings.output is None:
+            return cls(workspace.dataset, None, workspace.shown(workspace.dataset), is_own=True)
+        if is_url(settings.output) and not settings.output.startswith("file://"):
+            return cls(workspace.cache / "dataset", settings.output, settings.output.rstrip("/"), is_own=False)
+        folder = Path(settings.output.removeprefix("file://")).absolute()
+        return cls(folder, None, str(folder), is_own=False)
+
+    def check(self) -> None:
+        """Check that a dataset may be put there, before any work starts.
+
+        Raises
+        ------
+        OutputError
+            If the folder holds something else, which would be lost.
+        RemoteError
+            If the URL is out of reach.
+        """
+        if self.url is not None:
+            Store(self.url).check()
+            return
+        is_free = self.is_own or not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
+        manifest = None if is_free else read_manifest(self.folder / PROVENANCE)
+        if not is_free and (manifest is None or manifest.key.stage != STAGE):
+            raise OutputError(
+                f"materialize.output: {self.folder} holds something else than a dataset of this pipeline, and would be "
+                "replaced: give a new or empty folder"
+            )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is any dataset."""
+        if self.url is not None:
+            return Store(self.url).info(PROVENANCE) is not None
+        return read_manifest(self.folder / PROVENANCE) is not None

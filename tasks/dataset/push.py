@@ -1,0 +1,156 @@
+"""Push: the dataset of a workspace onto the Hugging Face hub, when a person asks for it and never otherwise.
+
+The dataset is verified first. Its files are uploaded by `HfApi.upload_folder`, which commits a large folder in several
+parts and, asked again after an interruption, sends what is missing. Files of an earlier push that the dataset no longer
+has are deleted in the repository, by the names in the record that lies there; nothing else there is touched.
+"""
+
+import glob
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel
+
+from fineweb_mask.tasks.dataset.verify import NOT_OURS, PROVENANCE
+from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+
+class PushError(RuntimeError):
+    """The dataset cannot be pushed."""
+
+
+class PushedFile(BaseModel):
+    """A file of the dataset."""
+
+    file: str
+    bytes: int
+
+
+class Push(BaseModel):
+    """What was uploaded, or would be."""
+
+    status: Literal["pushed", "dry run"]
+    repository: str
+    revision: str
+    url: str | None = None  # of the last commit
+    files: list[PushedFile]
+    bytes: int
+    deleted: list[str] = []  # of an earlier push
+    others: list[str] = []  # in the repository, and not of this dataset
+
+
+def planned(folder: Path, manifest: Manifest, repository: str, revision: str) -> Push:
+    """Return what a push would upload, without a look at the network.
+
+    Raises
+    ------
+    PushError
+        If `repository` is no name of the form owner/name.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise PushError(f"{repository!r} is no name of a repository on the hub: {error}") from error
+    if repository.count("/") != 1:
+        raise PushError(f"{repository!r} is no name of a repository on the hub: it takes the form owner/name")
+    sizes = {name: file.bytes for name, file in manifest.files.items()}
+    sizes[PROVENANCE] = (folder / PROVENANCE).stat().st_size
+    return Push(
+        status="dry run",
+        repository=repository,
+        revision=revision,
+        files=[PushedFile(file=name, bytes=size) for name, size in sorted(sizes.items())],
+        bytes=sum(sizes.values()),
+    )
+
+
+def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push:
+    """Upload a verified dataset.
+
+    Parameters
+    ----------
+    folder
+        The dataset.
+    plan
+        What `planned` returned for it.
+    private
+        Whether the repository is made a private one, where there is none yet.
+    show
+        Whether the client shows its bars on stderr.
+
+    Raises
+    ------
+    PushError
+        Without a token, without a network, or if the hub refuses.
+    """
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    if not show:
+        disable_progress_bars()
+    if get_token() is None:
+        raise PushError("there is no token for the hub: set HF_TOKEN, or log in with `hf auth login`")
+    api = HfApi(library_name="fineweb-mask")
+    with _explained(plan.repository):
+        api.create_repo(plan.repository, repo_type="dataset", private=private, exist_ok=True)
+        if plan.revision != "main":
+            api.create_branch(plan.repository, branch=plan.revision, repo_type="dataset", exist_ok=True)
+        names = {file.file for file in plan.files}
+        there = set(api.list_repo_files(plan.repository, repo_type="dataset", revision=plan.revision))
+        stale = sorted(_pushed_before(api, plan, there) & (there - names))
+        commit = api.upload_folder(
+            repo_id=plan.repository,
+            repo_type="dataset",
+            folder_path=folder,
+            revision=plan.revision,
+            commit_message=f"Upload the dataset: {len(plan.files)} files, {plan.bytes:,} bytes",
+            delete_patterns=[glob.escape(name) for name in stale],
+        )
+    others = sorted(name for name in there - names - set(stale) if not name.startswith(NOT_OURS))
+    return plan.model_copy(update={"status": "pushed", "url": commit.commit_url, "deleted": stale, "others": others})
+
+
+def _pushed_before(api: "HfApi", plan: Push, there: set[str]) -> set[str]:
+    """Return the files that the record in the repository names: those that an earlier push brought there."""
+    if PROVENANCE not in there:
+        return set()
+    path = api.hf_hub_download(plan.repository, PROVENANCE, repo_type="dataset", revision=plan.revision)
+    manifest = read_manifest(Path(path))
+    return set() if manifest is None else set(manifest.files)
+
+
+REFUSED = {
+    401: "the hub does not know this token: set HF_TOKEN to a valid one, or log in with `hf auth login`",
+    403: "the token may not write there: it needs write access, and the owner must be you or an organisation of yours",
+    404: "there is no such repository, revision or owner, or the token may not see it",
+}
+"""What an HTTP status of the hub means here."""
+
+
+@contextmanager
+def _explained(repository: str) -> Iterator[None]:
+    """Say of an error of the hub's client what to do about it."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        reason = REFUSED.get(status, f"the hub refused: {error.server_message or error}")
+        raise PushError(f"{repository}: {reason} (HTTP {status})") from error
+    except OfflineModeIsEnabled as error:
+        raise PushError("HF_HUB_OFFLINE is set: unset it to push") from error
+    except Exception as error:  # the client's releases differ in the HTTP library whose errors they let through
+        raise PushError(
+            f"{repository}: the upload to {constants.ENDPOINT} failed: {type(error).__name__}: {error}; "
+            "run the same command again to go on from here"
+        ) from error

@@ -1,0 +1,353 @@
+"""Verify: a dataset against its provenance record, wherever it lies.
+
+Every byte is read: sizes and SHA-256 as recorded, rows and tokens as counted, no document twice, nothing else in the
+folder. What is wrong is listed, not raised: one bad file does not hide another.
+"""
+
+import errno
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import Any, Literal, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ValidationError
+
+from fineweb_mask.models.urls import is_url, without_credentials
+from fineweb_mask.tasks.source.hub import pinned
+from fineweb_mask.tasks.storage.errors import RemoteError
+from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem
+from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile
+from fineweb_mask.tasks.workspace.runs import LAST_RUN
+from fineweb_mask.tasks.workspace.runs import LastRun
+
+PROVENANCE = "provenance.json"
+NOT_OURS = (".cache/huggingface/", ".gitattributes")
+"""What the hub and its client keep beside a dataset."""
+CHUNK_BYTES = 4 * 2**20
+BATCH_ROWS = 5_000
+ID_MEMORY = "1GB"
+DATA_SUFFIXES = (".parquet", ".jsonl.zst")
+LISTED = 20
+"""Most documents that are named as being there twice."""
+ROWS = pa.schema([("id", pa.string()), ("token_count", pa.int64()), ("text", pa.string())])
+
+Advance = Callable[[int], None]
+"""Hears of so many more bytes that were read."""
+
+
+class VerifyError(ValueError):
+    """There is no dataset to verify."""
+
+
+class Problem(BaseModel):
+    """One thing that is wrong."""
+
+    file: str
+    problem: str
+
+
+class Dataset(NamedTuple):
+    """Where a dataset lies."""
+
+    filesystem: Any
+    root: str
+    url: str
+
+    def path(self, name: str) -> str:
+        """Return the path of a file of the dataset in its filesystem."""
+        return f"{self.root.rstrip('/')}/{name}"
+
+    def open(self, name: str) -> Any:  # noqa: ANN401
+        """Open a file of the dataset for reading; what fails at a URL for a while is asked for again."""
+        if self.is_local:
+            return self.filesystem.open(self.path(name), "rb")
+        return io.BufferedReader(RemoteFile(f"{self.url.rstrip('/')}/{name}"), CHUNK_BYTES)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files are on this machine."""
+        return is_local(self.filesystem)
+
+
+class DataFile(BaseModel):
+    """What a data file holds."""
+
+    file: str
+    rows: int
+    tokens: int
+
+
+class Verification(BaseModel):
+    """What was checked, and what is wrong."""
+
+    status: Literal["ok", "broken"]
+    dataset: str
+    files: int
+    bytes: int
+    rows: int
+    tokens: int
+    repeated_ids: int  # ids that documents of different text share, as their source gave them
+    data: list[DataFile]
+    problems: list[Problem]
+
+
+def find_dataset(place: str) -> Dataset:
+    """Return the dataset in a folder or URL, or that of the workspace there, wherever its last run put it.
+
+    Raises
+    ------
+    VerifyError
+        If there is no such folder, or no dataset in it.
+    """
+    place = place.rstrip("/") or "/"
+    try:
+        place = pinned(without_credentials(place))
+        found = _dataset_at(place)
+        is_there = found is not None or _kind(place) == "directory"
+        output = None if found is not None else _output_of(place)
+        found = found or _dataset_at(output or f"{place}/dataset")
+    except RemoteError as error:
+        raise VerifyError(str(error)) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise VerifyError(f"{place}: {error}") from error
+    if found is not None:
+        return found
+    if not is_there:
+        raise VerifyError(f"{place} is no folder")
+    if output is not None:
+        raise VerifyError(f"{place}: its last run was to put its dataset into {output}, where there is no {PROVENANCE}")
+    raise VerifyError(f"{place} is neither a dataset nor a workspace with one: there is no {PROVENANCE}")
+
+
+def _dataset_at(place: str) -> Dataset | None:
+    filesystem, root = open_filesystem(without_credentials(place))
+    return Dataset(filesystem, root, place) if _kind(f"{place}/{PROVENANCE}") == "file" else None
+
+
+def _kind(place: str) -> str | None:
+    """Return whether a `file` or a `directory` is at a place, or None: one that refuses or does not answer raises."""
+    filesystem, path = open_filesystem(place)
+    try:
+        return str(attempt(place, filesystem.info, path)["type"])
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            return None
+        raise
+
+
+def _output_of(workspace: str) -> str | None:
+    """Return the folder or URL outside of a workspace that its last run was to put its dataset into, if it was."""
+    if _kind(f"{workspace}/{LAST_RUN}") != "file":
+        return None
+    filesystem, path = open_filesystem(f"{workspace}/{LAST_RUN}")
+    try:
+        last = LastRun.model_validate_json(attempt(workspace, filesystem.cat_file, path))
+    except ValidationError:
+        return None
+    output = last.settings.materialize.output
+    return output if output is None or is_url(output) else str(Path(last.folder) / output)
+
+
+def read_provenance(dataset: Dataset) -> Manifest:
+    """Return a dataset's provenance record.
+
+    Raises
+    ------
+    VerifyError
+        If it is not readable as one.
+    """
+    try:
+        return Manifest.model_validate_json(dataset.open(PROVENANCE).read())
+    except ValidationError as error:
+        raise VerifyError(f"{dataset.url}/{PROVENANCE} is no provenance record of a dataset: {error}") from error
+
+
+def verify(dataset: Dataset, manifest: Manifest, advance: Advance = lambda _: None) -> Verification:
+    """Read the whole dataset and compare it with its provenance record.
+
+    Parameters
+    ----------
+    dataset
+        Where it lies: on this machine, or wherever fsspec reads.
+    manifest
+        Its provenance record.
+    advance
+        Hears of the bytes that were read.
+    """
+    with tempfile.TemporaryDirectory(prefix="fineweb-mask-verify-") as folder:
+        return _Check(dataset, manifest, Path(folder), advance).run()
+
+
+class _Check:
+    """One pass over a dataset, several files at the same time."""
+
+    def __init__(self, dataset: Dataset, manifest: Manifest, folder: Path, advance: Advance) -> None:
+        self._dataset = dataset
+        self._manifest = manifest
+        self._names = sorted(manifest.files)
+        self._folder = folder
+        self._advance = advance
+        self._lock = Lock()
+        self._problems: list[Problem] = []
+        self._ids = duckdb.connect(str(folder / "ids.duckdb"), config={"memory_limit": ID_MEMORY})
+        self._ids.execute("CREATE TABLE ids (file UINTEGER, id_hash UHUGEINT, text_hash UBIGINT)")
+
+    def run(self) -> Verification:
+        """Return what was found."""
+        there = self._files_there()
+        for name in sorted(set(there).difference(self._names, {PROVENANCE})):
+            self._wrong(name, "does not belong to the dataset: provenance.json does not name it")
+        with self._ids, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            checked = pool.map(lambda place: self._check_file(place, there), range(len(self._names)))
+            data = [found for found in checked if found is not None]
+            repeated = self._check_ids()
+        rows, tokens = sum(file.rows for file in data), sum(file.tokens for file in data)
+        if not self._problems:  # else the sums are wrong for a reason that is told
+            self._check_sums(rows, tokens)
+        return Verification(
+            status="broken" if self._problems else "ok",
+            dataset=self._dataset.url,
+            files=len(self._names),
+            bytes=sum(file.bytes for file in self._manifest.files.values()),
+            rows=rows,
+            tokens=tokens,
+            repeated_ids=repeated,
+            data=data,
+            problems=sorted(self._problems, key=lambda problem: problem.file),
+        )
+
+    def _wrong(self, file: str, problem: str) -> None:
+        with self._lock:
+            self._problems.append(Problem(file=file, problem=problem))
+
+    def _files_there(self) -> dict[str, int]:
+        """Return the sizes of the files in the dataset's folder, by name."""
+        root = self._dataset.root
+        found = attempt(self._dataset.url, self._dataset.filesystem.find, root, detail=True)
+        sizes = {str(PurePosixPath(path).relative_to(root)): int(info["size"]) for path, info in found.items()}
+        return {name: size for name, size in sizes.items() if not name.startswith(NOT_OURS)}
+
+    def _check_file(self, place: int, there: Container[str]) -> DataFile | None:
+        """Check one file; return what it holds if it is a data file that can be read."""
+        name = self._names[place]
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            self._wrong(name, "provenance.json names a file outside the dataset")
+            return None
+        if name not in there:
+            self._wrong(name, "is missing")
+            return None
+        try:
+            with self._local(name) as (path, found):
+                self._compare(name, found)
+                return self._read(place, path) if name.endswith(DATA_SUFFIXES) else None
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            self._wrong(name, f"cannot be read: {error}")
+            return None
+
+    def _compare(self, name: str, found: ManifestFile) -> None:
+        recorded = self._manifest.files[name]
+        if found.bytes != recorded.bytes:
+            self._wrong(name, f"has {found.bytes:,} bytes, {recorded.bytes:,} are recorded")
+        elif found.sha256 != recorded.sha256:
+            self._wrong(name, f"has SHA-256 {found.sha256}, {recorded.sha256} is recorded")
+
+    @contextmanager
+    def _local(self, name: str) -> Iterator[tuple[Path, ManifestFile]]:
+        """Give a file on this machine, and what it is; one from elsewhere is fetched once and kept for the block."""
+        with ExitStack() as stack:
+            stream = stack.enter_context(self._dataset.open(name))
+            copy = None
+            if not self._dataset.is_local:
+                copy = stack.enter_context(tempfile.NamedTemporaryFile(dir=self._folder))
+            digest, size = hashlib.sha256(), 0
+            while chunk := stream.read(CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+                if copy is not None:
+                    copy.write(chunk)
+                self._advance(len(chunk))
+            if copy is not None:
+                copy.flush()
+            path = Path(self._dataset.path(name) if copy is None else copy.name)
+            yield path, ManifestFile(bytes=size, sha256=digest.hexdigest())
+
+    def _read(self, place: int, path: Path) -> DataFile:
+        """Count a data file's rows and tokens, and note its documents."""
+        name = self._names[place]
+        rows = tokens = 0
+        for batch in _batches(name, path):
+            rows += batch.num_rows
+            tokens += pc.sum(batch["token_count"]).as_py() or 0
+            with self._lock:
+                self._ids.register("noted", batch)
+                self._ids.execute("INSERT INTO ids SELECT $1, md5_number(id), hash(text) FROM noted", [place])
+                self._ids.unregister("noted")
+        return DataFile(file=name, rows=rows, tokens=tokens)
+
+    def _check_sums(self, rows: int, tokens: int) -> None:
+        details = self._manifest.details
+        for what, found, recorded in (
+            ("documents", rows, details.get("rows")),
+            ("tokens", tokens, details.get("tokens", details.get("counts", {}).get("tokens_selected"))),
+        ):
+            if recorded is None:
+                self._wrong(PROVENANCE, f"does not say how many {what} there are")
+            elif found != recorded:
+                self._wrong(PROVENANCE, f"{recorded:,} {what} are recorded, the files hold {found:,}")
+
+    def _check_ids(self) -> int:
+        """Name documents that are there twice; return how many ids documents of different text share.
+
+        Where the recipe left duplicates in, they are no fault.
+        """
+        dedup = self._manifest.details.get("recipe", {}).get("ingest", {}).get("exact_dedup")
+        if dedup == "corpus":
+            twice = self._ids.execute(
+                "SELECT list(file ORDER BY file), id_hash FROM ids GROUP BY id_hash, text_hash HAVING count(*) > 1 "
+                "ORDER BY ALL LIMIT ?",
+                [LISTED],
+            ).fetchall()
+            for files, id_hash in twice:
+                where = ", ".join(dict.fromkeys(self._names[file] for file in files))
+                self._wrong(where, f"holds the document {self._id(files[0], id_hash)!r} {len(files)} times")
+        [[repeated]] = self._ids.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM ids GROUP BY id_hash HAVING count(DISTINCT text_hash) > 1)"
+        ).fetchall()
+        return int(repeated)
+
+    def _id(self, place: int, id_hash: int) -> str:
+        """Return the id that has a hash, from the file that holds it."""
+        name = self._names[place]
+        with self._local(name) as (path, _):
+            for batch in _batches(name, path):
+                for document in batch["id"].to_pylist():
+                    if int.from_bytes(hashlib.md5(document.encode()).digest(), "little") == id_hash:  # noqa: S324 - to compare
+                        return str(document)
+        raise LookupError(id_hash)
+
+
+def _batches(name: str, path: Path) -> Iterator[pa.Table]:
+    """Yield id, token count and text of a data file's rows."""
+    if name.endswith(".parquet"):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=ROWS.names):
+                yield pa.table(batch).select(ROWS.names).cast(ROWS)
+        return
+    with pa.OSFile(str(path), "rb") as raw, TextIOWrapper(pa.CompressedInputStream(raw, "zstd"), "utf-8") as lines:
+        while rows := [json.loads(line) for line in islice(lines, BATCH_ROWS)]:
+            yield pa.Table.from_pylist(rows, schema=ROWS)

@@ -1,0 +1,229 @@
+"""The files of the dataset: Parquet or lines of JSON, a new one whenever the last has reached its target size.
+
+Row groups and files end at rows that depend on the rows alone, not on the batches they came in, so equal rows give
+equal bytes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fineweb_mask.models.runtime.stopping import stop_if_requested
+from fineweb_mask.models.settings import MaterializeSettings
+
+ROW_GROUP_BYTES = 256 * 2**20
+TEXTS = ("text", "id", "url")  # hardly two are alike: no dictionary is tried
+JSON_LINE_BYTES = 16 * 2**20  # the longest that DuckDB reads unless it is told of longer ones
+
+
+class Written(NamedTuple):
+    """What lies in the files, as read back from them."""
+
+    rows: int
+    tokens: int
+
+
+class PartWriter(ABC):
+    """Writes the rows of one folder as part-00000 and so on, each in the columns of the tables it is given.
+
+    Parameters
+    ----------
+    folder
+        Where the files go; it is made.
+    schema
+        The columns of every file.
+    settings
+        Their size and that of their row groups.
+    """
+
+    suffix: str
+    longest = 0
+    """Bytes of the longest line, where the files hold lines."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._settings = settings
+        self._pending: list[pa.Table] = []
+        self._parts = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush(everything=True)
+        self._close()
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows; they reach the disk when a row group is full."""
+        stop_if_requested()
+        self._pending.append(table)
+        self._flush(everything=False)
+
+    def _flush(self, *, everything: bool) -> None:
+        pending = pa.concat_tables(self._pending) if self._pending else pa.table([])
+        ends = self._row_group_ends(pending)
+        start = 0
+        for end in [*ends, pending.num_rows] if everything else ends:
+            if end > start:
+                self._write_row_group(pending.slice(start, end - start).combine_chunks())
+                start = end
+        self._pending = [pending.slice(start)] if start < pending.num_rows else []
+
+    def _row_group_ends(self, table: pa.Table) -> list[int]:
+        """Return after which rows a full row group ends."""
+        if not table.num_rows:
+            return []
+        sizes = pc.fill_null(pc.binary_length(table["text"]), 0).to_numpy().astype(np.int64)
+        until = np.cumsum(sizes)
+        ends: list[int] = []
+        start = 0
+        while True:
+            before = until[start - 1] if start else 0
+            full = int(np.searchsorted(until, before + ROW_GROUP_BYTES)) + 1
+            end = min(start + self._settings.row_group_size, full)
+            if end > table.num_rows:
+                return ends
+            ends.append(end)
+            start = end
+
+    def _write_row_group(self, table: pa.Table) -> None:
+        if self._size() >= self._settings.file_size:
+            self._close()
+        if self._size() < 0:
+            self._open(self._folder / f"part-{self._parts:05d}.{self.suffix}")
+            self._parts += 1
+        self._append(table)
+
+    @abstractmethod
+    def _size(self) -> int:
+        """Return the bytes of the open file so far, -1 if none is open."""
+
+    @abstractmethod
+    def _open(self, path: Path) -> None:
+        """Begin a file."""
+
+    @abstractmethod
+    def _append(self, table: pa.Table) -> None:
+        """Write a row group."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """End the open file, if any."""
+
+
+class ParquetParts(PartWriter):
+    """Writes zstd Parquet with page checksums.
+
+    DuckDB's own writer would mark a column as required wherever a file happens to hold no null in it; every file of
+    the dataset is to have the one schema.
+    """
+
+    suffix = "parquet"
+    _sink: Any = None
+    _writer: Any = None
+
+    def _size(self) -> int:
+        return -1 if self._sink is None else int(self._sink.tell())
+
+    def _open(self, path: Path) -> None:
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression="zstd",
+            write_page_checksum=True,
+            use_dictionary=[name for name in self._schema.names if name not in TEXTS],
+        )
+
+    def _append(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def _close(self) -> None:
+        if self._sink is not None:
+            writer, sink, self._writer, self._sink = self._writer, self._sink, None, None
+            with sink:
+                writer.close()
+
+
+class JsonParts(PartWriter):
+    """Writes one object a line, compressed with zstd; numbers that JSON has no word for are null."""
+
+    suffix = "jsonl.zst"
+    _sink: Any = None
+    _stream: Any = None
+
+    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings) -> None:
+        super().__init__(folder, schema, settings)
+        self._connection = duckdb.connect(config={"threads": 1})
+        entries = []
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            value, key = '"' + name.replace('"', '""') + '"', "'" + name.replace("'", "''") + "'"
+            is_float = pa.types.is_floating(kind)
+            entries.append(f"{key}: {f'CASE WHEN isfinite({value}) THEN {value} END' if is_float else value}")
+        self._query = f"SELECT to_json({{{', '.join(entries)}}})::VARCHAR AS line FROM rows"  # noqa: S608
+
+    def _size(self) -> int:
+        return -1 if self._sink is None else int(self._sink.tell())
+
+    def _open(self, path: Path) -> None:
+        self._sink = pa.OSFile(str(path), "wb")
+        self._stream = pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers see no second one
+
+    def _append(self, table: pa.Table) -> None:
+        self._connection.register("rows", table)
+        written: pa.Table = self._connection.sql(self._query).to_arrow_table()
+        lines = written["line"]
+        self.longest = max(self.longest, pc.max(pc.binary_length(lines)).as_py())
+        self._stream.write("\n".join([*lines.to_pylist(), ""]).encode())
+        self._stream.flush()
+
+    def _close(self) -> None:
+        if self._sink is not None:
+            stream, sink, self._stream, self._sink = self._stream, self._sink, None, None
+            with sink:
+                stream.close()
+
+
+WRITERS: dict[str, type[PartWriter]] = {"parquet": ParquetParts, "jsonl.zst": JsonParts}
+
+
+def read_back(files: Iterable[Path], connection: duckdb.DuckDBPyConnection, longest: int) -> Written:
+    """Return the rows of dataset files and the sum of their `token_count`, as the files themselves say.
+
+    Parameters
+    ----------
+    files
+        Parquet files or compressed lines of JSON.
+    connection
+        What reads the lines.
+    longest
+        Bytes of the longest line.
+    """
+    rows = tokens = 0
+    for path in files:
+        if path.suffix == ".parquet":
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(columns=["token_count"]):
+                    rows += batch.num_rows
+                    tokens += pc.sum(batch["token_count"]).as_py() or 0
+        else:
+            [(found, total)] = connection.execute(
+                """
+                SELECT count(*), coalesce(sum(token_count), 0)
+                FROM read_json($path, format = 'newline_delimited', compression = 'zstd',
+                               columns = {token_count: 'BIGINT'}, maximum_object_size = $longest)
+                """,
+                {"path": str(path), "longest": max(JSON_LINE_BYTES, 2 * longest)},
+            ).fetchall()
+            rows, tokens = rows + found, tokens + int(total)
+    return Written(rows, tokens)

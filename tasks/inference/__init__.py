@@ -1,0 +1,1 @@
+"""Run scorers and encoders: model files, GPU slots, pools of processes, prefetching."""

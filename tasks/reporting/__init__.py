@@ -1,0 +1,1 @@
+"""The HTML pages: sections, charts, samples."""

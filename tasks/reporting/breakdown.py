@@ -1,0 +1,238 @@
+"""How a selection falls on the groups of a corpus: by dump, domain, length, quality, language score, any other column.
+
+Two passes over the columns of all shards, one shard in memory at a time: a sample of the numbers gives the edges of the
+groups, then every eligible document is counted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fineweb_mask.models.analysis.groups import counts_of, decile_edges, domains, group_of
+from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
+from fineweb_mask.tasks.reporting.charts import Share
+from fineweb_mask.tasks.reporting.samples import MaskedShard, eligible_tables
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+BINS = 40
+EDGE_SHARDS = 64
+EDGE_VALUES = 1_000_000
+"""The edges of groups are taken from so many documents of so many shards; of a smaller corpus, from all."""
+TOP = 30
+TALLIED, KEPT = 200_000, 100_000
+NUMBERS = ("n_chars", "quality", "language_score")
+
+
+class Distribution(NamedTuple):
+    """A histogram of the eligible and of the selected documents."""
+
+    edges: NDArray[np.float64]  # (bins + 1,)
+    before: NDArray[np.int64]  # (bins,)
+    after: NDArray[np.int64]
+
+
+class Breakdown(NamedTuple):
+    """Eligible documents, and how many of them are selected, by group."""
+
+    deciles: dict[str, list[Share]]  # by column: n_chars, quality, language_score
+    missing: dict[str, Share]  # documents that have no such number
+    histograms: dict[str, Distribution]  # n_chars, quality
+    groups: dict[str, list[Share]]  # by column: dump, domain, others; the largest, then the rest together
+    quality: NDArray[np.float32]  # a sorted sample
+
+
+class Tally:
+    """Counts groups of which there may be more than fit: those with few documents are forgotten now and then."""
+
+    def __init__(self) -> None:
+        self._documents: Counter[str | None] = Counter()
+        self._selected: Counter[str | None] = Counter()
+        self._forgotten = np.zeros(3, dtype=np.int64)  # groups, documents, selected
+
+    def add(self, labels: pa.Array | pa.ChunkedArray, selected: pa.ChunkedArray) -> None:
+        """Count documents by label; null is a group of its own."""
+        counted = pa.table({"label": labels, "selected": pc.cast(selected, pa.int64())})
+        counted = counted.group_by("label").aggregate([("selected", "count"), ("selected", "sum")])
+        for row in counted.to_pylist():
+            self._documents[row["label"]] += row["selected_count"]
+            self._selected[row["label"]] += row["selected_sum"]
+        if len(self._documents) > TALLIED:
+            for label, documents in self._ordered()[KEPT:]:
+                self._forgotten += (1, documents, self._selected.pop(label, 0))
+                del self._documents[label]
+
+    def _ordered(self) -> list[tuple[str | None, int]]:
+        return sorted(self._documents.items(), key=lambda item: (-item[1], item[0] or ""))
+
+    def largest(self, top: int, unknown: str) -> list[Share]:
+        """Return the largest groups, then those without a label, then all others together."""
+        ordered = [item for item in self._ordered() if item[0] is not None]
+        shares = [Share(str(label), documents, self._selected[label]) for label, documents in ordered[:top]]
+        if self._documents[None]:
+            shares.append(Share(unknown, self._documents[None], self._selected[None]))
+        rest = ordered[top:]
+        groups, documents, selected = self._forgotten.tolist()
+        groups += len(rest)
+        documents += sum(count for _, count in rest)
+        selected += sum(self._selected[label] for label, _ in rest)
+        if documents:
+            shares.append(Share(f"{groups:,} others", documents, selected))
+        return shares
+
+
+class _Numbers:
+    """Counts one numeric column."""
+
+    def __init__(self, sample: NDArray[np.float64], *, logarithmic: bool) -> None:
+        self.edges = decile_edges(sample)
+        self.bins = _bins(sample, logarithmic=logarithmic)
+        self.groups = np.zeros((2, max(0, len(self.edges) - 1)), dtype=np.int64)  # eligible, selected
+        self.histogram = np.zeros((2, BINS), dtype=np.int64)
+        self.missing = np.zeros(2, dtype=np.int64)
+
+    def add(self, values: NDArray[np.float64], selected: NDArray[np.bool_]) -> None:
+        """Count documents."""
+        groups = group_of(values, self.edges)
+        absent = np.isnan(values)
+        for row, part in enumerate((np.ones_like(selected), selected)):
+            self.groups[row] += counts_of(groups[part], self.groups.shape[1])
+            self.missing[row] += (absent & part).sum()
+            inside = np.clip(values[part & ~absent], self.bins[0], self.bins[-1])
+            self.histogram[row] += np.histogram(inside, self.bins)[0]
+
+    def shares(self) -> list[Share]:
+        """Return the deciles, the lowest first, with as few decimals as tell their edges apart."""
+        edges = self.edges.tolist()
+        whole = all(edge == int(edge) for edge in edges)
+        digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
+        counted = zip(*self.groups, self.edges, self.edges[1:], strict=False)
+        return [
+            Share(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}", int(before), int(after))
+            for rank, (before, after, low, high) in enumerate(counted, 1)
+        ]
+
+
+def _bins(sample: NDArray[np.float64], *, logarithmic: bool) -> NDArray[np.float64]:
+    present = sample[np.isfinite(sample)]
+    low, high = np.quantile(present, [0.001, 0.999]) if len(present) else (1.0, 10.0)
+    if logarithmic:
+        return np.geomspace(max(low, 1), max(high, 2 * max(low, 1)), BINS + 1)
+    return np.linspace(low, max(high, low + 1e-6), BINS + 1)
+
+
+def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
+    return np.asarray(table[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+
+def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
+    """Check that columns other than the text are in at least one of the files of documents.
+
+    Raises
+    ------
+    ValueError
+        If one is in none, or is the text.
+    """
+    known = {name for path in documents for name in pq.read_schema(path).names} if by else set()
+    if "text" in by:
+        raise ValueError(f"report.by: {TEXT_IS_NO_GROUP}")
+    if unknown := set(by) - known:
+        raise ValueError(f"report.by: no document has a column {min(unknown)!r}, they have {', '.join(sorted(known))}")
+
+
+def break_down(
+    lake: Workspace,
+    shards: Sequence[MaskedShard],
+    by: Sequence[str] = (),
+    *,
+    groups: Sequence[str] = ("dump", "domain"),
+) -> Breakdown:
+    """Count the eligible and the selected documents of every group.
+
+    Parameters
+    ----------
+    lake
+        The workspace.
+    shards
+        Its shards.
+    by
+        Further columns of the documents to break them down by.
+    groups
+        Of dump and domain, those to break them down by.
+
+    Raises
+    ------
+    ValueError
+        If none of the shards has such a column, or its values have no text.
+    """
+    check_columns([lake.resolve(shard.documents) for shard in shards], by)
+    by = [name for name in by if name not in NUMBERS]  # they are broken down by anyway
+    numbers = _prepared(lake, shards)
+    tallies = {name: Tally() for name in (*groups, *by)}
+    read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in tallies)]
+    for table in eligible_tables(lake, shards, list(dict.fromkeys(read))):
+        selected = table["selected"]
+        for name, counted in numbers.counted.items():
+            counted.add(_numbers(table, name), selected.to_numpy())
+        for name, tally in tallies.items():
+            tally.add(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
+    unknown = {"domain": "no url"}
+    return Breakdown(
+        deciles={name: counted.shares() for name, counted in numbers.counted.items()},
+        missing={name: Share("unknown", *map(int, counted.missing)) for name, counted in numbers.counted.items()},
+        histograms={
+            name: Distribution(counted.bins, *counted.histogram)
+            for name, counted in numbers.counted.items()
+            if name != "language_score"
+        },
+        groups={name: tally.largest(TOP, unknown.get(name, "unknown")) for name, tally in tallies.items()},
+        quality=numbers.quality,
+    )
+
+
+class _Prepared(NamedTuple):
+    counted: dict[str, _Numbers]
+    quality: NDArray[np.float32]
+
+
+def _prepared(lake: Workspace, shards: Sequence[MaskedShard]) -> _Prepared:
+    """Return counters whose edges come from a sample."""
+    rows = sum(shard.documents.rows for shard in shards)
+    step = max(1, rows // EDGE_VALUES)
+    samples = _sample(eligible_tables(lake, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)
+    counted = {name: _Numbers(samples[name], logarithmic=name == "n_chars") for name in NUMBERS}
+    return _Prepared(counted, np.sort(samples["quality"]).astype(np.float32))
+
+
+def _sample(tables: Iterable[pa.Table], step: int) -> dict[str, NDArray[np.float64]]:
+    parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in NUMBERS}
+    for table in tables:
+        for name, part in parts.items():
+            part.append(_numbers(table, name)[::step].copy())
+    return {name: np.concatenate(part) for name, part in parts.items()}
+
+
+def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as text, an empty one as null.
+
+    Raises
+    ------
+    ValueError
+        If its type has no text, such as a list.
+    """
+    try:
+        labels = column.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValueError(f"report.by: a column of type {column.type} cannot be broken down by") from error
+    return pc.if_else(pc.equal(labels, ""), pa.scalar(None, pa.string()), labels)
+
+
+def as_metrics(shares: Iterable[Share]) -> list[dict[str, Any]]:
+    """Return groups as JSON."""
+    return [share._asdict() for share in shares]

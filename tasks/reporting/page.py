@@ -1,0 +1,185 @@
+"""Pages that people choose a subset by: one self-contained HTML file each, with its numbers and its charts as files.
+
+A page is data: tiles, then sections of text, figures, tables and documents side by side. It is written as
+`index.html` (no network, dark and light, tables that sort), as `index.md` (for the Prefect UI), `metrics.json` and
+`plots/*.png`. Every text in it may come from the web.
+"""
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fineweb_mask.tasks.reporting.templating import Form, render, static
+from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.workspace.job import StageJob
+from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey
+
+LISTED = 50
+"""Most rows of a table in `index.md`: the server of the Prefect UI keeps it in its database."""
+SAFE_NAME = re.compile(r"[a-z0-9-]+")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A key figure."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart."""
+
+    name: str  # of its file: lower-case letters, digits and dashes
+    png: bytes
+    alt: str  # what it shows, for those who do not see it
+    caption: str  # what it says, with n and how it was sampled
+
+    def __post_init__(self) -> None:
+        if not SAFE_NAME.fullmatch(self.name):
+            raise ValueError(f"a figure's name is made of a-z, 0-9 and dashes, received {self.name!r}")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; `form` says how its values are shown, and whether they sort as text or as numbers."""
+
+    label: str
+    form: Form = "text"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that readers may sort by any column."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]  # a value for each column; None where there is none
+    note: str = ""
+    wide: bool = False  # takes the whole width of the page
+
+
+@dataclass(frozen=True)
+class Card:
+    """A document's beginning."""
+
+    title: str
+    note: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """Documents in one of the columns that stand side by side."""
+
+    title: str
+    cards: Sequence[Card]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page; what is empty is left out.
+
+    As many narrow tables as figures stand each beside its figure; else the tables follow.
+    """
+
+    title: str
+    text: Sequence[str] = ()  # paragraphs
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    sides: Sequence[Side] = ()
+
+    @property
+    def items(self) -> list[tuple[str, Figure | Table]]:
+        """Figures and tables in the order in which they fill a page of two columns."""
+        figures: list[tuple[str, Figure | Table]] = [("figure", figure) for figure in self.figures]
+        tables: list[tuple[str, Figure | Table]] = [("table", table) for table in self.tables]
+        if len(figures) == len(tables) and not any(table.wide for table in self.tables):
+            return [item for pair in zip(figures, tables, strict=True) for item in pair]
+        return figures + tables
+
+    @property
+    def anchor(self) -> str:
+        """The name that links lead to."""
+        return "-".join(re.findall(r"[a-z0-9]+", self.title.lower()))
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says, from top to bottom."""
+
+    title: str
+    lead: str
+    tiles: Sequence[Tile]
+    sections: Sequence[Section]
+    footer: str
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # the numbers, as `metrics.json` holds them
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures of all sections."""
+        return [figure for section in self.sections for figure in section.figures]
+
+    def html(self) -> str:
+        """Return the page as one HTML file."""
+        style, style_hash = static("page.css")
+        script, script_hash = static("page.js")
+        return render(
+            "page.html", page=self, style=style, style_hash=style_hash, script=script, script_hash=script_hash
+        )
+
+    def markdown(self) -> str:
+        """Return the page as Markdown, with its figures as links to `plots/`."""
+        return render("page.md", page=self, listed=LISTED)
+
+
+class PageJob(StageJob):
+    """A job whose output is a page."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """Where the page lies."""
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the page's files."""
+        return self.folder / "manifest.json"
+
+    def current(self) -> StageFile | None:
+        """Return a reference to the page if it is whole and agrees with the job's key, else None."""
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None or manifest.key != self.key or not is_whole(self.manifest_path, manifest):
+            return None
+        return manifest_reference(self.lake, self.manifest_path, self.name, manifest)
+
+
+def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, Any] | None = None) -> None:
+    """Write a page, its numbers and its charts into a folder; the manifest goes first and comes back last.
+
+    Raises
+    ------
+    ValueError
+        If a number of the page is not finite: JSON has no word for it.
+    """
+    outputs = {
+        folder / "metrics.json": (json.dumps(page.metrics, indent=2, allow_nan=False) + "\n").encode(),
+        folder / "index.html": page.html().encode(),
+        folder / "index.md": page.markdown().encode(),
+        **{folder / "plots" / f"{figure.name}.png": figure.png for figure in page.figures},
+    }
+    manifest = folder / "manifest.json"
+    manifest.unlink(missing_ok=True)
+    for path, content in outputs.items():
+        with written_file(path) as partial:
+            partial.write_bytes(content)
+    for plot in (folder / "plots").glob("*.png"):
+        if plot not in outputs:
+            plot.unlink()  # of a page that was here before
+    write_manifest(manifest, key, outputs, details or {})

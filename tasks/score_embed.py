@@ -1,0 +1,164 @@
+"""Score and embed in one pass: the forward pass of a scorer of kind `edu` gives a document's score and its vector.
+
+Writes the same two files as the stages `score` and `embed`, under the same keys as they: a lost one is rebuilt alone,
+and a corpus that was scored before is not scored again.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fineweb_mask.models.forward.tokens import TokenIds
+from fineweb_mask.models.forward.vectors import Encoded
+from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.settings import EmbeddingSettings
+from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
+from fineweb_mask.tasks import embed, score
+from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob
+from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.prefetch import Ahead, behind
+from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
+from fineweb_mask.tasks.score import ScoreJob, Scores
+from fineweb_mask.tasks.workspace.checkpoints import Parts
+from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.quality.edu import EduScorer
+
+VERSION = 1
+BATCH_ROWS = 2_000
+
+
+class OnePassJob(StageJob):
+    """Score and embed one shard's documents."""
+
+    score: ScoreJob
+    embed: EmbedJob
+
+    def files(self) -> tuple[StageFile, StageFile] | None:
+        """Return the shard's scores and embeddings, or None if one of them is not current."""
+        scores, vectors = self.score.current(), self.embed.current()
+        return None if scores is None or vectors is None else (scores, vectors)
+
+    def current(self) -> StageFile | None:
+        """Return one reference to both files if they are current, else None."""
+        if (files := self.files()) is None:
+            return None
+        scores, vectors = files
+        return vectors.model_copy(
+            update={
+                "stage": self.key.stage,
+                "bytes": scores.bytes + vectors.bytes,
+                "fingerprint": self.key.fingerprint,
+            }
+        )
+
+
+def plan(
+    workspace: Workspace,
+    documents: StageFile,
+    models: list[QualityModel],
+    statistics: StageFile,
+    quality: QualitySettings,
+    embedding: EmbeddingSettings,
+) -> OnePassJob:
+    """Return the job that scores and embeds a shard; one of the models is of kind `edu`."""
+    [edu] = [model for model in models if isinstance(model.settings, EduScorerSettings)]
+    encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+    score_job = score.plan(workspace, documents, models, statistics, quality)
+    embed_job = embed.plan(workspace, documents, encoder, embedding)
+    key = StageKey(
+        stage="score_embed",
+        version=VERSION,
+        settings=digest([score_job.key.settings, embed_job.key.settings]),
+        inputs=digest([score_job.key.fingerprint, embed_job.key.fingerprint]),
+    )
+    return OnePassJob(workspace=str(workspace.root), name=documents.name, key=key, score=score_job, embed=embed_job)
+
+
+def score_and_embed(job: OnePassJob) -> StageFile:
+    """Write the scores and the vectors of a shard, whichever is not there, row by row beside its documents.
+
+    Raises
+    ------
+    BadShardError
+        As the stages `score` and `embed` do.
+    """
+    return build_once(job, lambda: _build(job))
+
+
+def _build(job: OnePassJob) -> None:
+    from fineweb_mask.models.quality.edu import EduScorer
+
+    if not job.anew and job.embed.current() is not None:
+        score.score(job.score)
+        return
+    scorers = load_models(job.lake, job.score.models)
+    [name] = [model.settings.name for model in job.score.models if isinstance(model.settings, EduScorerSettings)]
+    edu = scorers.pop(name)
+    assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
+    with ExitStack() as opened:
+        opened.enter_context(gpu_slot(edu.device))
+        documents = opened.enter_context(pq.ParquetFile(job.lake.resolve(job.score.documents)))
+        writer = opened.enter_context(embed.written_vectors(job.embed, edu.dimensions))
+        vectors = Parts(writer, job.embed.output, job.embed.key)
+        scores = None
+        columns = ["row", edu.column]
+        if job.anew or job.score.current() is None:
+            score_writer = opened.enter_context(score.written_scores(job.score, documents.schema_arrow))
+            scores = Parts(score_writer, job.score.output, job.score.key)
+            columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
+        later = opened.enter_context(behind())
+        chunks = Ahead(_chunks(documents, columns, edu, vectors, scores))
+        total = job.score.documents.rows
+        for chunk in told_by_size("documents", chunks, total, lambda chunk: chunk.batch.num_rows, part=(0, 1)):
+            rows = chunk.batch["row"]
+            found = None if chunk.tokens is None else edu.score_and_embed_tokens(chunk.tokens)
+            if found is None:
+                later(partial(vectors.write_kept, chunk.kept_vectors))
+            else:
+                later(partial(vectors.write, rows, found.encoded))
+            if scores is None:
+                continue
+            if found is None:
+                later(partial(scores.write_kept, chunk.kept_scores))
+            else:
+                others = batch_scores(scorers, chunk.batch, job.name)
+                later(partial(scores.write, rows, {name: found.scores, **others}))
+    vectors.discard()
+    if scores is not None:
+        scores.discard()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Consecutive documents of a shard, ready for the model or done by an earlier run."""
+
+    batch: pa.RecordBatch
+    tokens: TokenIds | None  # None where both parts were kept
+    kept_vectors: pa.RecordBatch | None
+    kept_scores: pa.RecordBatch | None
+
+
+def _chunks(
+    documents: pq.ParquetFile,
+    columns: list[str],
+    edu: "EduScorer",
+    vectors: Parts[Encoded],
+    scores: Parts[Scores] | None,
+) -> Iterator[_Chunk]:
+    for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
+        kept_vectors = vectors.kept(batch["row"])
+        kept_scores = None if scores is None else scores.kept(batch["row"])
+        done = kept_vectors is not None and (scores is None or kept_scores is not None)
+        tokens = None if done else edu.tokenise(batch[edu.column].to_pylist())
+        yield _Chunk(batch, tokens, kept_vectors, kept_scores)
+
+
+one_pass_task = stage_task(score_and_embed)

@@ -1,0 +1,1 @@
+"""Selections side by side: sweeps, comparisons, selections from a file of vectors."""

@@ -1,0 +1,334 @@
+"""Compare: a page on what several selectors choose under the same budget."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fineweb_mask.models.selection.measures import coverage, intersections, jaccard
+from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
+from fineweb_mask.tasks.selection.contenders import (
+    METRIC_LABELS,
+    described_settings,
+    diversity_axis,
+    over_blocks,
+    relative_gap,
+)
+from fineweb_mask.tasks.source.column_checks import document_columns
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.workspace.job import build_once, stage_task
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+
+VERSION = 1
+DRAWN_TOPICS = 40
+"""Most topics in a chart and a table; the largest ones."""
+LABELS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
+"""What a column of topics may hold."""
+DEFINITIONS = (
+    "datamask maximises J = lamb * quality + (1 - lamb) * diversity in closed form, policy_gradient learns it as the "
+    "paper does, greedy adds the document that gains most. top_quality takes the highest scores, quality_sampling "
+    "draws in proportion to exp(score), random draws evenly, semdedup keeps the least redundant documents of each "
+    "cluster.",
+    "Quality is standardised over the corpus. Every diversity metric is in its raw value, larger is more diverse, "
+    "also where nobody maximised it. The gap is how far a selection's J can be at most below the best possible, as a "
+    "share of the way there from a random selection.",
+    "A near-duplicate is a selected document with another at a cosine of 0.95 or more. Two selections overlap by the "
+    "share of the documents of either that both hold (Jaccard).",
+)
+TOPIC_DEFINITION = (
+    "Topics are those of the label column that have a selected document; effective is exp(entropy): as many equally "
+    "large topics as spread like the selection; rarest is the share of the topic of which least is selected."
+)
+
+
+class LabelColumnError(ValueError):
+    """A column of topics cannot be used."""
+
+
+def check_label_column(column: str, shards: Sequence[SourceShard], source: SourceSettings) -> None:
+    """Check that documents will have a column of topics, before any work.
+
+    Raises
+    ------
+    LabelColumnError
+        If no source file that can be read has it, or it holds no labels.
+    """
+    columns = document_columns(shards, source, {column}) or {}
+    if column not in columns:
+        raise LabelColumnError(
+            f"label column {column!r} is not among the documents' columns: {', '.join(sorted(columns))}"
+        )
+    if not any(fits(columns[column]) for fits in LABELS):
+        raise LabelColumnError(
+            f"label column {column!r} must hold text, integers or booleans, it holds {columns[column]}"
+        )
+
+
+class CompareJob(PageJob):
+    """Write the page on a comparison."""
+
+    settings: PipelineSelectionSettings
+    label_column: str | None
+    documents: list[StageFile]
+    masks: dict[str, list[StageFile]]  # by selector, in the order of the documents
+    groups: dict[str, list[StageFile]]  # by selector
+    seconds: dict[str, float]  # by selector, as far as it is known
+
+    @property
+    def folder(self) -> Path:
+        """Where the page lies."""
+        return self.lake.root / "compare"
+
+
+def plan(
+    workspace: Workspace,
+    *,
+    settings: PipelineSelectionSettings,
+    label_column: str | None,
+    documents: list[StageFile],
+    masks: dict[str, list[StageFile]],
+    groups: dict[str, list[StageFile]],
+    seconds: dict[str, float],
+) -> CompareJob:
+    """Return the job that writes the page on a comparison."""
+    inputs = [[file.fingerprint for file in files] for files in (documents, *groups.values())]
+    key = StageKey(
+        stage="compare",
+        version=VERSION,
+        settings=digest([settings.model_dump(exclude={"device"}), label_column, list(groups)]),
+        inputs=digest(inputs),
+    )
+    return CompareJob(
+        workspace=str(workspace.root),
+        name="compare",
+        key=key,
+        settings=settings,
+        label_column=label_column,
+        documents=documents,
+        masks=masks,
+        groups=groups,
+        seconds=seconds,
+    )
+
+
+def compare(job: CompareJob) -> StageFile:
+    """Write `index.html`, `metrics.json` and the plots."""
+    return build_once(job, lambda: _build(job))
+
+
+def _build(job: CompareJob) -> None:
+    metrics = _metrics(job)
+    details = {name: metrics[name] for name in ("documents", "tokens", "selectors")}
+    write_page(job.folder, _page(job, metrics), job.key, details)
+
+
+def _metrics(job: CompareJob) -> dict[str, Any]:
+    blocks = {name: [block for file in files for block in file.details["blocks"]] for name, files in job.groups.items()}
+    both, topics = _overlap_and_topics(job)
+    selectors = {}
+    for name, own in blocks.items():
+        spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
+        selectors[name] = {
+            **over_blocks(_with_shared_bounds(own, list(blocks.values()), job.settings)),
+            "topics": None if spread is None else spread.topics,
+            "effective_topics": None if spread is None else spread.effective,
+            "rarest_topic": None if spread is None else spread.rarest,
+            "seconds": job.seconds.get(name),
+        }
+    one = next(iter(blocks.values()))
+    return {
+        "documents": sum(block["documents"] for block in one),
+        "tokens": sum(block["tokens"] for block in one),
+        "blocks": len(one),
+        "selection": job.settings.model_dump(mode="json", exclude={"device", "solver"}),
+        "selectors": selectors,
+        "jaccard": {"selectors": list(blocks), "values": jaccard(both).tolist()},
+        "topics": {topic: dict(counts) for topic, counts in topics.items()},
+    }
+
+
+def _with_shared_bounds(
+    blocks: list[dict[str, Any]], everyone: list[list[dict[str, Any]]], settings: PipelineSelectionSettings
+) -> list[dict[str, Any]]:
+    """Give every selection the lowest bound that any proved: it holds for all of that size under the same objective."""
+    if settings.budget_by == "tokens":
+        return blocks
+    shared = []
+    for place, block in enumerate(blocks):
+        bounds = [others[place]["upper_bound"] for others in everyone]
+        bound = min((bound for bound in bounds if bound is not None), default=None)
+        gap = relative_gap(block["objective"], bound, block["random_objective"])
+        shared.append(block | {"upper_bound": bound, "gap": gap})
+    return shared
+
+
+def _overlap_and_topics(job: CompareJob) -> tuple[NDArray[np.int64], dict[str, Counter[str]]]:
+    """Count what every two selections share, and by topic the documents (under "") and what each selector took."""
+    names = list(job.masks)
+    both = np.zeros((len(names), len(names)), dtype=np.int64)
+    topics: dict[str, Counter[str]] = {}
+    for place, documents in enumerate(job.documents):
+        tables = [
+            pq.read_table(job.lake.resolve(job.masks[name][place]), columns=["selected", "block"]) for name in names
+        ]
+        masks = np.array([table["selected"].to_numpy() for table in tables])
+        both += intersections(masks)
+        if job.label_column is None:
+            continue
+        labels = _labels(job.lake.resolve(documents), job.label_column)
+        for name, mask in zip(["", *names], [tables[0]["block"].is_valid().to_numpy(), *masks], strict=True):
+            for entry in pc.value_counts(labels.filter(pa.array(mask)).drop_null()).to_pylist():
+                topics.setdefault(entry["values"], Counter())[name] += entry["counts"]
+    ordered = sorted(topics.items(), key=lambda item: (-item[1][""], item[0]))
+    return both, {topic: Counter({name: counts[name] for name in ["", *names]}) for topic, counts in ordered}
+
+
+def _labels(path: Path, column: str) -> pa.ChunkedArray:
+    """Return every document's topic as text; null in a shard that lacks the column."""
+    if column not in pq.read_schema(path).names:
+        return pa.chunked_array([pa.nulls(pq.read_metadata(path).num_rows, pa.string())])
+    return pq.read_table(path, columns=[column])[column].cast(pa.string())
+
+
+def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:
+    selectors, documents = metrics["selectors"], metrics["documents"]
+    best = max(selectors, key=lambda name: selectors[name]["objective"])
+    selected = [one["selected"] for one in selectors.values()]
+    amount = f"{selected[0]:,}" if len(set(selected)) == 1 else f"{min(selected):,} to {max(selected):,}"
+    note = f"n = {amount} of {documents:,} documents each"
+    sections = [
+        Section("Selections", figures=_trade_offs(job, metrics, note), tables=[_table(job, metrics)]),
+        _overlap(metrics, note),
+    ]
+    if job.label_column is not None:
+        sections.append(_topics(metrics, note, job.label_column))
+    definitions = DEFINITIONS if job.label_column is None else (*DEFINITIONS, TOPIC_DEFINITION)
+    return Page(
+        title="Selectors side by side",
+        lead=f"The same budget for all. {described_settings(job.settings)} Weight of quality: {job.settings.lamb:g}.",
+        tiles=[
+            Tile(f"{documents:,}", "documents"),
+            Tile(amount, "selected by each"),
+            Tile(str(len(selectors)), "selectors"),
+            Tile(best, "highest J"),
+        ],
+        sections=[*sections, Section("How to read this", definitions)],
+        footer=f"fineweb-mask {version('fineweb-mask')}",
+        metrics=metrics,
+    )
+
+
+def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
+    columns = {
+        "mean_quality": Column("mean quality", "number"),
+        **{name: Column(name, "number") for name in METRIC_LABELS},
+        "near_duplicates": Column("near-dup.", "share"),
+    }
+    if job.label_column is not None:
+        columns["effective_topics"] = Column("topics", "number")
+    columns |= {
+        "objective": Column("J", "number"),
+        "gap": Column("gap", "gap"),
+        "tokens": Column("tokens", "count"),
+        "seconds": Column("seconds", "seconds"),
+    }
+    if len({one["selected"] for one in metrics["selectors"].values()}) > 1:  # a budget of tokens
+        columns["selected"] = Column("selected", "count")
+    rows = [[name, *(one[figure] for figure in columns)] for name, one in metrics["selectors"].items()]
+    note = "Seconds are those of the selection alone, with every selector using all cores in its turn."
+    if job.label_column is not None:
+        note += " Topics are effective ones, explained below."
+    return Table("All selectors.", [Column("selector"), *columns.values()], rows, note=note, wide=True)
+
+
+def _trade_offs(job: CompareJob, metrics: Mapping[str, Any], note: str) -> list[Figure]:
+    selectors = metrics["selectors"]
+    axis, y_label = diversity_axis(job.settings)
+    points = [charts.Place(one["mean_quality"], one[axis], name) for name, one in selectors.items()]
+    trade_off = charts.trade_off(
+        "Quality against diversity", "mean quality (standardised score)", y_label, points, note=note
+    )
+    repeated = charts.bars(
+        "Near-duplicates",
+        "selected documents with another at cosine 0.95 or more (%)",
+        [charts.Bar(name, 100 * one["near_duplicates"]) for name, one in selectors.items()],
+        note=note,
+        form="{:.1f}%".format,
+    )
+    return [
+        Figure("trade-off", trade_off, "Mean quality against diversity, one point for each selector.",
+               f"Up and to the right is better. {note}."),
+        Figure("near-duplicates", repeated, "Share of near-duplicates by selector.", f"Less is better. {note}."),
+    ]  # fmt: skip
+
+
+def _overlap(metrics: Mapping[str, Any], note: str) -> Section:
+    names, values = metrics["jaccard"]["selectors"], metrics["jaccard"]["values"]
+    chart = charts.heat_map(
+        "Overlap of the selections",
+        "Jaccard overlap (0 to 1)",
+        names,
+        names,
+        np.array(values),
+        limits=(0, 1),
+        note=note,
+    )
+    caption = f"1 is the same selection, 0 not one document in common. {note}."
+    rows = [[name, *row] for name, row in zip(names, values, strict=True)]
+    return Section(
+        "Overlap",
+        figures=[Figure("overlap", chart, "Jaccard overlap of every two selections.", caption)],
+        tables=[
+            Table(
+                "Jaccard overlap.", [Column("selector"), *(Column(name, "number") for name in names)], rows, wide=True
+            )
+        ],
+    )
+
+
+def _topics(metrics: Mapping[str, Any], note: str, column: str) -> Section:
+    names, topics = list(metrics["selectors"]), list(metrics["topics"].items())
+    drawn = topics[:DRAWN_TOPICS]
+    totals = {name: max(sum(counts[name] for _, counts in topics), 1) for name in ["", *names]}
+    shares = np.array([[100 * counts[name] / totals[name] for name in ["", *names]] for _, counts in drawn])
+    which = (
+        f"the {DRAWN_TOPICS} largest of {len(topics):,} topics"
+        if len(topics) > len(drawn)
+        else f"{len(topics):,} topics"
+    )
+    figures = []
+    if drawn:
+        chart = charts.heat_map(
+            "Topics", "share of the selection (%)", [topic for topic, _ in drawn], ["all documents", *names], shares,
+            note=f"{note}; {which}", form="{:.1f}",
+        )  # fmt: skip
+        caption = f"What each topic has of all documents, and of each selection. {note}; {which}."
+        figures.append(Figure("topics", chart, "Share of every topic in each selection.", caption))
+    table = Table(
+        "Documents by topic.",
+        [Column("topic"), Column("all documents", "count"), *(Column(name, "count") for name in names)],
+        [[topic, *(counts[name] for name in ["", *names])] for topic, counts in drawn],
+        note=f"Topics are those of the column {column}: {which}.",
+        wide=True,
+    )
+    spread = Table(
+        "Coverage.",
+        [Column("selector"), Column("topics", "count"), Column("effective", "number"), Column("rarest", "share")],
+        [
+            [name, one["topics"], one["effective_topics"], one["rarest_topic"]]
+            for name, one in metrics["selectors"].items()
+        ],
+    )
+    return Section("Topics", figures=figures, tables=[spread, table])
+
+
+compare_task = stage_task(compare)

@@ -1,0 +1,304 @@
+"""Contenders: a selection of every block by one of several selectors, all measured in the same terms.
+
+The ranges of the terms are found once for each block (`find_scale`) and given to every contender, so that all are
+judged by the same objective and none solves it anew. Contenders write masks of their own below `compare/`: those of the
+pipeline's run stay as they are. How long each took lies beside its masks, in a file that nothing depends on.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.selection import Solver
+from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.selection.blocks import (
+    Block,
+    Candidates,
+    GroupJob,
+    SelectionShard,
+    block_settings,
+    blocks_of,
+    describe,
+    group_key,
+    group_name,
+    grouped,
+    read_group,
+    select_block,
+    slices_of,
+    write_masks,
+)
+from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.workspace.job import build_once, stage_task
+from fineweb_mask.tasks.workspace.manifest import manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.selection.measures import Measures
+    from fineweb_mask.models.selection.ranges import Ranges
+
+VERSION = 1
+SELECTORS: dict[str, Solver] = {
+    "datamask": "mean_field",
+    "policy_gradient": "policy_gradient",
+    "top_quality": "top_quality",
+    "random": "random",
+    "quality_sampling": "quality_sampling",
+    "semdedup": "semdedup",
+    "greedy": "greedy",
+}
+"""By the name that a comparison gives them: DATAMASK in its closed form, the paper's learner, and the baselines."""
+NOT_SCALED = {"lamb", "solver", "device", "block_size", "quality_sampling", "semdedup"}
+"""Settings that the ranges of the terms do not depend on."""
+
+
+class SelectorError(ValueError):
+    """A selector has no such name."""
+
+
+def check_selectors(names: list[str]) -> list[str]:
+    """Return the selectors, each once.
+
+    Raises
+    ------
+    SelectorError
+        If there is none, or one is not known.
+    """
+    for name in names:
+        if name not in SELECTORS:
+            raise SelectorError(f"selectors may be {', '.join(SELECTORS)}, received {name!r}")
+    if not names:
+        raise SelectorError(f"name at least one selector: {', '.join(SELECTORS)}")
+    return list(dict.fromkeys(names))
+
+
+class ScaleJob(GroupJob):
+    """Find the ranges of the terms over the blocks of a group of shards."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the ranges."""
+        return "compare/ranges"
+
+    @property
+    def manifest_path(self) -> Path:
+        """Where the ranges lie."""
+        return self.lake.root / self.folder / f"{self.group}.json"
+
+    def current(self) -> StageFile | None:
+        """Return a reference to the ranges if they are current, else None."""
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None or manifest.key != self.key:
+            return None
+        return manifest_reference(self.lake, self.manifest_path, self.name, manifest)
+
+
+def plan_scale(
+    workspace: Workspace, shards: list[SelectionShard], settings: PipelineSelectionSettings
+) -> list[ScaleJob]:
+    """Return the jobs that find the ranges, one for each group; none for a budget of tokens, which has several."""
+    if settings.budget_by == "tokens":
+        return []
+    return [
+        ScaleJob(
+            workspace=str(workspace.root),
+            name=group_name(group),
+            key=group_key("scale", VERSION, group, settings, settings.model_dump(exclude=NOT_SCALED)),
+            shards=group,
+            slices=slices_of(group, settings),
+            settings=settings,
+        )
+        for group in grouped(shards, settings)
+    ]
+
+
+def find_scale(job: ScaleJob) -> StageFile:
+    """Write what `normalize` makes of the terms of every block."""
+    return build_once(job, lambda: _build_scale(job))
+
+
+def _build_scale(job: ScaleJob) -> None:
+    from fineweb_mask.models.forward.device import choose_device
+    from fineweb_mask.models.selection.selector import term_ranges
+
+    group = read_group(job)
+    device = choose_device(job.settings.device)
+    found = {}
+    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
+        with gpu_slot(device):
+            ranges = term_ranges(
+                group.vectors[block.rows], group.quality[block.rows], block_settings(job.settings, block), device=device
+            )
+        found[block.name] = asdict(ranges)
+    write_manifest(job.manifest_path, job.key, [], {"ranges": found})
+
+
+def ranges_of(scale: StageFile | None, block: Block) -> "Ranges | None":
+    """Return the ranges of a block; None where there are none."""
+    from fineweb_mask.models.selection.ranges import Ranges, Term
+
+    if scale is None:
+        return None
+    found = scale.details["ranges"][block.name]
+    return Ranges(Term(**found["quality"]), {name: Term(**term) for name, term in found["metrics"].items()})
+
+
+class ContendJob(GroupJob):
+    """Select from one group of shards by one selector, and measure what was selected."""
+
+    selector: str
+    scale: StageFile | None
+
+    @property
+    def folder(self) -> str:
+        """The folder of the masks."""
+        return f"compare/masks/{self.selector}"
+
+    @property
+    def seconds_path(self) -> Path:
+        """Where it is noted how long the selection took."""
+        return self.lake.root / self.folder / f"{self.group}.seconds.json"
+
+
+def plan_contender(
+    workspace: Workspace,
+    group: list[SelectionShard],
+    settings: PipelineSelectionSettings,
+    selector: str,
+    scale: StageFile | None,
+) -> ContendJob:
+    """Return the job of one selector over one group of shards; `scale` holds the group's ranges."""
+    solved = settings.model_copy(update={"solver": SELECTORS[selector]})
+    key = group_key("contend", VERSION, group, solved, solved.model_dump(exclude={"device", "block_size"}))
+    return ContendJob(
+        workspace=str(workspace.root),
+        name=f"{selector} {group_name(group)}",
+        key=key.model_copy(update={"inputs": digest([key.inputs, None if scale is None else scale.fingerprint])}),
+        shards=group,
+        slices=slices_of(group, solved),
+        settings=solved,
+        selector=selector,
+        scale=scale,
+    )
+
+
+def contend(job: ContendJob) -> StageFile:
+    """Write the masks of a group of shards, with every block's measures."""
+    return build_once(job, lambda: _build(job))
+
+
+def _build(job: ContendJob) -> None:
+    group = read_group(job)
+    selections, described, seconds = [], [], 0.0
+    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
+        started = time.perf_counter()
+        selection = select_block(job, block, group, ranges_of(job.scale, block))
+        seconds += time.perf_counter() - started
+        selections.append((block, selection))
+        measured = measures_of(job, block, group).of(selection.indices)
+        described.append(describe(block, group, selection) | {"measures": measured})
+    note_seconds(job.seconds_path, job.key, {"seconds": seconds})
+    write_masks(job, group, selections, described)
+
+
+def measures_of(job: GroupJob, block: Block, group: Candidates) -> "Measures":
+    """Return what measures selections from a block."""
+    from fineweb_mask.models.forward.device import choose_device
+    from fineweb_mask.models.selection.measures import Measures
+
+    device = choose_device(job.settings.device)
+    return Measures(group.vectors[block.rows], group.quality[block.rows], device=device)
+
+
+def note_seconds(path: Path, key: StageKey, seconds: dict[str, float]) -> None:
+    """Note how long something took; masks hold no time, so that equal inputs give equal bytes."""
+    with written_file(path) as partial:
+        partial.write_text(json.dumps({"key": key.fingerprint, **seconds}) + "\n")
+
+
+def noted_seconds(path: Path, key: StageKey) -> dict[str, float]:
+    """Return what was noted for a job; nothing where the note is lost or of another job."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {} if found.pop("key", None) != key.fingerprint else found
+
+
+METRIC_LABELS = {
+    "pairwise": "pairwise: minus the mean cosine",
+    "facility": "facility: mean cosine to the nearest selected",
+    "disf": "disf: minus the norm of the second moment",
+}
+"""What a metric's raw value is; larger is more diverse."""
+
+
+def over_blocks(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one selection's figures over all its blocks.
+
+    Sums are sums; what is an average over selected documents is weighted by their number, what describes a block by
+    the block's documents. There is a bound only if every block has one.
+    """
+    documents = sum(block["documents"] for block in blocks)
+    selected = sum(block["selected"] for block in blocks)
+
+    def mean(values: Sequence[float], weight: str, total: int) -> float:
+        weighted = (value * int(block[weight]) for value, block in zip(values, blocks, strict=True))
+        return float(sum(weighted) / max(total, 1))
+
+    def by_selected(name: str) -> float:
+        return mean([block["measures"][name] for block in blocks], "selected", selected)
+
+    def by_documents(values: Sequence[float]) -> float:
+        return mean(values, "documents", documents)
+
+    bounds = [block["upper_bound"] for block in blocks]
+    objective = by_documents([block["objective"] for block in blocks])
+    random_objective = by_documents([block["random_objective"] for block in blocks])
+    bound = None if None in bounds else by_documents(bounds)
+    return {
+        "selected": selected,
+        "mean_quality": by_selected("mean_quality"),
+        **{name: by_documents([block["measures"][name] for block in blocks]) for name in METRIC_LABELS},
+        "diversity": by_documents([block["terms"]["diversity"] for block in blocks]),
+        "near_duplicates": by_selected("near_duplicates"),
+        "tokens": sum(block["tokens_selected"] for block in blocks),
+        "objective": objective,
+        "random_objective": random_objective,
+        "upper_bound": bound,
+        "gap": relative_gap(objective, bound, random_objective),
+    }
+
+
+def relative_gap(objective: float, bound: float | None, random_objective: float) -> float | None:
+    """Return how far below a bound an objective may be, as a share of the way there from a random selection."""
+    if bound is None:
+        return None
+    return max(bound - objective, 0.0) / (bound - random_objective) if bound > random_objective else 0.0
+
+
+def diversity_axis(settings: PipelineSelectionSettings) -> tuple[str, str]:
+    """Return which figure of a selection a chart shows as its diversity, and the axis' label."""
+    if len(settings.metric_weights) == 1:
+        [name] = settings.metric_weights
+        return name, METRIC_LABELS[name]
+    return "diversity", "diversity: " + " + ".join(f"{w:g} {name}" for name, w in settings.metric_weights.items())
+
+
+def described_settings(settings: PipelineSelectionSettings) -> str:
+    """Return what all selections have in common, in a line."""
+    weights = settings.metric_weights
+    metrics = next(iter(weights)) if len(weights) == 1 else " + ".join(f"{w:g} {name}" for name, w in weights.items())
+    budget = f"{settings.budget:,}" if settings.budget is not None else f"{settings.select_ratio:.4g}"
+    return (
+        f"Budget: {budget} of the {settings.budget_by} in each block. Diversity: {metrics}. "
+        f"Normalised by: {settings.normalize}. Seed: {settings.seed}."
+    )
+
+
+find_scale_task = stage_task(find_scale)
+contend_task = stage_task(contend)

@@ -1,0 +1,214 @@
+"""Sweep: a page on the frontier of quality and diversity, with a weight of quality to begin with."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fineweb_mask.models.selection.knee import knee
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
+from fineweb_mask.tasks.selection.contenders import METRIC_LABELS, described_settings, diversity_axis, over_blocks
+from fineweb_mask.tasks.workspace.job import build_once, stage_task
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+
+VERSION = 1
+COLUMNS = [
+    Column("selected", "count"),
+    Column("mean quality", "number"),
+    *(Column(name, "number") for name in METRIC_LABELS),
+    Column("near-dup.", "share"),
+    Column("tokens", "count"),
+    Column("J", "number"),
+    Column("gap", "gap"),
+    Column("seconds", "seconds"),
+]
+FIGURES = ["selected", "mean_quality", *METRIC_LABELS, "near_duplicates", "tokens", "objective", "gap", "seconds"]
+DEFINITIONS = (
+    "Every value of lamb is a selection by datamask: J = lamb * quality + (1 - lamb) * diversity. The gap is "
+    "how far J can be at most below the best possible, as a share of the way there from a random selection.",
+    "The recommended value is the knee: the selection farthest from the straight line between the two ends, when "
+    "quality and diversity are each scaled to what lies between them. It is where to begin, not right for every "
+    "use.",
+    "Quality is standardised over the corpus. A near-duplicate is a selected document with another at a cosine of 0.95 "
+    "or more.",
+)
+
+
+class SweepJob(PageJob):
+    """Write the page on a sweep."""
+
+    settings: PipelineSelectionSettings
+    lambs: tuple[float, ...]
+    frontiers: list[StageFile]  # of every group of shards
+    baselines: dict[str, list[StageFile]]  # by selector, of every group
+    seconds: dict[str, float]  # by value or selector, as far as it is known
+
+    @property
+    def folder(self) -> Path:
+        """Where the page lies."""
+        return self.lake.root / "sweep"
+
+
+def plan(
+    workspace: Workspace,
+    *,
+    settings: PipelineSelectionSettings,
+    lambs: tuple[float, ...],
+    frontiers: list[StageFile],
+    baselines: dict[str, list[StageFile]],
+    seconds: dict[str, float],
+) -> SweepJob:
+    """Return the job that writes the page on a sweep."""
+    inputs = [[file.fingerprint for file in files] for files in (frontiers, *baselines.values())]
+    key = StageKey(
+        stage="sweep",
+        version=VERSION,
+        settings=digest([settings.model_dump(exclude={"device"}), lambs, list(baselines)]),
+        inputs=digest(inputs),
+    )
+    return SweepJob(
+        workspace=str(workspace.root),
+        name="sweep",
+        key=key,
+        settings=settings,
+        lambs=lambs,
+        frontiers=frontiers,
+        baselines=baselines,
+        seconds=seconds,
+    )
+
+
+def sweep(job: SweepJob) -> StageFile:
+    """Write `index.html`, `metrics.json` and the plots; the reference's details name the recommended value."""
+    return build_once(job, lambda: _build(job))
+
+
+def _build(job: SweepJob) -> None:
+    metrics = _metrics(job)
+    details = {name: metrics[name] for name in ("recommended_lamb", "documents", "values", "baselines")}
+    write_page(job.folder, _page(job, metrics), job.key, details)
+
+
+def _metrics(job: SweepJob) -> dict[str, Any]:
+    values = []
+    for lamb in job.lambs:
+        blocks = [block for file in job.frontiers for block in file.details["blocks"] if block["lamb"] == lamb]
+        values.append({"lamb": lamb, **over_blocks(blocks), "seconds": job.seconds.get(str(lamb))})
+    first = [block for file in job.frontiers for block in file.details["blocks"] if block["lamb"] == job.lambs[0]]
+    axis, _ = diversity_axis(job.settings)
+    best = knee([value["mean_quality"] for value in values], [value[axis] for value in values])
+    return {
+        "documents": sum(block["documents"] for block in first),
+        "blocks": len(first),
+        "recommended_lamb": None if best is None else job.lambs[best],
+        "selection": job.settings.model_dump(mode="json", exclude={"device", "lamb", "solver"}),
+        "values": values,
+        "baselines": {
+            name: {
+                **over_blocks([block for file in files for block in file.details["blocks"]]),
+                "lamb": job.settings.lamb if name == "greedy" else None,
+                "seconds": job.seconds.get(name),
+            }
+            for name, files in job.baselines.items()
+        },
+    }
+
+
+def _page(job: SweepJob, metrics: Mapping[str, Any]) -> Page:
+    values, documents = metrics["values"], metrics["documents"]
+    recommended = metrics["recommended_lamb"]
+    selected = [value["selected"] for value in values]
+    amount = f"{selected[0]:,}" if len(set(selected)) == 1 else f"{min(selected):,} to {max(selected):,}"
+    if recommended is None:
+        advice = "There is no knee: what is gained in quality costs the same in diversity all along. Choose by need."
+    else:
+        advice = f"The knee is at lamb = {recommended:g}: --set selection.lamb={recommended:g} takes it."
+    tiles = [
+        Tile(f"{documents:,}", "documents"),
+        Tile(amount, "selected at each value"),
+        Tile(str(len(values)), "values of lamb"),
+        Tile("none" if recommended is None else f"{recommended:g}", "recommended lamb"),
+    ]
+    tables = [
+        Table(
+            "By lamb.",
+            [Column("lamb", "number"), *COLUMNS],
+            [[value["lamb"], *_figures(value)] for value in values],
+            wide=True,
+        ),
+        Table(
+            "Baselines.",
+            [Column("selector"), *COLUMNS],
+            [[_named(name, one), *_figures(one)] for name, one in metrics["baselines"].items()],
+            note=f"J and gap of all of them are at lamb = {job.settings.lamb:g}, the recipe's.",
+            wide=True,
+        ),
+    ]
+    return Page(
+        title="Quality against diversity",
+        lead=f"The same budget at every weight of quality. {described_settings(job.settings)}",
+        tiles=tiles,
+        sections=[
+            Section("Frontier", [advice], _charts(job, metrics, amount), tables),
+            Section("How to read this", DEFINITIONS),
+        ],
+        footer=f"fineweb-mask {version('fineweb-mask')}",
+        metrics=metrics,
+    )
+
+
+def _figures(one: Mapping[str, Any]) -> list[Any]:
+    return [one[name] for name in FIGURES]
+
+
+def _named(name: str, one: Mapping[str, Any]) -> str:
+    return name if one["lamb"] is None else f"{name}, lamb {one['lamb']:g}"
+
+
+def _charts(job: SweepJob, metrics: Mapping[str, Any], amount: str) -> list[Figure]:
+    values, baselines = metrics["values"], metrics["baselines"]
+    axis, y_label = diversity_axis(job.settings)
+    note = f"n = {amount} of {metrics['documents']:,} documents"
+    quality, diversity = [value["mean_quality"] for value in values], [value[axis] for value in values]
+    marked = [job.lambs.index(metrics["recommended_lamb"])] if metrics["recommended_lamb"] is not None else []
+    labels = [f"lamb {lamb:g}" if place in marked else f"{lamb:g}" for place, lamb in enumerate(job.lambs)]
+    points = [charts.Place(one["mean_quality"], one[axis], name) for name, one in baselines.items()]
+    curve = charts.Series("datamask at each lamb", quality, diversity, marked, labels)
+    frontier = charts.trade_off(
+        "Frontier of quality and diversity",
+        "mean quality (standardised score)",
+        y_label,
+        points,
+        curve=curve,
+        note=note,
+    )
+    figures = [
+        Figure(
+            "frontier",
+            frontier,
+            "Mean quality against diversity of the selection at each lamb, with the baselines as points.",
+            f"Up and to the right is better. {note}.",
+        )
+    ]
+    if len(values) > 1:
+        both = [
+            charts.Series("quality", job.lambs, _shares(quality), marked),
+            charts.Series("diversity", job.lambs, _shares(diversity), marked),
+        ]
+        shares = charts.lines(
+            "What each lamb keeps of both", "lamb (weight of quality)", "share of its range over the sweep (%)", both,
+            note=note,
+        )  # fmt: skip
+        caption = f"100% is the most that any value of lamb reaches, 0% the least. {note}."
+        figures.append(Figure("shares", shares, "Share of quality and of diversity that each lamb keeps.", caption))
+    return figures
+
+
+def _shares(values: Sequence[float]) -> list[float]:
+    low, high = min(values), max(values)
+    return [100 * (value - low) / (high - low) if high > low else 100.0 for value in values]
+
+
+sweep_task = stage_task(sweep)

@@ -1,0 +1,1 @@
+"""The raw documents: find and read the source files, check their columns."""

@@ -1,0 +1,130 @@
+"""The raw documents: finding the source files (shards); `fineweb_mask.tasks.source.reader` reads them."""
+
+import hashlib
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.source.hub import pinned
+from fineweb_mask.tasks.storage.errors import is_missing
+from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem, stored, version_of
+from fineweb_mask.tasks.storage.remote_file import opened
+from fineweb_mask.tasks.storage.retries import attempt
+
+FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
+    ".parquet": "parquet",
+    **{
+        f"{name}{compression}": "jsonl"
+        for name in (".jsonl", ".ndjson", ".json")
+        for compression in ("", ".gz", ".zst")
+    },
+}
+GLOB_CHARACTERS = frozenset("*?[")
+
+
+class SourceError(ValueError):
+    """The source as a whole cannot be used."""
+
+
+class SourceShard(BaseModel):
+    """One source file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str  # of the shard in the workspace
+    relative: str  # of the file in the source
+    url: str
+    format: Literal["parquet", "jsonl"]
+    bytes: int
+    fingerprint: str
+
+
+def discover(settings: SourceSettings) -> list[SourceShard]:
+    """Return the source files behind a path, folder, glob or URL, ordered by name.
+
+    Raises
+    ------
+    SourceError
+        If there is none, if a file's format is unknown, or if two would be the same shard.
+    RemoteError
+        If the source is at a URL that does not answer, or refuses access.
+    """
+    filesystem, root = open_filesystem(pinned(settings.path))
+    base, found = attempt(settings.path, _list_files, filesystem, root, settings)
+    shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
+    names = [shard.name for shard in shards]
+    for shard in shards:
+        if names.count(shard.name) > 1:
+            same = [other.relative for other in shards if other.name == shard.name]
+            raise SourceError(f"source.path: these files would be one shard, rename one: {', '.join(same)}")
+    return sorted(shards, key=lambda shard: shard.name)
+
+
+def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[str, dict[str, dict[str, Any]]]:  # noqa: ANN401
+    """Return the folder that names are relative to, and the files with what the file system says of each."""
+    filesystem.invalidate_cache()  # not `isfile` and `isdir`, for which a server that does not answer has no file
+    try:
+        info = filesystem.info(root)
+    except FileNotFoundError as error:
+        if not is_missing(error):
+            raise
+        info = None
+    if info is not None and info["type"] == "file":
+        return str(PurePosixPath(root).parent), {root: info}
+    if info is not None:
+        base, found = root, filesystem.find(root, detail=True)
+    elif GLOB_CHARACTERS & set(root):
+        fixed = list(PurePosixPath(root).parts)
+        while GLOB_CHARACTERS & set("".join(fixed)):
+            fixed.pop()
+        base = str(PurePosixPath(*fixed)) if fixed else ""
+        found = filesystem.glob(root, detail=True)
+    else:
+        raise SourceError(f"source.path: {settings.path!r} does not exist (looked for {root})")
+    hidden = (".", "_")
+    files = {
+        path: info
+        for path, info in found.items()
+        if info["type"] != "directory"
+        and not any(part.startswith(hidden) for part in PurePosixPath(path).relative_to(base or "/").parts)
+        and (settings.format != "auto" or _suffix(path) is not None)
+    }
+    if not files:
+        raise SourceError(f"source.path: no {'/'.join(sorted(FORMATS))} file below {settings.path!r}")
+    return base, files
+
+
+def _suffix(path: str) -> str | None:
+    return next((suffix for suffix in sorted(FORMATS, key=len, reverse=True) if path.lower().endswith(suffix)), None)
+
+
+def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings: SourceSettings) -> SourceShard:  # noqa: ANN401
+    relative = str(PurePosixPath(path).relative_to(base)) if base else path
+    suffix = _suffix(path)
+    if settings.format == "auto" and suffix is None:
+        raise SourceError(f"source.path: cannot tell the format of {path!r}: set source.format to parquet or jsonl")
+    stem = relative.removesuffix(".parquet")
+    safe = "".join(character if character.isalnum() or character in "._-" else "-" for character in stem)
+    url = filesystem.unstrip_protocol(path)
+    if is_local(filesystem) or info.get("size") is None:  # a listing of links tells no size; one may be a link itself
+        info = attempt(url, filesystem.info, path)
+    return SourceShard(
+        name=safe,
+        relative=relative,
+        url=url,
+        format=FORMATS[suffix] if settings.format == "auto" and suffix else settings.format,
+        bytes=stored(info, url).bytes,
+        fingerprint=_content(url) if settings.fingerprint == "content" else fingerprint_of(info),
+    )
+
+
+def fingerprint_of(info: dict[str, Any]) -> str:
+    """Return a fingerprint by what the file system says of a file, without reading it."""
+    return f"size:{info['size']} changed:{version_of(info)}"
+
+
+def _content(url: str) -> str:
+    with opened(url) as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

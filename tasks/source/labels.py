@@ -1,0 +1,140 @@
+"""Labelled texts from a Parquet file: checked by name and type first, and a bad row is counted and left out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fineweb_mask.models.settings.quality import LabelSettings
+
+
+class LabelsError(ValueError):
+    """Labels cannot be used; the message says what to change."""
+
+
+@dataclass
+class Labelled:
+    """Texts and whether each is a positive example."""
+
+    texts: list[str]
+    positive: NDArray[np.bool_]
+    dropped: dict[str, int]  # rows left out, by reason
+
+
+def check_labels(labels: LabelSettings, *, only_texts: bool = False) -> None:
+    """Check that the file has the columns in usable types, from its schema alone.
+
+    Raises
+    ------
+    LabelsError
+        If it cannot be read or a column is missing or of another type.
+    """
+    schema = _schema(Path(labels.path))
+    text = _column(schema, labels.text_column, "text_column", labels.path)
+    if not (pa.types.is_string(text) or pa.types.is_large_string(text) or pa.types.is_string_view(text)):
+        raise LabelsError(f"text_column {labels.text_column!r} must hold text, its type is {text}")
+    if only_texts:
+        return
+    if labels.label_column is None:
+        score = _column(schema, labels.score_column, "score_column", labels.path)
+        if not (pa.types.is_integer(score) or pa.types.is_floating(score)):
+            raise LabelsError(
+                f"score_column {labels.score_column!r} must hold numbers, its type is {score}; "
+                "for classes rather than scores set label_column"
+            )
+    else:
+        label = _column(schema, labels.label_column, "label_column", labels.path)
+        checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
+        value = label.value_type if pa.types.is_dictionary(label) else label
+        if not any(check(value) for check in checks):
+            raise LabelsError(
+                f"label_column {labels.label_column!r} must hold text, integers or booleans, its type is {label}; "
+                "for scores set score_column and threshold"
+            )
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except FileNotFoundError as error:
+        raise LabelsError(f"the labels {str(path)!r} do not exist") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise LabelsError(f"the labels {str(path)!r} cannot be read as Parquet: {error}") from error
+
+
+def _column(schema: pa.Schema, name: str, setting: str, path: str) -> pa.DataType:
+    if schema.names.count(name) != 1:
+        raise LabelsError(f"{path!r} has no single column {name!r}: set {setting} to one of {schema.names}")
+    return schema.field(name).type
+
+
+def read_labels(labels: LabelSettings) -> Labelled:
+    """Return the labelled texts, without rows whose text is null or blank or whose score or label is missing.
+
+    Raises
+    ------
+    LabelsError
+        If the columns do not fit, no row is left, or all that are left are of one class.
+    """
+    check_labels(labels)
+    by_score = labels.label_column is None
+    name = labels.score_column if by_score else str(labels.label_column)
+    try:
+        table = pq.read_table(labels.path, columns=list(dict.fromkeys([labels.text_column, name])))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise LabelsError(f"the labels {labels.path!r} are damaged: {error}") from error
+    texts, values = table[labels.text_column].combine_chunks(), table[name].combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    blank = pc.fill_null(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts.cast(pa.large_string()))), 0), True)
+    missing = pc.invert(pc.is_finite(values.cast(pa.float64()))) if by_score else pc.is_null(values)
+    missing = pc.fill_null(missing, True)
+    keep = pc.invert(pc.or_(blank, missing))
+    dropped = {
+        "no text": int(pc.sum(blank).as_py() or 0),
+        "no score" if by_score else "no label": int(pc.sum(pc.and_(missing, pc.invert(blank))).as_py() or 0),
+    }
+    texts, values = texts.filter(keep), values.filter(keep)
+    if not len(texts):
+        raise LabelsError(f"the labels {labels.path!r} hold no row with both a text and a {name!r}")
+    positive = _by_score(values, labels) if by_score else _by_label(values, labels)
+    return Labelled(texts.to_pylist(), positive, {reason: rows for reason, rows in dropped.items() if rows})
+
+
+def _by_score(values: pa.Array, labels: LabelSettings) -> NDArray[np.bool_]:
+    scores = np.asarray(values.cast(pa.float64()))
+    positive = scores >= labels.threshold
+    if positive.all() or not positive.any():
+        raise LabelsError(
+            f"every label falls on the same side of the threshold: set threshold, now {labels.threshold:g}, between "
+            f"the scores, which go from {scores.min():g} to {scores.max():g}"
+        )
+    return np.asarray(positive, dtype=bool)
+
+
+def _by_label(values: pa.Array, labels: LabelSettings) -> NDArray[np.bool_]:
+    classes = sorted(values.unique().to_pylist())
+    wanted = labels.positive
+    if wanted is None:
+        if not set(classes) <= {0, 1}:
+            raise LabelsError(
+                f"label_column {labels.label_column!r} holds {_some(classes)}: set positive to the label of a good text"
+            )
+        wanted = "True" if pa.types.is_boolean(values.type) else "1"
+    names = np.array([str(value).lower() for value in values.to_pylist()])
+    positive = names == wanted.lower()
+    if positive.all() or not positive.any():
+        raise LabelsError(
+            f"label_column {labels.label_column!r} must hold positive ({wanted!r}) and other labels, "
+            f"it holds {_some(classes)}"
+        )
+    return np.asarray(positive, dtype=bool)
+
+
+def _some(classes: list[object]) -> str:
+    shown = ", ".join(repr(value) for value in classes[:8])
+    return shown + (f" and {len(classes) - 8} more" if len(classes) > 8 else "")

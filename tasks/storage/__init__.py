@@ -1,0 +1,1 @@
+"""Files: atomic writes, object storage, retries, errors."""

@@ -1,0 +1,1 @@
+"""The workspace: keys, stage files, manifests, the record of runs, the catalog."""

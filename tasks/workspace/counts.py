@@ -1,0 +1,103 @@
+"""The books: every document and token that came in, accounted for by stage and reason."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from fineweb_mask.tasks.workspace.workspace import StageFile
+
+
+class Amount(NamedTuple):
+    """So much text."""
+
+    documents: int
+    tokens: int
+
+
+class Counts(BaseModel):
+    """documents_in = selected + not_selected + the sum of dropped, to the row."""
+
+    model_config = ConfigDict(frozen=True)
+
+    documents_in: int
+    documents_ingested: int
+    documents_eligible: int
+    selected: int
+    not_selected: int
+    dropped: dict[str, int]  # by reason
+    tokens_in: int
+    tokens_ingested: int
+    tokens_eligible: int
+    tokens_selected: int
+    tokens_estimated: int  # ingested documents whose tokens were estimated from their length
+
+    def through(self) -> dict[str, tuple[Amount, Amount]]:
+        """Return, by stage, what goes in and what comes out."""
+        source = Amount(self.documents_in, self.tokens_in)
+        ingested = Amount(self.documents_ingested, self.tokens_ingested)
+        eligible = Amount(self.documents_eligible, self.tokens_eligible)
+        selected = Amount(self.selected, self.tokens_selected)
+        stages = {
+            "ingest": (source, ingested),
+            "score": (ingested, ingested),
+            "embed": (ingested, ingested),
+            "score_embed": (ingested, ingested),
+            "select": (ingested, selected),
+            "materialize": (selected, selected),
+        }
+        if "duplicate" in self.dropped:
+            stages |= {"dedup": (ingested, eligible), "select": (eligible, selected)}
+        return stages
+
+
+def documents_through(file: StageFile) -> tuple[int, int] | None:
+    """Return how many documents went into a stage's file and came out; None where its rows are not the documents."""
+    if file.stage == "ingest":
+        return int(file.details["rows_in"]), file.rows
+    if file.stage == "select":
+        blocks = file.details["blocks"]
+        return sum(block["documents"] for block in blocks), sum(block["selected"] for block in blocks)
+    return (file.rows, file.rows) if file.stage in {"score", "embed", "score_embed", "materialize"} else None
+
+
+def account(ingested: list[StageFile], masks: list[StageFile]) -> Counts:
+    """Return the counts over all shards, from what ingest and select recorded."""
+    dropped: Counter[str] = Counter()
+    for file in [*ingested, *masks]:
+        dropped.update(file.details.get("dropped", {}))
+        dropped.update(file.details.get("excluded", {}))
+    blocks = [block for file in masks for block in file.details["blocks"]]
+
+    def total(entries: list[dict[str, Any]], name: str) -> int:
+        return sum(int(entry[name]) for entry in entries)
+
+    details = [file.details for file in ingested]
+    return Counts(
+        documents_in=total(details, "rows_in"),
+        documents_ingested=sum(file.rows for file in ingested),
+        documents_eligible=total(blocks, "documents"),
+        selected=total(blocks, "selected"),
+        not_selected=total(blocks, "documents") - total(blocks, "selected"),
+        dropped={reason: count for reason, count in sorted(dropped.items()) if count},
+        tokens_in=total(details, "tokens_in"),
+        tokens_ingested=total(details, "tokens"),
+        tokens_eligible=total(blocks, "tokens"),
+        tokens_selected=total(blocks, "tokens_selected"),
+        tokens_estimated=total(details, "tokens_estimated"),
+    )
+
+
+def mean_terms(masks: list[StageFile]) -> tuple[float | None, dict[str, float]]:
+    """Return the objective and its terms, averaged over the blocks by their number of documents."""
+    blocks = [block for file in masks for block in file.details["blocks"]]
+    documents = sum(block["documents"] for block in blocks)
+    if not documents:
+        return None, {}
+
+    def mean(values: list[float]) -> float:
+        weighted = (value * int(block["documents"]) for value, block in zip(values, blocks, strict=True))
+        return float(sum(weighted) / documents)
+
+    terms = {name: mean([block["terms"][name] for block in blocks]) for name in blocks[0]["terms"]}
+    return mean([block["objective"] for block in blocks]), terms

@@ -1,0 +1,113 @@
+"""Manifests: the footers of products that are not one Parquet file, such as a fitted model, the dataset, a report.
+
+Promises: a manifest is written after its files, so that its presence means that they are whole.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.storage.mirror import brought, mirror_of, size_of
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
+
+SMALL_BYTES = 2**18
+
+
+class ManifestFile(BaseModel):
+    """Size and hash of one file of a product."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """The footer of a product that is not one Parquet file: a fitted model, the dataset, a report."""
+
+    key: StageKey
+    files: dict[str, ManifestFile]  # by path relative to the manifest's folder
+    details: dict[str, Any] = {}
+    fitted_on: dict[str, str] = {}  # shard -> fingerprint of its documents
+
+    @property
+    def content(self) -> str:
+        """A digest of what the product holds."""
+        return digest([{name: file.sha256 for name, file in self.files.items()}, self.details])
+
+
+def write_manifest(
+    path: Path,
+    key: StageKey,
+    files: Iterable[Path],
+    details: Mapping[str, Any],
+    fitted_on: Iterable[StageFile] = (),
+) -> None:
+    """Write the manifest of `files`, after them, so that its presence means that they are whole."""
+    manifest = Manifest(
+        key=key,
+        files={
+            file.relative_to(path.parent).as_posix(): ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
+            for file in sorted(files)
+        },
+        details=dict(details),
+        fitted_on={file.name: file.fingerprint for file in fitted_on},
+    )
+    with written_file(path) as partial:
+        partial.write_text(manifest.model_dump_json(indent=2) + "\n")
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Return a manifest, or None if it is missing or unreadable; says nothing about its files.
+
+    Raises
+    ------
+    RemoteError
+        If it is at a URL that does not answer.
+    """
+    brought(path)
+    try:
+        return Manifest.model_validate_json(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def is_whole(path: Path, manifest: Manifest, *, here: bool = False) -> bool:
+    """Return whether every file of a manifest at `path` is there in its full size.
+
+    In the mirror of a URL, the content of small files is compared, too, and that of all files that `here` copies here:
+    the files of a folder are sent one by one, so that those of a run that was killed may lie beside older ones.
+
+    Parameters
+    ----------
+    path
+        The manifest.
+    manifest
+        Its content.
+    here
+        Whether files that are only at a URL are to be copied here.
+    """
+    is_mirrored = mirror_of(path) is not None
+    for name, file in manifest.files.items():
+        target = path.parent / name
+        if size_of(target) != file.bytes:
+            return False
+        is_compared = is_mirrored and (file.bytes <= SMALL_BYTES or (here and not target.is_file()))
+        if is_compared and file_digest(brought(target)) != file.sha256:
+            return False
+    return True
+
+
+def manifest_reference(workspace: Workspace, path: Path, name: str, manifest: Manifest) -> StageFile:
+    """Return the reference to the product of a manifest; its fingerprint is that of its content."""
+    return StageFile(
+        stage=manifest.key.stage,
+        name=name,
+        path=workspace.relative(path),
+        rows=int(manifest.details.get("rows", 0)),
+        bytes=sum(file.bytes for file in manifest.files.values()),
+        fingerprint=manifest.content,
+        details=manifest.details,
+        reused=True,
+    )

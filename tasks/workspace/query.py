@@ -1,0 +1,226 @@
+"""Questions to a workspace: SQL over its catalog, for reading only.
+
+DuckDB itself keeps to the workspace: no other file, no network, no extension, and a configuration that cannot be
+changed. Inside the workspace it would still write where it is told to (`COPY ... TO`, also within a query), so only
+queries are let in, and each is run as a subquery, where DuckDB allows nothing but reading.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from pyarrow import dataset
+from pyarrow.fs import LocalFileSystem
+
+from fineweb_mask.tasks.workspace.catalog import VIEWS, catalog_path, literal
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+BATCH_ROWS = 2_000
+CSV_TYPES = frozenset(
+    "boolean tinyint smallint integer bigint utinyint usmallint uinteger ubigint float double varchar date".split()
+)
+"""Types that a CSV file holds as Arrow writes them; others are written as DuckDB prints them."""
+NESTED_TYPES = frozenset("list array struct map union".split())
+NUMERIC_TYPES = frozenset(
+    "tinyint smallint integer bigint hugeint utinyint usmallint uinteger ubigint uhugeint float double decimal".split()
+)
+ROW = "_fineweb_mask_row"
+OPERATOR = duckdb.token_type.operator
+
+
+class QueryError(ValueError):
+    """A question that cannot be asked, or that has no answer."""
+
+
+class Preview(NamedTuple):
+    """The first rows of an answer, as text."""
+
+    columns: list[str]
+    numeric: list[bool]
+    rows: list[tuple[str | None, ...]]
+    more: int  # rows after them
+
+
+class Answer:
+    """The rows that a query gives; nothing is computed until it is read."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+        self._relation = connection.sql(f"SELECT * FROM (\n{sql}\n) AS {ROW}")  # noqa: S608 - the user's own query
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return self._relation.columns
+
+    def preview(self, limit: int, *, characters: int) -> Preview:
+        """Return the first `limit` rows with values of at most `characters`, and how many rows follow."""
+        kinds = [kind.id for kind in self._relation.types]
+        columns = ", ".join(f"left(#{place + 1}::VARCHAR, {characters})" for place in range(len(kinds)))
+        with _explained():
+            first = self._relation.limit(limit + 1).project(columns).fetchall()
+            more = 0
+            if len(first) > limit:
+                [[rows]] = self._relation.aggregate("count(*)").fetchall()
+                more = rows - limit
+        return Preview(self._relation.columns, [kind in NUMERIC_TYPES for kind in kinds], first[:limit], more)
+
+    def write_csv(self, stream: BinaryIO) -> None:
+        """Write a header and the rows; a null is empty, an empty text is ""."""
+        reader = self._reader(", ".join(self._for_csv()))
+        options = pa_csv.WriteOptions(quoting_style="needed")
+        with pa_csv.CSVWriter(stream, reader.schema, write_options=options) as writer:
+            for batch in _batches(reader):
+                writer.write_batch(batch)
+
+    def _for_csv(self) -> Iterator[str]:
+        for place, (name, kind) in enumerate(zip(self._relation.columns, self._relation.types, strict=True), start=1):
+            quoted = _identifier(name)
+            if kind.id in NESTED_TYPES:
+                yield f"to_json(#{place})::VARCHAR AS {quoted}"
+            else:
+                yield f"#{place}{'' if kind.id in CSV_TYPES else '::VARCHAR'} AS {quoted}"
+
+    def write_json(self, stream: BinaryIO) -> None:
+        """Write an array with one object a line; a number that JSON has no word for (NaN) is null."""
+        values = [
+            f"CASE WHEN isfinite(#{place}) THEN #{place} END AS {_identifier(name)}"
+            if kind.id in {"float", "double"}
+            else f"#{place} AS {_identifier(name)}"
+            for place, (name, kind) in enumerate(
+                zip(self._relation.columns, self._relation.types, strict=True), start=1
+            )
+        ]
+        finite = self._relation.project(", ".join(values)).set_alias(ROW)
+        with _explained():
+            rows = finite.project(f"to_json({ROW})::VARCHAR").to_arrow_reader(BATCH_ROWS)
+        before = b"[\n"
+        for batch in _batches(rows):
+            for line in batch.column(0).to_pylist():
+                stream.write(before + line.encode())
+                before = b",\n"
+        stream.write(b"[]\n" if before == b"[\n" else b"\n]\n")
+
+    def write_parquet(self, stream: BinaryIO) -> None:
+        """Write a Parquet file."""
+        reader = self._reader("*")
+        with pq.ParquetWriter(stream, reader.schema, compression="zstd") as writer:
+            for batch in _batches(reader):
+                writer.write_batch(batch)
+
+    def _reader(self, columns: str) -> pa.RecordBatchReader:
+        with _explained():
+            return self._relation.project(columns).to_arrow_reader(BATCH_ROWS)
+
+
+def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    with _explained():
+        yield from reader
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def opened(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a workspace's catalog for reading, with nothing but the workspace in reach.
+
+    Parameters
+    ----------
+    workspace
+        Whose catalog is there.
+    memory_limit
+        Memory that DuckDB may use, such as "2GB"; what does not fit is spilled to `catalog.duckdb.tmp`.
+    """
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory_limit,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "allow_community_extensions": False,
+        "allow_persistent_secrets": False,
+        "python_enable_replacements": False,
+    }
+    try:
+        connection = duckdb.connect(str(catalog_path(workspace)), read_only=True, config=config)
+    except duckdb.Error as error:
+        raise QueryError(f"the catalog {catalog_path(workspace)} cannot be opened: {error}") from error
+    with connection:
+        connection.execute(f"SET allowed_directories = [{literal(str(workspace.root))}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        _have_float16(connection, workspace)
+        yield connection
+
+
+def _have_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
+    """Have Arrow read vectors that are stored as float16: DuckDB 2.0 does not know their encoding (byte stream split).
+
+    The table of that name in DuckDB's temporary schema goes before the catalog's view.
+    """
+    files = connection.execute("SELECT shard, path FROM stored.files WHERE stage = 'embeddings'").fetchall()
+    paths = [(shard, workspace.root / path) for shard, path in files]
+    if not paths or not paths[0][1].is_file():
+        return
+    schema = pq.read_schema(paths[0][1]).remove_metadata()
+    vectors = schema.field("embedding").type
+    if vectors.value_type != pa.float16():
+        return
+    wider = pa.list_(pa.float32(), vectors.list_size)
+    fields = [pa.field("embedding", wider) if field.name == "embedding" else field for field in schema]
+    parquet = dataset.ParquetFileFormat()
+    local = LocalFileSystem()
+    fragments = [
+        parquet.make_fragment(str(path), local, partition_expression=dataset.field("shard") == shard)
+        for shard, path in paths
+    ]
+    known = pa.schema([pa.field("shard", pa.string()), *fields])
+    connection.register("embeddings", dataset.FileSystemDataset(fragments, known, parquet, local))
+
+
+def answers(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[Answer]:
+    """Yield the answer of each of the statements in `sql`, all of which must be queries.
+
+    Raises
+    ------
+    QueryError
+        If the text is not SQL, or a statement is not a query; no statement is run then.
+    """
+    with _explained():
+        statements = connection.extract_statements(sql)
+    if not statements:
+        raise QueryError("there is no SQL statement to run")
+    for statement in statements:
+        if statement.type == duckdb.StatementType.MULTI:
+            raise QueryError("PIVOT must name its values here: PIVOT ... ON column IN (value, ...)")
+        if statement.type != duckdb.StatementType.SELECT:
+            raise QueryError(
+                f"{statement.type.name} is refused: the catalog is for reading; "
+                "SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE and SHOW TABLES are allowed"
+            )
+    for statement in statements:
+        with _explained():
+            answer = Answer(connection, _without_end(statement.query))
+        yield answer
+
+
+def _without_end(statement: str) -> str:
+    """Return a statement up to its semicolon; a comment may follow that."""
+    text = statement.encode()
+    ends = (place for place, kind in duckdb.tokenize(statement) if kind == OPERATOR and text[place : place + 1] == b";")
+    return text[: next(ends, len(text))].decode()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn an error of DuckDB into a `QueryError`; one that names an unknown table lists what there is."""
+    try:
+        yield
+    except duckdb.CatalogException as error:
+        listed = f"\nthe catalog has: {', '.join(VIEWS)}" if "Table with name" in str(error) else ""
+        raise QueryError(f"{error}{listed}") from error
+    except (duckdb.Error, pa.ArrowInvalid) as error:
+        raise QueryError(str(error)) from error

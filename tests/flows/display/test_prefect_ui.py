@@ -1,0 +1,85 @@
+"""What a run shows in the UI, without a server."""
+
+import re
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from fineweb_mask.flows.display import prefect_ui
+from fineweb_mask.flows.display.listeners import LogLines
+from fineweb_mask.flows.display.prefect_ui import LISTED_AT_WORK, Shown, StageProgress, _duration, page_markdown
+from fineweb_mask.models.runtime.progress import Step
+from fineweb_mask.tasks.reporting.page import Figure, Page, Section, write_page
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey
+
+
+def file(rows: int, *, reused: bool = False) -> StageFile:
+    return StageFile(stage="embed", name="s", path="p", rows=rows, bytes=1, fingerprint="f", reused=reused)
+
+
+def test_progress_counts_what_was_built_apart_from_what_was_there():
+    stage = StageProgress("embed", jobs=10, since=0.0)
+    for one in (file(1000), file(2000, reused=True), file(3000), None):
+        stage.count(one)
+    stage.until = 20.0
+    assert stage.percent == 40.0
+    assert stage.describe() == (
+        "4 of 10 done, 1 already there, 1 set aside, 6,000 documents, 200 documents/s, about 1 min 0 s left"
+    )
+
+
+def test_progress_tells_how_far_the_jobs_at_work_are(monkeypatch):
+    published = []
+
+    def publish(of, percent, text):
+        published.append((of, percent, text))
+        return "its id"
+
+    monkeypatch.setattr(prefect_ui, "create_progress_artifact", lambda percent, key, text: publish(key, percent, text))
+    monkeypatch.setattr(prefect_ui, "update_progress_artifact", publish)
+    shown = Shown(LogLines())
+    with disable_run_logger():
+        shown.started("contend", 4)
+    shown.refresh()
+    shown.at_work("contend", "random s", 0.0, ())
+    shown.at_work("contend", "greedy s", 0.5, (Step("blocks", 1, 2), Step("greedy picks", 0, 1200)))
+    shown.refresh()
+    shown.refresh()  # nothing is new
+    shown.left("contend", "greedy s")
+    shown.at_work("contend", "random s", 0.0, ())
+    shown.refresh()
+    assert published == [
+        ("progress-contend", 0.0, "0 of 4 done"),
+        ("its id", 12.5, "0 of 4 done, blocks 1 of 2, greedy picks 0 of 1,200"),
+        ("its id", 0.0, "0 of 4 done"),
+    ]
+
+
+def test_of_many_jobs_at_work_some_are_told():
+    steps = {f"job {number}": (Step("greedy picks", number, 9),) for number in range(LISTED_AT_WORK + 1)}
+    text = StageProgress("select", jobs=9, steps=steps).describe()
+    assert text.endswith(f"greedy picks {LISTED_AT_WORK - 1} of 9, ...")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (3599.0, "59 min 59 s"), (90_000, "25 h 0 min")]
+)
+def test_durations(seconds, shown):
+    assert _duration(seconds) == shown
+
+
+def test_a_page_holds_as_many_of_its_charts_as_fit(tmp_path, monkeypatch):
+    figures = [Figure(name, b"x" * size, "", "A caption.") for name, size in (("a", 300), ("b", 900), ("c", 30))]
+    page = Page("Report", "l", [], [Section("s", figures=figures)], "f")
+    write_page(tmp_path, page, StageKey(stage="report", version=1, settings="", inputs=""))
+    assert page_markdown(tmp_path).count("](data:image/png;base64,") == 3
+    words = len((tmp_path / "index.md").read_bytes())
+    monkeypatch.setattr(prefect_ui, "PAGE_BYTES", words + 600)
+    text = page_markdown(tmp_path)
+    assert len(text) <= words + 600
+    assert re.findall(r"!\[(\w)\]\(data:image/png;base64,", text) == ["a", "c"]
+    assert "The chart is in `plots/b.png`." in text
+
+
+def test_no_page_without_a_report(tmp_path):
+    assert page_markdown(tmp_path) == ""

@@ -1,0 +1,145 @@
+"""The order of work: a shard waits for nothing but what it needs."""
+
+import pytest
+
+from fineweb_mask.flows.engine.plan import Curation, Given
+from fineweb_mask.models.settings import EmbeddingSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks import fit
+from fineweb_mask.tasks.embed import EmbeddingModel
+from fineweb_mask.tasks.inference.scorers import given_model
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+
+SCORER = ColumnScorerSettings(column="token_count")
+
+
+class HeldJobs:
+    """Holds the jobs that it is given until the test says that one is done."""
+
+    def __init__(self):
+        self.waiting = {}
+        self.order = []
+        self.expected = {}
+
+    def expect(self, stage, jobs):
+        self.expected[stage] = self.expected.get(stage, 0) + jobs
+
+    def add(self, _stage, job, then):
+        name = f"{job.key.stage} {job.name}"
+        assert name not in self.order, f"{name} was planned twice"
+        self.waiting[name] = (job, then)
+        self.order.append(name)
+
+    def finish(self, name, *, rows=10, bad=False):
+        job, then = self.waiting.pop(name)
+        stage = job.key.stage
+        file = StageFile(stage=stage, name=job.name, path="x", rows=rows, bytes=1, fingerprint=name)
+        file = file.model_copy(update={"details": {"statistics": {}}})
+        then(None if bad else file)
+
+
+def shard(name):
+    return SourceShard(name=name, relative=name, url=name, format="parquet", bytes=1, fingerprint=name)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Plan the work on shards of these names; what is fitted on the corpus may be there from an earlier run."""
+
+    def of(names, *, model="given", fitted=False):
+        settings = PipelineSettings(
+            workspace=str(tmp_path),
+            source=SourceSettings(path="corpus"),
+            quality=QualitySettings(scorers=[SCORER]),
+            embedding=EmbeddingSettings(model=model),
+        )
+        encoder = EmbeddingModel(path="/model", fingerprint="m") if model == "given" else None
+        given = Given(scorers={SCORER.name: given_model(SCORER)}, encoder=encoder)
+        lake = Workspace(tmp_path)
+        if fitted:
+            for job in (
+                fit.plan_statistics(lake, [], [given_model(SCORER)], settings.quality),
+                fit.plan_encoder(lake, [], settings.embedding),
+            ):
+                write_manifest(job.manifest_path, job.key, [], {"statistics": {}})
+        jobs = HeldJobs()
+        curation = Curation(jobs, lake, settings, [shard(name) for name in names], given)
+        curation.plan_documents()
+        return jobs, curation
+
+    return of
+
+
+def test_a_shard_does_not_wait_for_its_neighbours(plan):
+    jobs, curation = plan("abc", model="static", fitted=True)
+    jobs.finish("fit_statistics quality-statistics")
+    jobs.finish("fit_encoder encoder")
+    jobs.finish("ingest b")
+    assert {"score b", "embed b"} <= jobs.waiting.keys()
+    jobs.finish("score b")
+    jobs.finish("embed b")
+    assert [file.documents.name for file in curation.scored] == ["b"]
+    assert {"ingest a", "ingest c"} <= jobs.waiting.keys()
+    assert jobs.expected == {"ingest": 3, "score": 3, "embed": 3, "dedup": 1, "fit": 2}
+
+
+def test_a_given_encoder_embeds_before_anything_is_fitted(plan):
+    jobs, _ = plan("abc")
+    jobs.finish("ingest c")
+    assert set(jobs.waiting) == {"ingest a", "ingest b", "embed c"}
+
+
+def test_the_first_run_fits_on_its_sample_and_then_scores_what_is_there(plan):
+    jobs, _ = plan("ab", model="static")
+    jobs.finish("ingest a")
+    assert set(jobs.waiting) == {"ingest b"}
+    jobs.finish("ingest b")
+    assert set(jobs.waiting) == {"fit_statistics quality-statistics", "fit_encoder encoder", "dedup corpus"}
+    jobs.finish("fit_encoder encoder")
+    assert {"embed a", "embed b"} <= jobs.waiting.keys()
+    jobs.finish("fit_statistics quality-statistics")
+    assert {"score a", "score b"} <= jobs.waiting.keys()
+
+
+def test_a_large_corpus_is_fitted_on_64_shards_which_come_first(plan):
+    names = [f"{number:03d}" for number in range(150)]
+    jobs, _ = plan(names)
+    sample = names[::3]
+    assert [name.split()[1] for name in jobs.order[:50]] == sample
+    for name in sample:
+        jobs.finish(f"ingest {name}")
+    job, _ = jobs.waiting["fit_statistics quality-statistics"]
+    assert [file.name for file in job.documents] == sample
+    assert "ingest 001" in jobs.waiting
+
+
+def test_duplicates_are_looked_for_once_every_shard_is_there_or_set_aside(plan):
+    jobs, curation = plan("abc")
+    jobs.finish("ingest a")
+    jobs.finish("ingest b", bad=True)
+    assert "dedup corpus" not in jobs.waiting
+    jobs.finish("ingest c")
+    job, _ = jobs.waiting["dedup corpus"]
+    assert [file.name for file in job.documents] == ["a", "c"]
+    assert set(curation.documents) == {"a", "c"}
+    assert "fit_statistics quality-statistics" in jobs.waiting
+    assert jobs.expected["score"] == jobs.expected["embed"] == 2
+
+
+def test_nothing_is_fitted_on_no_documents(plan):
+    jobs, _ = plan("ab", model="static")
+    jobs.finish("ingest a", rows=0)
+    jobs.finish("ingest b", bad=True)
+    assert set(jobs.waiting) == {"dedup corpus"}
+
+
+def test_a_shard_that_an_earlier_fit_was_made_on_stays_in_the_sample(tmp_path):
+    lake = Workspace(tmp_path)
+    names = [f"{number:03d}" for number in range(150)]
+    file = StageFile(stage="ingest", name="001", path="x", rows=1, bytes=1, fingerprint="f")
+    job = fit.plan_encoder(lake, [], EmbeddingSettings())
+    write_manifest(job.manifest_path, job.key, [], {}, fitted_on=[file])
+    assert fit.sampled_shards(lake, names)[:4] == ["000", "001", "003", "006"]
+    assert fit.sampled_shards(lake, names[:64]) == names[:64]

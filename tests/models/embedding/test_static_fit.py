@@ -1,0 +1,248 @@
+"""The built-in encoder, fitted on sixty tiny documents of two topics."""
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sentence_transformers import SentenceTransformer
+
+from fineweb_mask.models.embedding import static_fit
+from fineweb_mask.models.embedding.static_fit import BATCH, fit_static_encoder
+
+TOPICS = {
+    "music": "piano sonata melody orchestra violin concert harmony composer chord symphony".split(),
+    "football": "football goal match striker league penalty stadium referee defender trophy".split(),
+}
+
+
+def corpus(seed=0, n_per_topic=30):
+    chosen = random.Random(seed)
+    return [" ".join(chosen.choices(words, k=12)) for words in TOPICS.values() for _ in range(n_per_topic)]
+
+
+def fit(texts, dimensions=16, seed=0):
+    return fit_static_encoder(lambda: iter(texts), vocabulary=300, dimensions=dimensions, seed=seed)
+
+
+def encode(encoder, texts):
+    return encoder.as_sentence_transformer().encode(texts, show_progress_bar=False)
+
+
+def test_shapes_and_types():
+    encoder = fit(corpus())
+    assert encoder.weights.dtype == np.float32
+    assert encoder.weights.shape == (encoder.tokenizer.get_vocab_size(), 16)
+    assert encoder.tokenizer.get_vocab_size() <= 300
+    assert np.isfinite(encoder.weights).all()
+
+
+def test_equal_texts_give_equal_weights():
+    first, second = fit(corpus()), fit(corpus())
+    assert first.weights.tobytes() == second.weights.tobytes()
+    assert first.tokenizer.to_str() == second.tokenizer.to_str()
+    assert fit(corpus(), seed=1).weights.tobytes() != first.weights.tobytes()
+    assert fit(corpus(seed=1)).weights.tobytes() != first.weights.tobytes()
+
+
+def test_dimensions_beyond_the_rank_are_zero():
+    texts = corpus(n_per_topic=3)
+    weights = fit(texts, dimensions=16).weights
+    assert weights.shape[1] == 16
+    assert np.abs(weights[:, :5]).max(axis=0).min() > 0
+    assert not weights[:, 5:].any()
+
+
+def test_nearest_neighbours_share_the_topic():
+    encoder = fit(corpus())
+    unseen = corpus(seed=9, n_per_topic=10)
+    vectors = encode(encoder, unseen)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosine = vectors @ vectors.T
+    same_topic = np.arange(20)[:, None] // 10 == np.arange(20)[None, :] // 10
+    assert cosine[same_topic].mean() > cosine[~same_topic].mean() + 0.3
+    np.fill_diagonal(cosine, -np.inf)
+    assert (cosine.argmax(axis=1) // 10 == np.arange(20) // 10).all()
+
+
+def test_a_document_is_the_mean_of_its_tokens_whatever_their_order_and_case():
+    encoder = fit(corpus())
+    forwards, backwards, shouted = encode(encoder, ["piano goal", "goal piano", "PIANO  Goal"])
+    ids = encoder.tokenizer.encode("piano goal", add_special_tokens=False).ids
+    np.testing.assert_allclose(forwards, encoder.weights[ids].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(forwards, backwards, atol=1e-6)
+    np.testing.assert_array_equal(forwards, shouted)
+
+
+def test_a_token_of_every_document_says_nothing():
+    encoder = fit([f"zebra {text}" for text in corpus()])
+    everywhere, somewhere = encode(encoder, ["zebra", "piano"])
+    assert np.linalg.norm(everywhere) < 1e-6
+    assert np.linalg.norm(somewhere) > 0.01
+
+
+@pytest.mark.parametrize(("texts", "received"), [([], 0), (["only one document"], 1)])
+def test_fewer_than_two_documents_are_an_error(texts, received):
+    with pytest.raises(ValueError, match=f"at least two documents, received {received}"):
+        fit(texts)
+
+
+def test_texts_without_a_token_are_an_error():
+    with pytest.raises(ValueError, match="at least two"):
+        fit(["", " "])
+
+
+def test_the_corpus_is_read_in_three_passes():
+    passes = []
+
+    def documents():
+        passes.append(len(passes))
+        return iter(corpus())
+
+    fit_static_encoder(documents, vocabulary=300, dimensions=16)
+    assert len(passes) == 3
+
+
+def test_more_documents_than_one_batch_all_count():
+    texts = corpus(n_per_topic=BATCH // 2)
+    rare = [*texts, "xylophone music", "xylophone concert"]
+    assert len(rare) > BATCH
+    [vector] = encode(fit(rare), ["xylophone"])
+    assert np.linalg.norm(vector) > 0
+
+
+def test_saved_and_loaded_it_is_the_same_encoder(tmp_path):
+    encoder = fit(corpus())
+    encoder.as_sentence_transformer().save(str(tmp_path / "encoder"))
+    assert (tmp_path / "encoder" / "model.safetensors").is_file()
+    assert not list(tmp_path.rglob("*.bin"))
+    loaded = SentenceTransformer(str(tmp_path / "encoder"), device="cpu")
+    texts = corpus(seed=3)
+    assert loaded.encode(texts, show_progress_bar=False).tobytes() == encode(encoder, texts).tobytes()
+
+
+def random_rows(n, columns, seed=0):
+    """Sparse rows of unit length whose spectrum decays."""
+    chosen = np.random.default_rng(seed)
+    dense = chosen.random((n, columns)) * (chosen.random((n, columns)) < 0.2) * np.geomspace(1, 0.05, columns)
+    dense[:, 0] += 0.1
+    return scipy.sparse.csr_matrix((dense / np.linalg.norm(dense, axis=1, keepdims=True)).astype(np.float32))
+
+
+def decompose(rows, rank, columns, batch, seed=0):
+    size = rows.shape[1]
+    test, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((size, min(columns, size))))
+    test = test.astype(np.float32)
+    blocks = (rows[first : first + batch] for first in range(0, rows.shape[0], batch))
+    return static_fit._decompose(static_fit._sketch_gram(blocks, test), test, rank)
+
+
+@pytest.mark.parametrize(("n", "size", "columns"), [(400, 150, 150), (100, 600, 132), (400, 300, 300)])
+def test_the_streamed_decomposition_is_that_of_a_dense_svd(n, size, columns):
+    """Exact, since the matrix has no more rank than the sketch has columns; all have several blocks."""
+    rows = random_rows(n, size)
+    rank = 12
+    right = decompose(rows, rank, columns, batch=17)
+    _, _, vectors = np.linalg.svd(rows.toarray().astype(np.float64), full_matrices=False)
+    np.testing.assert_allclose(right.T @ right, np.eye(rank), atol=1e-4)
+    nearest = np.abs(np.sum(right.T * vectors[:rank], axis=1))  # each equal to its own up to the sign
+    np.testing.assert_allclose(nearest, 1, atol=1e-3)
+
+
+def test_a_sketch_of_fewer_columns_than_the_rank_is_close():
+    rows = random_rows(500, 300)
+    right = decompose(rows, 12, 12 + static_fit.OVERSAMPLING, batch=100)
+    _, expected, vectors = np.linalg.svd(rows.toarray().astype(np.float64), full_matrices=False)
+    captured = np.linalg.norm(rows @ right)  # of the best 12 directions
+    assert 0.9 * np.linalg.norm(expected[:12]) < captured <= np.linalg.norm(expected[:12]) * (1 + 1e-5)
+    assert abs(right[:, 0] @ vectors[0]) > 0.99
+
+
+def test_repeated_documents_have_no_directions_of_rounding():
+    """Rank 3, whatever the number of documents: what is left of the vectors is zero, not noise."""
+    texts = ["piano sonata melody", "football goal match", "melody concert harmony", "striker league match"] * 50
+    weights = fit(texts, dimensions=16).weights
+    assert np.isfinite(weights).all()
+    assert np.abs(weights[:, :4]).max(axis=0).min() > 0
+    assert not weights[:, 4:].any()
+
+
+ROOT = Path(__file__).parents[3]
+FIT = """
+import hashlib
+from tests.models.embedding.test_static_fit import many_characters, fit_static_encoder
+encoder = fit_static_encoder(lambda: iter(many_characters()), vocabulary=2_000, dimensions=160)
+print(hashlib.sha256(encoder.weights.tobytes() + encoder.tokenizer.to_str().encode()).hexdigest())
+"""
+
+
+def many_characters():
+    """Texts of which each brings a character of its own, more than the alphabet takes, in words of equal frequency."""
+    chosen = random.Random(0)
+    return [f"{' '.join(chosen.choices(TOPICS['music'], k=20))} {chr(0x4E00 + i) * 3}x" for i in range(700)]
+
+
+def test_threads_do_not_change_a_bit():
+    """Three threads of BLAS and one of the tokenizer there; one and all here."""
+    environment = os.environ | {"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3", "RAYON_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", FIT], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    encoder = fit_static_encoder(lambda: iter(many_characters()), vocabulary=2_000, dimensions=160)
+    here = hashlib.sha256(encoder.weights.tobytes() + encoder.tokenizer.to_str().encode()).hexdigest()
+    assert done.stdout.strip() == here
+
+
+def test_the_alphabet_leaves_room_in_the_vocabulary():
+    tokenizer = fit_static_encoder(lambda: iter(many_characters()), vocabulary=400, dimensions=8).tokenizer
+    assert tokenizer.get_vocab_size() <= 400
+    assert "piano" in tokenizer.encode("piano", add_special_tokens=False).tokens
+    assert tokenizer.encode(chr(0x4E00 + 699), add_special_tokens=False).tokens == ["[UNK]"]
+
+
+def test_memory_does_not_grow_with_the_documents(monkeypatch):
+    """The texts are made one at a time; ten times as many would hold ten times the token counts."""
+    monkeypatch.setattr(static_fit, "BATCH", 32)
+    words = [f"{first}{second}" for first in "bcdfghjklmnp" for second in "aeiou"]
+
+    def peak(n):
+        def documents():
+            chosen = random.Random(0)
+            return (" ".join(chosen.choices(words, k=60)) for _ in range(n))
+
+        tracemalloc.start()
+        fit_static_encoder(documents, vocabulary=300, dimensions=16)
+        try:
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(200)
+    few, many = peak(200), peak(2_000)
+    counts = (2_000 - 200) * 35 * 8  # at least 35 distinct words in 60: an index and a count for each
+    assert many < few + counts / 4
+
+
+def test_the_tokenizer_learns_from_a_bounded_text(monkeypatch):
+    monkeypatch.setattr(static_fit, "TRAINER_CHARACTERS", 1_000)
+    monkeypatch.setattr(static_fit, "TRAINER_CHARACTERS_PER_DOCUMENT", 30)
+    fed = list(static_fit._beginnings(("many words here " * 10 for _ in range(10**9)), 100))
+    assert sum(map(len, fed)) == 1_000
+    assert max(map(len, fed)) == 30
+
+
+def test_a_batch_is_bounded_in_documents_and_characters(monkeypatch):
+    monkeypatch.setattr(static_fit, "BATCH_CHARACTERS", 100)
+    texts = ["a" * 40] * 5 + ["b" * 500] + ["c"] * (BATCH + 1)
+    batches = list(static_fit._batches(iter(texts)))
+    assert [text for batch in batches for text in batch] == texts
+    assert [len(batch) for batch in batches] == [2, 2, 1, 1, 100, *[100] * 4, 13]
+    monkeypatch.setattr(static_fit, "BATCH_CHARACTERS", 10_000)
+    assert [len(batch) for batch in islice(static_fit._batches(iter(["c"] * (BATCH + 1))), 3)] == [BATCH, 1]

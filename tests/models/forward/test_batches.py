@@ -1,0 +1,100 @@
+"""Batches by a budget of tokens: every row once, never more than fits, fewer after the device ran out of memory."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
+from fineweb_mask.models.forward.tokens import TokenIds
+
+
+def batches(lengths, budget):
+    found = []
+    for_each_batch(np.array(lengths, dtype=np.int64), budget, lambda rows: found.append(rows.tolist()))
+    return found
+
+
+def test_batches_hold_the_budget_once_padded():
+    lengths = [3, 512, 7, 7, 100, 2, 512, 1]
+    found = batches(lengths, TokenBudget(1024))
+    assert sorted(row for rows in found for row in rows) == list(range(8))
+    for rows in found:
+        assert len(rows) * max(lengths[row] for row in rows) <= 1024
+    assert found[0] == [1, 6]
+    assert [len(rows) for rows in batches([9, 9, 9], TokenBudget(5))] == [1, 1, 1]
+    assert batches([], TokenBudget(5)) == []
+
+
+@given(st.lists(st.integers(0, 600), max_size=60), st.integers(1, 2_000))
+def test_never_more_than_the_budget_and_no_batch_that_the_next_row_would_fit_in(lengths, budget):
+    found = batches(lengths, TokenBudget(budget))
+    assert sorted(row for rows in found for row in rows) == list(range(len(lengths)))
+    longest = [max([1, *(lengths[row] for row in rows)]) for rows in found]
+    assert longest == sorted(longest, reverse=True)
+    for index, rows in enumerate(found):
+        assert len(rows) == 1 or len(rows) * longest[index] <= budget
+        assert index == len(found) - 1 or (len(rows) + 1) * longest[index] > budget
+
+
+class SmallDevice:
+    """Has memory for so many padded tokens."""
+
+    def __init__(self, lengths, memory):
+        self.lengths, self.memory = lengths, memory
+        self.done, self.refused = [], 0
+
+    def __call__(self, rows):
+        if len(rows) * max(self.lengths[rows]) > self.memory:
+            self.refused += 1
+            raise torch.OutOfMemoryError("simulated")
+        self.done += rows.tolist()
+
+
+def test_out_of_memory_halves_the_budget_and_is_remembered(caplog):
+    lengths = np.array([100, 90, 80, 70, 10, 10, 5, 1])
+    device, budget = SmallDevice(lengths, 130), TokenBudget(1_000)
+    with caplog.at_level(logging.WARNING):
+        for_each_batch(lengths, budget, device)
+    assert sorted(device.done) == list(range(8))
+    assert device.refused == 3  # 8 rows of 100, then 400 // 100, then 200 // 100
+    assert budget.tokens == 100
+    assert [record.getMessage() for record in caplog.records][-1] == (
+        "no device memory for 2 texts of 100 tokens: from now on 100 tokens to a forward pass"
+    )
+    again = SmallDevice(lengths, 130)
+    for_each_batch(lengths, budget, again)
+    assert (sorted(again.done), again.refused) == (list(range(8)), 0)
+
+
+def test_a_row_that_does_not_fit_by_itself_is_an_error():
+    lengths = np.array([100, 5])
+    with pytest.raises(torch.OutOfMemoryError, match="simulated"):
+        for_each_batch(lengths, TokenBudget(500), SmallDevice(lengths, 50))
+
+
+def test_any_other_error_is_not_swallowed():
+    def broken(rows):
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        for_each_batch(np.array([3]), TokenBudget(5), broken)
+
+
+def test_rows_are_padded_to_their_longest():
+    padded = PaddedTokens(TokenIds.of([[5, 6, 7], [8], [], [9, 10, 11]]), padding=99, device="cpu")
+    batch = padded.batch(np.array([1, 0, 2]))
+    assert batch["input_ids"].tolist() == [[8, 99, 99], [5, 6, 7], [99, 99, 99]]
+    assert batch["attention_mask"].tolist() == [[1, 0, 0], [1, 1, 1], [0, 0, 0]]
+    assert batch["input_ids"].dtype == torch.int64
+
+
+def test_rows_of_one_length_have_no_mask():
+    padded = PaddedTokens(TokenIds.of([[5, 6, 7], [8], [], [9, 10, 11]]), padding=99, device="cpu")
+    assert {name: value.tolist() for name, value in padded.batch(np.array([3, 0])).items()} == {
+        "input_ids": [[9, 10, 11], [5, 6, 7]]
+    }
+    assert padded.batch(np.array([2]))["attention_mask"].tolist() == [[0]]

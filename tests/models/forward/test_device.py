@@ -1,0 +1,33 @@
+"""The device that work runs on, and the type that it computes in."""
+
+import pytest
+import torch
+
+from fineweb_mask.models.forward import device
+from fineweb_mask.models.forward.device import choose_device, choose_devices, compute_dtype
+
+
+def test_auto_is_every_gpu_or_the_processor(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert (choose_device("auto"), choose_devices("auto")) == ("cpu", ["cpu"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert choose_device("auto") == "cuda:0"
+    assert choose_devices("auto") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert choose_devices("cuda:1") == ["cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"avx512_f": True, "avx512_bf16": False}, torch.float32),
+        ({"avx512_bf16": True}, torch.bfloat16),
+        ({"amx_bf16": True}, torch.bfloat16),
+        ({"architecture": "aarch64", "bf16": True}, torch.bfloat16),
+        ({}, torch.float32),
+    ],
+)
+def test_auto_is_bfloat16_where_the_processor_has_it(monkeypatch, capabilities, expected):
+    monkeypatch.setattr(device.torch.cpu, "get_capabilities", lambda: capabilities)
+    assert compute_dtype("auto", "cpu") == expected
+    assert compute_dtype("float16", "cpu") == torch.float16
+    assert compute_dtype("float32", "cpu") == torch.float32

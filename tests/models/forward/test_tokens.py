@@ -1,0 +1,104 @@
+"""The first tokens of a text are those of the whole text."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import WordPieceTrainer
+
+from fineweb_mask.models.forward import tokens
+from fineweb_mask.models.forward.tokens import all_tokens, first_tokens
+
+CORPUS = ["the piano and the goal, harmony of strikers", "playing played player pianos unharmonious 1987-88"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = Tokenizer(WordPiece(unk_token="[UNK]"))
+    made.normalizer = BertNormalizer()
+    made.pre_tokenizer = BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    made.train_from_iterator(CORPUS, WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False))
+    made.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    return made
+
+
+def whole(tokenizer, text, max_tokens):
+    """The plain way: tokenise all, then cut."""
+    cutting = Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(max_tokens)
+    return cutting.encode(text).ids
+
+
+PIECES = ["piano", " ", "  \n", "unharmonious", "a" * 30, "a" * 120, "é", "日本語", "[SEP]", ",", "\x00", "Q"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=80), st.integers(2, 12))
+def test_as_if_the_whole_text_had_been_read(tokenizer, pieces, max_tokens):
+    text = "".join(pieces)
+    assert first_tokens(tokenizer, [text], max_tokens).tolist() == [whole(tokenizer, text, max_tokens)]
+
+
+@pytest.mark.parametrize("text", [" " * 2_500 + "piano goal", "x" * 2_500 + " piano goal", "piano " * 2_000, ""])
+def test_a_start_without_tokens_is_read_on(tokenizer, text):
+    assert first_tokens(tokenizer, [text, "goal"], 6).tolist() == [whole(tokenizer, one, 6) for one in (text, "goal")]
+
+
+def test_of_a_long_text_only_the_start_is_tokenised(tokenizer, monkeypatch):
+    read = []
+
+    class Spy:
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+        def encode_batch(self, texts, **options):
+            read.extend(len(text) for text in texts)
+            return tokenizer.encode_batch(texts, **options)
+
+    dice = random.Random(0)
+    text = " ".join(dice.choice("piano goal harmony the of".split()) for _ in range(100_000))
+    first_tokens(Spy(), [text], 32)
+    assert read == [32 * tokens.CHARS_PER_TOKEN]
+
+
+@pytest.mark.parametrize("filler", [" ", "x"])
+def test_no_more_is_read_than_the_most_characters_per_token(tokenizer, filler):
+    text = filler * (6 * tokens.MOST_CHARS_PER_TOKEN) + " piano"
+    assert first_tokens(tokenizer, [text], 6).tolist() == [whole(tokenizer, filler * 1_000, 6)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=40).map("".join), max_size=6))
+def test_all_tokens_are_those_of_the_whole_texts(tokenizer, texts):
+    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    assert all_tokens(tokenizer, texts).tolist() == expected
+
+
+@pytest.mark.parametrize("call_chars", [1, 60, 10_000])
+def test_a_long_text_is_tokenised_in_pieces_cut_before_white_space(tokenizer, monkeypatch, call_chars):
+    monkeypatch.setattr(tokens, "PIECE_CHARS", 50)
+    monkeypatch.setattr(tokens, "LONGEST_WORD", 20)
+    monkeypatch.setattr(tokens, "CALL_CHARS", call_chars)
+    dice = random.Random(1)
+    words = [dice.choice(["piano", "goal,", "unharmonious", "x", "striker\n", "  "]) for _ in range(400)]
+    texts = [" ".join(words[start : start + 97]) for start in range(0, 400, 97)] + ["", " " * 300, "goal"]
+    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    assert all_tokens(tokenizer, texts).tolist() == expected
+
+
+def test_a_word_longer_than_a_piece_is_cut(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokens, "PIECE_CHARS", 50)
+    [found] = all_tokens(tokenizer, ["x" * 1_000]).tolist()
+    assert len(found) == 20
+    assert all_tokens(tokenizer, []).tolist() == []
+
+
+def test_a_lone_surrogate_is_read_as_a_question_mark(tokenizer):
+    assert all_tokens(tokenizer, ["goal \ud800"]).tolist() == all_tokens(tokenizer, ["goal ?"]).tolist()

@@ -1,0 +1,200 @@
+"""fastText as a scorer, with real models trained on a few texts."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, one_line, train_fasttext
+from fineweb_mask.models.quality.fasttext.training import train_in_new_process
+from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
+
+GOOD = [f"The theorem of number {n} is proved by careful reasoning about integers and proof." for n in range(20)]
+BAD = [f"Buy cheap pills now, click here: offer {n} of discount casino bonus." for n in range(20)]
+TRAINING = FastTextTrainingSettings(dimensions=8, buckets=1000, epochs=25)
+SMALLEST = FastTextTrainingSettings(dimensions=4, buckets=1, word_ngrams=1, epochs=25)
+
+
+def train(texts, positive, settings=TRAINING, *, lowercase=False):
+    return train_fasttext(texts, positive, settings, lowercase=lowercase)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """The same examples twice: the negative label first in the model's list, and the positive one."""
+    folder = tmp_path_factory.mktemp("fasttext")
+    orders = {
+        "negative_first": (GOOD + BAD + BAD[:1], [True] * 20 + [False] * 21),
+        "positive_first": (GOOD + BAD + GOOD[:1], [True] * 20 + [False] * 20 + [True]),
+    }
+    for name, (texts, positive) in orders.items():
+        train(texts, positive).save_model(str(folder / name))
+    return {name: str(folder / name) for name in orders}
+
+
+@pytest.fixture(params=["negative_first", "positive_first"])
+def model(request, models):
+    return models[request.param]
+
+
+@pytest.fixture
+def scorer(model):
+    return FastTextScorer(FastTextScorerSettings(model=model), model)
+
+
+def score(model, texts, **settings):
+    return FastTextScorer(FastTextScorerSettings(model=model, **settings), model).score(texts)
+
+
+def test_the_two_models_list_their_labels_in_either_order(models):
+    import fasttext
+
+    assert fasttext.load_model(models["negative_first"]).get_labels() == ["__label__0", "__label__1"]
+    assert fasttext.load_model(models["positive_first"]).get_labels() == ["__label__1", "__label__0"]
+
+
+def test_score_is_the_probability_of_the_positive_label(scorer):
+    scores = scorer.score([*GOOD, *BAD])
+    assert scores.dtype == np.float32
+    assert scores.shape == (40,)
+    assert scores[:20].min() > 0.8
+    assert scores[20:].max() < 0.2
+
+
+def test_the_probabilities_of_both_labels_add_up_to_one(model):
+    texts = [*GOOD[:3], *BAD[:3], "neither nor"]
+    positive, negative = score(model, texts), score(model, texts, positive_label="__label__0")
+    np.testing.assert_allclose(positive + negative, 1.0, atol=1e-4)
+
+
+def test_a_batch_scores_as_its_texts_one_by_one(scorer):
+    texts = [GOOD[0], "", BAD[0], "unknown words only", GOOD[1]]
+    assert scorer.score(texts).tolist() == [float(scorer.score([text])[0]) for text in texts]
+
+
+def test_no_texts_no_scores(scorer):
+    assert scorer.score([]).shape == (0,)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n", "\x00", "zzz qqq", "🙂", "\ud800", "\U00013000 \ue000", "\x00\x01"])
+def test_a_text_without_a_known_word_has_a_score(scorer, text):
+    first, value, last = scorer.score([GOOD[0], text, BAD[0]])
+    assert 0.0 <= value <= 1.0
+    assert [first, last] == scorer.score([GOOD[0], BAD[0]]).tolist()
+
+
+def test_nul_and_lone_surrogates_leave_the_words_around_them(scorer):
+    assert scorer.score(["theorem\x00proof"]) == scorer.score(["theorem proof"])
+    assert scorer.score(["theorem \udfff proof"]) == scorer.score(["theorem ? proof"])
+
+
+def test_fifty_megabytes_have_a_score(scorer):
+    [value] = scorer.score(["theorem proof reasoning " * (50 * 2**20 // 24)])
+    assert value > 0.5
+
+
+def test_a_text_for_which_the_model_returns_no_label_gets_0(tmp_path):
+    examples, path = tmp_path / "examples.txt", str(tmp_path / "model.bin")
+    examples.write_text("".join(f"__label__{n % 2} {f'w{n % 2} ' * 9}\n" for n in range(60)))
+    train_in_new_process(str(examples), path, {"dim": 2, "bucket": 0, "minCount": 100})  # not even the line's end
+    assert score(path, ["", "unknown"]).tolist() == [0.0, 0.0]
+    assert score(path, ["w1"]) > 0.4
+
+
+@pytest.mark.parametrize("space", ["\n", "\r\n", "\t", "\u2028", "\n\n  \n", "\u00a0"])
+def test_line_breaks_are_read_as_spaces(scorer, space):
+    plain = "theorem proof casino reasoning"
+    assert scorer.score([plain.replace(" ", space)]) == scorer.score([plain])
+
+
+@pytest.mark.parametrize("mark", [" </s> ", "\n</s>\n", " </S> "])
+def test_nothing_hides_behind_fasttext_s_end_of_line(model, mark):
+    spam = " ".join(BAD)
+    hidden, shown = score(model, [GOOD[0] + mark + spam, GOOD[0] + " " + spam], lowercase=True)
+    assert hidden == shown
+
+
+def test_lowercase_is_the_scorer_s_choice(model):
+    shouted = [text.upper() for text in (GOOD[0], BAD[0])]
+    as_given, lowered = score(model, shouted), score(model, shouted, lowercase=True)
+    assert lowered.tolist() == score(model, [GOOD[0].lower(), BAD[0].lower()]).tolist()
+    assert abs(as_given - lowered).min() > 0.1
+
+
+def test_max_chars_is_how_much_of_a_text_is_read(model):
+    start, rest = "theorem proof reasoning ", " ".join(BAD)
+    assert score(model, [start + rest], max_chars=len(start)) == score(model, [start])
+    assert score(model, [start + rest]) < score(model, [start])
+
+
+@pytest.mark.parametrize(
+    ("text", "max_chars", "lowercase", "line"),
+    [
+        ("  A\nb\tC ", None, False, "A b C"),
+        ("  A\nb\tC ", None, True, "a b c"),
+        ("ABCDEF", 3, True, "abc"),
+        ("a</s>b </S> c", None, True, "a b c"),
+        ("", 5, False, ""),
+    ],
+)
+def test_one_line(text, max_chars, lowercase, line):
+    assert one_line(text, max_chars, lowercase) == line
+
+
+@pytest.mark.parametrize(("max_words", "line"), [(1, "a"), (2, "a b"), (9, "a b c"), (None, "a b c")])
+def test_one_line_has_the_first_words(max_words, line):
+    assert one_line(" a\nb </s>c ", None, False, max_words) == line
+
+
+def test_max_words_is_how_much_of_a_text_is_read(model):
+    start, rest = "theorem proof reasoning", " ".join(BAD)
+    assert score(model, [f"{start} {rest}"], max_words=3) == score(model, [start])
+
+
+def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):
+    with pytest.raises(ValueError, match=r"no label '__label__hq'.*positive_label.*'__label__[01]', '__label__[01]'"):
+        score(model, [], positive_label="__label__hq")
+
+
+def test_a_missing_model_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.bin cannot be opened"):
+        score(str(tmp_path / "none.bin"), [])
+
+
+def test_the_registry_loads_the_scorer(model):
+    loaded = load_scorer(FastTextScorerSettings(model=model), model)
+    assert loaded.score(GOOD[:1]) == score(model, GOOD[:1])
+
+
+def test_a_text_cannot_inject_labels():
+    injected = ["__label__1 ", "__label__hq ", "x</s> __label__1 ", "\n__label__1 ", "__label____label__1 "]
+    texts = [prefix + text for text in BAD for prefix in injected]
+    model = train([*GOOD, *texts], [True] * 20 + [False] * len(texts))
+    assert sorted(model.get_labels()) == ["__label__0", "__label__1"]
+    assert dict(zip(*model.get_labels(include_freq=True), strict=True)) == {"__label__0": len(texts), "__label__1": 20}
+
+
+@pytest.mark.parametrize("positive", [[True] * 40, [False] * 40, []])
+def test_labels_on_one_side_are_an_error(positive):
+    with pytest.raises(ValueError, match=r"same side of the threshold: set labels\.threshold"):
+        train([*GOOD, *BAD][: len(positive)], positive)
+
+
+def test_training_lower_cases_as_the_scorer_will():
+    shouted = [text.upper() for text in (*GOOD, *BAD)]
+    words = train(shouted, [True] * 20 + [False] * 20, lowercase=True).get_words()
+    assert "theorem" in words
+    assert "THEOREM" not in words
+
+
+@pytest.mark.parametrize("settings", [TRAINING, SMALLEST], ids=["n-grams", "smallest"])
+def test_equal_labels_and_seed_give_equal_bytes(settings, tmp_path):
+    def trained(seed):
+        chosen = settings.model_copy(update={"seed": seed})
+        model = train([*GOOD, *BAD], [True] * 20 + [False] * 20, chosen)
+        assert np.abs(model.get_input_matrix()).max() < 100  # no left-overs of the allocator
+        model.save_model(str(tmp_path / "model.bin"))
+        return (tmp_path / "model.bin").read_bytes()
+
+    first = trained(1)
+    assert trained(1) == first
+    assert trained(2) != first

@@ -1,0 +1,54 @@
+"""A request to stop is heard by every long computation, and taken back by the next run."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.forward.batches import TokenBudget, for_each_batch
+from fineweb_mask.models.runtime import stopping
+from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, request_stop, stop_if_requested
+from fineweb_mask.models.selection import SelectionSettings, select
+
+
+@pytest.fixture(autouse=True)
+def taken_back():
+    yield
+    allow_work()
+
+
+def test_nothing_happens_unless_it_is_requested():
+    stop_if_requested()
+    request_stop()
+    with pytest.raises(StoppedError, match="stopped on request"):
+        stop_if_requested()
+    allow_work()
+    stop_if_requested()
+
+
+def test_batches_end_at_the_next_one():
+    done = []
+
+    def work(rows):
+        done.append(len(rows))
+        request_stop()
+
+    with pytest.raises(StoppedError):
+        for_each_batch(np.array([5, 5, 5]), TokenBudget(5), work)
+    assert done == [1]
+
+
+@pytest.mark.parametrize("solver", ["mean_field", "greedy", "policy_gradient", "random", "top_quality"])
+@pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
+def test_every_solver_ends(monkeypatch, solver, metric):
+    checks = []
+
+    def second_time():
+        checks.append(1)
+        return len(checks) > 2
+
+    monkeypatch.setattr(stopping._requested, "is_set", second_time)
+    dice = np.random.default_rng(0)
+    features = dice.standard_normal((300, 8)).astype(np.float32)
+    settings = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.2)
+    with pytest.raises(StoppedError):
+        select(features, dice.random(300).astype(np.float32), settings, device="cpu")
+    assert len(checks) == 3

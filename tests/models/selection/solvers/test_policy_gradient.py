@@ -1,0 +1,95 @@
+"""The paper's solver: its sampling is exact and its estimator points where the closed form does."""
+
+import pytest
+import torch
+
+from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.metrics.pairwise import Pairwise
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.solvers.policy_gradient import advantages, gumbel_top_k
+
+
+def test_gumbel_top_k_draws_without_replacement_from_the_softmax():
+    logits = torch.tensor([0.0, 1.0, -1.0, 0.5])
+    masks = gumbel_top_k(logits, 2, 40_000, torch.Generator().manual_seed(0))
+    assert (masks.sum(1) == 2).all()
+    p = logits.softmax(0)
+    first = p
+    second = torch.stack([sum(p[j] * p[i] / (1 - p[j]) for j in range(4) if j != i) for i in range(4)])
+    # four standard errors of a frequency over 40,000 draws
+    torch.testing.assert_close(masks.double().mean(0), (first + second).double(), rtol=0, atol=0.01)
+
+
+def test_advantages_are_standardised_and_survive_equal_rewards():
+    standardised = advantages(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))
+    assert float(standardised.mean()) == pytest.approx(0, abs=1e-12)
+    assert float(standardised.std(correction=0)) == pytest.approx(1, abs=1e-6)
+    assert (advantages(torch.full((5,), 3.0)) == 0).all()
+
+
+@pytest.mark.parametrize("name", ["quality", "pairwise", "facility"])
+def test_estimators_mean_is_the_closed_form_gradient(name):
+    """Under equal logits, the covariance of J and m_i is pi (1 - pi) (g_i - mean g), up to 1/n."""
+    n, budget, rollouts = 40, 16, 60_000
+    generator = torch.Generator().manual_seed(0)
+    rows = Rows(torch.nn.functional.normalize(torch.randn((n, 5), generator=generator) + 0.3, dim=1))
+    quality = torch.rand(n, generator=generator, dtype=torch.float64)
+    masks = gumbel_top_k(torch.zeros(n), budget, rollouts, generator)
+    pi = torch.full((n,), budget / n)
+    if name == "quality":
+        rewards, gradient = masks.double() @ quality / budget, quality / budget
+    elif name == "pairwise":
+        metric = Pairwise(rows)
+        rewards, gradient = metric.value(masks), metric.gradient(pi).double()
+    else:
+        facility = Facility(rows, n)
+        similarity = (rows.block(slice(None)) @ rows.block(slice(None)).T).clamp(min=0)
+        rewards = torch.stack([similarity[:, mask].amax(1).mean() for mask in masks]).double()
+        gradient = facility.gradient(pi).double()
+    deviation = rewards.std(correction=0)
+    estimate = advantages(rewards) @ masks.double() / rollouts * deviation
+    share = budget / n
+    closed = share * (1 - share) * (gradient - gradient.mean()) * n / (n - 1)
+    sampling_error = float(deviation) * (share * (1 - share) / rollouts) ** 0.5
+    assert float(torch.corrcoef(torch.stack([estimate, closed]))[0, 1]) > 0.98
+    # four sampling errors, and what fixing the budget changes against independent inclusion
+    assert float((estimate - closed).abs().max()) < 4 * sampling_error + 0.1 * float(closed.abs().max())
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "facility", "disf"])
+def test_learning_beats_random_on_every_metric(metric, corpus):
+    features, quality = corpus
+    settings = SelectionSettings(
+        solver="policy_gradient",
+        metrics=metric,
+        select_ratio=0.2,
+        lamb=0.2,
+        policy_gradient={"n_epochs": 150, "n_rollout": 64, "partial": 0.5},
+    )
+    selection = select(features, quality, settings)
+    assert selection.objective > selection.random_objective + 0.25
+    assert len(selection.indices) == round(0.2 * len(quality))
+
+
+def test_prune_leaves_the_lowest_quality_out_and_quality_init_starts_from_it(corpus):
+    features, quality = corpus
+    settings = SelectionSettings(
+        solver="policy_gradient",
+        select_ratio=0.1,
+        lamb=0.0,
+        normalize="none",
+        policy_gradient={"n_epochs": 5, "prune": 0.5, "init": "quality", "partial": 1.0},
+    )
+    selection = select(features, quality, settings)
+    lowest = quality.argsort()[: len(quality) // 2]
+    assert not set(lowest.tolist()) & set(selection.indices.tolist())
+    assert selection.inclusion[lowest].max() < selection.inclusion[selection.indices].min()
+
+
+def test_prune_never_goes_below_the_budget(corpus):
+    features, quality = corpus
+    settings = SelectionSettings(
+        solver="policy_gradient", select_ratio=0.9, policy_gradient={"n_epochs": 2, "prune": 0.5}
+    )
+    assert len(select(features, quality, settings).indices) == round(0.9 * len(quality))

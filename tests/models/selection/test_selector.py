@@ -1,0 +1,367 @@
+"""`select` from end to end: budgets, determinism, proof, bad inputs, whatever the solver."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
+from fineweb_mask.models.selection.objective import METRICS
+from fineweb_mask.models.selection.selector import SOLVERS
+
+FEW_STEPS = {"n_epochs": 5, "n_rollout": 8}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus):
+    features, quality = corpus
+    chosen = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.15, seed=3, policy_gradient=FEW_STEPS)
+    first, second = select(features, quality, chosen), select(features, quality, chosen)
+    assert first.indices.dtype == np.int64
+    assert first.indices.shape == (60,)
+    assert (np.diff(first.indices) > 0).all()
+    assert first.inclusion.dtype == np.float32
+    assert first.inclusion.shape == (400,)
+    assert np.isfinite(first.inclusion).all()
+    assert first.indices.tobytes() == second.indices.tobytes()
+    assert first.inclusion.tobytes() == second.inclusion.tobytes()
+    assert (first.objective, first.upper_bound) == (second.objective, second.upper_bound)
+    terms = first.terms
+    assert terms["mean_quality"] == pytest.approx(float(quality[first.indices].mean()), rel=1e-5)
+    assert first.objective == pytest.approx(0.5 * terms["quality"] + 0.5 * terms["diversity"], abs=1e-6)
+    objectives = [objective for _, _, objective in first.history]
+    assert objectives == sorted(objectives)
+
+
+@pytest.mark.parametrize("normalize", ["none", "range"])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_certificate_and_answer_against_enumeration(metric, lamb, normalize):
+    random = np.random.default_rng(4)
+    n, budget = 12, 4
+    features, quality = random.normal(size=(n, 4)) + 0.4, random.random(n)
+    chosen = SelectionSettings(metrics=metric, budget=budget, lamb=lamb, normalize=normalize)
+    selection = select(features, quality, chosen)
+    # The objective of every selection, from its own terms: quality, and a metric alone.
+    best = max(
+        _value(
+            features,
+            quality,
+            np.array(indices),
+            selection=selection,
+            metric=metric,
+            lamb=lamb,
+            normalize=normalize,
+        )
+        for indices in itertools.combinations(range(n), budget)
+    )
+    assert selection.objective <= best + 1e-5
+    assert selection.upper_bound >= best - 1e-5
+    room = max(best - selection.random_objective, 1e-9)
+    assert best - selection.objective <= 0.15 * room + 1e-6
+    assert 0 <= selection.gap <= 1
+
+
+def _value(features, quality, indices, *, selection, metric, lamb, normalize):
+    from fineweb_mask.models.selection.rows import Rows
+
+    mask = torch.zeros(len(quality), dtype=torch.bool)
+    mask[indices] = True
+    rows = Rows(torch.nn.functional.normalize(torch.tensor(features, dtype=torch.float32), dim=1))
+    raw = float(METRICS[metric](rows).value(mask[None])[0])
+    mean = float(quality[indices].mean())
+    if normalize == "none":
+        return lamb * mean + (1 - lamb) * raw
+    # range is linear in the raw terms: read it off the selection's own pairs of raw and scaled terms
+    base = {"quality": float(quality.mean())}
+    top = float(np.sort(quality)[-len(indices) :].mean())
+    scaled_quality = (mean - base["quality"]) / (top - base["quality"])
+    random_raw = _random_raw(rows, metric, len(indices))
+    own = selection.terms
+    scaled = own["diversity"] * (raw - random_raw) / (own[metric] - random_raw)
+    return lamb * scaled_quality + (1 - lamb) * scaled
+
+
+def _random_raw(rows, metric, budget):
+    made = METRICS[metric](rows)
+    return made.random_value(budget)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "n", "expected"), [(0.1, 25, 2), (0.1, 35, 4), (0.5, 5, 2), (0.001, 7, 1), (1.0, 9, 9)]
+)
+def test_budget_is_pythons_rounding_and_at_least_one(ratio, n, expected):
+    random = np.random.default_rng(0)
+    selection = select(random.normal(size=(n, 4)), random.random(n), SelectionSettings(select_ratio=ratio))
+    assert len(selection.indices) == expected
+
+
+def test_history_and_progress_tell_the_same(corpus):
+    seen = []
+    selection = select(*corpus, SelectionSettings(), progress=lambda *entry: seen.append(entry))
+    assert seen == selection.history
+    assert selection.history[-1][2] == pytest.approx(selection.objective, abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_float16_and_torch_inputs_select_nearly_the_same(metric, corpus):
+    features, quality = corpus
+    chosen = SelectionSettings(metrics=metric, select_ratio=0.2)
+    whole = select(features, quality, chosen)
+    half = select(torch.from_numpy(features).half(), torch.from_numpy(quality), chosen)
+    assert len(np.intersect1d(whole.indices, half.indices)) > 0.9 * len(whole.indices)
+    assert half.objective == pytest.approx(whole.objective, abs=0.01)
+
+
+def test_rows_are_normalised_and_inputs_left_alone(corpus):
+    features, quality = corpus
+    scaled = features * np.linspace(0.5, 20, len(features))[:, None].astype(np.float32)
+    before = scaled.copy()
+    scaled.flags.writeable = False
+    assert (select(scaled, quality).indices == select(features, quality).indices).mean() > 0.95
+    assert (scaled == before).all()
+
+
+def test_lamb_trades_quality_for_diversity(corpus):
+    terms = [select(*corpus, SelectionSettings(lamb=lamb)).terms for lamb in (0.05, 0.5, 0.95)]
+    assert terms[0]["quality"] < terms[1]["quality"] < terms[2]["quality"]
+    assert terms[0]["diversity"] > terms[1]["diversity"] > terms[2]["diversity"]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_few_steps_never_end_below_the_start(metric, n_steps, corpus):
+    chosen = SelectionSettings(metrics=metric, lamb=0.1, mean_field={"n_steps": n_steps, "swap_rounds": 0})
+    selection = select(*corpus, chosen)
+    assert selection.objective >= selection.history[0][2] - 1e-9
+    picks = metric != "facility"  # greedily, after annealing
+    assert selection.history[-1][0] == n_steps + picks
+
+
+def test_lamb_one_is_top_quality(corpus):
+    features, quality = corpus
+    best = select(features, quality, SelectionSettings(lamb=1.0))
+    assert set(best.indices) == set(np.argsort(-quality)[:40])
+    assert best.objective == pytest.approx(1.0, abs=1e-5)
+
+
+def test_several_metrics_are_bounded_and_better_than_random(corpus):
+    selection = select(*corpus, SelectionSettings(metrics={"pairwise": 0.5, "facility": 0.3, "disf": 0.2}, lamb=0.3))
+    assert selection.random_objective < selection.objective <= selection.upper_bound
+    assert {"pairwise", "facility", "disf"} <= set(selection.terms)
+
+
+def test_quality_columns_are_standardised_and_weighted(corpus):
+    features, quality = corpus
+    other = np.random.default_rng(1).random(len(quality)).astype(np.float32)
+    columns = np.stack([quality * 1000, other, np.ones_like(quality)], axis=1)
+    chosen = SelectionSettings(solver="top_quality", quality_weights=[1.0, 0.0, 5.0])
+    assert (select(features, columns, chosen).indices == select(features, quality, chosen_one()).indices).all()
+
+
+def chosen_one():
+    return SelectionSettings(solver="top_quality")
+
+
+@pytest.mark.parametrize("solver", ["mean_field", "top_quality", "random"])
+def test_token_budget_is_filled_and_never_exceeded(solver, corpus):
+    features, quality = corpus
+    tokens = np.random.default_rng(2).integers(5, 500, len(quality))
+    selection = select(
+        features,
+        quality,
+        SelectionSettings(solver=solver, budget_by="tokens", select_ratio=0.2),
+        tokens=tokens,
+    )
+    limit = round(0.2 * int(tokens.sum()))
+    used = int(tokens[selection.indices].sum())
+    assert limit - tokens.min() < used <= limit
+
+
+class Spread:
+    """A user's metric: the spread of the first feature."""
+
+    def __init__(self, features):
+        self.values = torch.from_numpy(features[:, 0]).double()
+
+    def value(self, masks):
+        weights = masks.double() / masks.sum(1, keepdim=True)
+        return weights @ self.values.square() - (weights @ self.values).square()
+
+
+class DifferentiableSpread(Spread):
+    def gradient(self, inclusion):
+        k, pi = inclusion.sum(), inclusion.double()
+        return (self.values.square() - 2 * self.values * (pi @ self.values) / k) / k
+
+
+@pytest.mark.parametrize("normalize", ["none", "range"])
+def test_own_metric_works_with_policy_gradient_at_once(normalize, corpus):
+    features, quality = corpus
+    chosen = SelectionSettings(
+        solver="policy_gradient",
+        metrics={},
+        lamb=0.0,
+        normalize=normalize,
+        policy_gradient={"n_epochs": 100, "n_rollout": 32, "partial": 0.5},
+    )
+    selection = select(features, quality, chosen, own_metrics={"spread": (Spread(features), 1.0)})
+    assert selection.terms["spread"] > 1.5 * features[:, 0].var()
+    assert selection.upper_bound is None
+
+
+def test_own_metric_with_a_gradient_works_with_mean_field(corpus):
+    features, quality = corpus
+    chosen = SelectionSettings(lamb=0.2)
+    selection = select(features, quality, chosen, own_metrics={"spread": (DifferentiableSpread(features), 1.0)})
+    assert selection.terms["spread"] > features[:, 0].var()
+    assert selection.upper_bound is None
+    assert selection.gap is None
+
+
+def test_own_metric_without_gradient_is_refused_by_mean_field(corpus):
+    with pytest.raises(SelectionInputError, match=r"gradient\(inclusion\).*policy_gradient"):
+        select(*corpus, SelectionSettings(metrics={}), own_metrics={"spread": (Spread(corpus[0]), 1.0)})
+
+
+def spoiled(array, row, value):
+    array = array.copy()
+    array[row] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("features", "quality", "message"),
+    [
+        (lambda f: spoiled(f, 7, np.nan), None, r"features row 7 .*embed"),
+        (lambda f: spoiled(f, (9, 2), np.inf), None, r"features row 9 .*embed"),
+        (lambda f: spoiled(f.astype(np.float64), (9, 2), 1e300), None, r"features row 9 .*infinite"),
+        (lambda f: spoiled(f, 3, 0.0), None, r"features row 3 is a zero vector"),
+        (lambda f: f[:, 0], None, r"features must have shape"),
+        (lambda f: f[:0], lambda q: q[:0], r"features must have shape"),
+        (lambda f: f.astype(str), None, r"features must hold numbers"),
+        (lambda f: f[:-1], None, r"quality must have one row per row of features \(399\)"),
+        (None, lambda q: spoiled(q, 11, np.nan), r"quality row 11 .*score"),
+        (None, lambda q: spoiled(q, 12, -np.inf), r"quality row 12 .*score"),
+        (None, lambda q: q[:, None, None], r"quality must have one row"),
+    ],
+)
+def test_bad_input_is_named_with_row_and_remedy(features, quality, message, corpus):
+    good_features, good_quality = corpus
+    with pytest.raises(SelectionInputError, match=message):
+        select(
+            features(good_features) if features else good_features,
+            quality(good_quality) if quality else good_quality,
+        )
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        {"select_ratio": 0.0},
+        {"select_ratio": 1.1},
+        {"budget": 0},
+        {"lamb": 1.5},
+        {"solver": "best"},
+        {"metrics": {"pairwise": -1.0}},
+        {"metrics": {"pairwse": 1.0}},
+        {"budget": 10, "unknown": 1},
+    ],
+)
+def test_unfit_settings_are_refused(unfit):
+    with pytest.raises(ValidationError):
+        SelectionSettings(**unfit)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tokens", "message"),
+    [
+        ({"budget": 401}, None, r"budget is 401 documents, but there are only 400"),
+        ({"quality_weights": [1.0, 2.0]}, None, r"quality has 1 columns"),
+        ({"metrics": {}}, None, r"metrics is empty"),
+        ({"budget_by": "tokens"}, None, r"pass tokens"),
+        ({"budget_by": "tokens"}, np.ones(3), r"tokens must have one value"),
+        ({"budget_by": "tokens"}, np.zeros(400), r"tokens row 0"),
+        ({"budget_by": "tokens", "budget": 3}, np.full(400, 9), r"below the shortest document's 9"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_are_refused(chosen, tokens, message, corpus):
+    with pytest.raises(SelectionInputError, match=message):
+        select(*corpus, SelectionSettings(**chosen), tokens=tokens)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("case", ["one", "identical", "constant quality", "flat", "wide", "opposite"])
+def test_degenerate_blocks_give_finite_answers(case, solver, metric):
+    random = np.random.default_rng(0)
+    features, quality = random.normal(size=(30, 5)), random.random(30)
+    if case == "one":
+        features, quality = features[:1], quality[:1]
+    elif case == "identical":
+        features = np.repeat(features[:1], 30, axis=0)
+    elif case == "constant quality":
+        quality = np.full(30, 0.7)
+    elif case == "flat":
+        features = random.choice([-1.0, 1.0], size=(30, 1))
+    elif case == "wide":
+        features = random.normal(size=(30, 64))
+    else:
+        features = np.concatenate([features[:15], -features[:15]])
+    selection = select(
+        features,
+        quality,
+        SelectionSettings(solver=solver, metrics=metric, select_ratio=0.2, policy_gradient=FEW_STEPS),
+    )
+    assert len(selection.indices) == max(1, round(0.2 * len(quality)))
+    assert np.isfinite(selection.objective)
+    assert np.isfinite(selection.inclusion).all()
+    assert np.isfinite(list(selection.terms.values())).all()
+    if selection.upper_bound is not None:
+        assert selection.upper_bound >= selection.objective - 1e-5
+
+
+def test_float16_sums_do_not_overflow():
+    random = np.random.default_rng(0)
+    features = np.full((300, 8), 60_000, dtype=np.float16)
+    features[:, 0] = random.integers(-60_000, 60_000, 300)
+    selection = select(features, random.random(300).astype(np.float32))
+    assert np.isfinite(selection.objective)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    d=st.integers(1, 12),
+    ratio=st.floats(0.01, 1),
+    lamb=st.floats(0, 1),
+    metric=st.sampled_from(sorted(METRICS)),
+    normalize=st.sampled_from(["none", "range"]),
+    seed=st.integers(0, 1000),
+)
+def test_any_shape_keeps_budget_bound_and_monotone_history(*, n, d, ratio, lamb, metric, normalize, seed):
+    random = np.random.default_rng(seed)
+    selection = select(
+        random.normal(size=(n, d)),
+        random.random(n),
+        SelectionSettings(metrics=metric, select_ratio=ratio, lamb=lamb, normalize=normalize),
+    )
+    assert len(np.unique(selection.indices)) == max(1, round(ratio * n))
+    # float32 features carry about 1e-7 of D, which range may blow up by up to a million
+    scale = max(1.0, abs(selection.upper_bound))
+    assert selection.objective <= selection.upper_bound + 1e-4 * scale
+    objectives = [objective for _, _, objective in selection.history]
+    assert objectives == sorted(objectives)
+    assert selection.objective >= objectives[0] - 1e-4 * scale
+
+
+def test_settings_alone_import_no_torch():
+    code = "import sys, fineweb_mask.models.settings.selection; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

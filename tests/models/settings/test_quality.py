@@ -1,0 +1,107 @@
+"""The settings of the quality stage."""
+
+import pytest
+from pydantic import ValidationError
+
+from fineweb_mask.models.quality.registry import SCORERS
+from fineweb_mask.models.settings.quality import (
+    ColumnScorerSettings,
+    EduScorerSettings,
+    FastTextScorerSettings,
+    FastTextTrainingSettings,
+    LabelSettings,
+    QualitySettings,
+)
+
+
+def test_a_scorer_needs_a_model_or_labels():
+    with pytest.raises(ValidationError, match="needs either `model` or `labels`"):
+        FastTextScorerSettings()
+    assert FastTextScorerSettings(model="m.bin").labels is None
+    assert FastTextScorerSettings(labels={"path": "l.parquet"}).labels == LabelSettings(path="l.parquet", threshold=3)
+
+
+@pytest.mark.parametrize("name", ["quality", "row", "text", "token_count", "content_hash", "inclusion", "shard"])
+def test_a_scorer_cannot_take_the_name_of_a_column_of_the_dataset(name):
+    with pytest.raises(ValidationError, match=f"the name '{name}' is taken"):
+        FastTextScorerSettings(name=name, model="m.bin")
+
+
+@pytest.mark.parametrize("name", ["Edu", "", "1st", "a b", 'x"; DROP TABLE y', "a-b", "é", "a\n"])
+def test_a_scorer_s_name_is_a_plain_column_name(name):
+    with pytest.raises(ValidationError, match="pattern"):
+        FastTextScorerSettings(name=name, model="m.bin")
+
+
+def test_scorers_have_names_of_their_own():
+    same = FastTextScorerSettings(name="edu", model="m.bin")
+    with pytest.raises(ValidationError, match=r"scorer names must differ, received \['edu', 'edu'\]"):
+        QualitySettings(scorers=[same, same])
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        QualitySettings(scorers=[])
+    assert len(QualitySettings(scorers=[same, same.model_copy(update={"name": "other"})]).scorers) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [
+        (FastTextScorerSettings, {"model": "m.bin", "weight": float("nan")}),
+        (FastTextScorerSettings, {"model": "m.bin", "weight": float("inf")}),
+        (FastTextScorerSettings, {"model": "m.bin", "max_chars": 0}),
+        (FastTextScorerSettings, {"model": "", "labels": {"path": "l"}}),
+        (FastTextScorerSettings, {"model": "m.bin", "kind": "magic"}),
+        (FastTextScorerSettings, {"model": "m.bin", "positive_label": ""}),
+        (FastTextScorerSettings, {"model": "m.bin", "max_words": 0}),
+        (EduScorerSettings, {"max_tokens": 2}),
+        (EduScorerSettings, {"batch_tokens": 0}),
+        (EduScorerSettings, {"model": ""}),
+        (EduScorerSettings, {"precision": "float16"}),
+        (ColumnScorerSettings, {"column": ""}),
+        (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
+        (LabelSettings, {"path": "l", "threshold": float("nan")}),
+        (LabelSettings, {"path": ""}),
+        (FastTextTrainingSettings, {"epochs": 0}),
+        (FastTextTrainingSettings, {"learning_rate": 0}),
+        (FastTextTrainingSettings, {"learning_rate": float("inf")}),
+        (FastTextTrainingSettings, {"dimensions": 0}),
+        (FastTextTrainingSettings, {"word_ngrams": 0}),
+        (FastTextTrainingSettings, {"buckets": 0}),
+        (FastTextTrainingSettings, {"seed": -1}),
+        (QualitySettings, {"scorers": [{"model": "m.bin"}], "combine": "maximum"}),
+        (QualitySettings, {"scorers": [{"model": "m.bin"}], "statistics_documents": 1}),
+    ],
+)
+def test_an_impossible_value_is_refused(model, values):
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(values)
+    [problem] = caught.value.errors()
+    assert problem["loc"][-1] in values
+
+
+def test_every_kind_of_scorer_has_its_class():
+    kinds = {
+        FastTextScorerSettings(model="m.bin").kind,
+        EduScorerSettings().kind,
+        ColumnScorerSettings(column="c").kind,
+    }
+    assert kinds == set(SCORERS)
+
+
+def test_kinds_are_told_apart_and_fasttext_is_the_one_that_is_not_named():
+    given = [{"model": "m.bin"}, {"kind": "edu"}, {"kind": "column", "column": "score"}]
+    scorers = QualitySettings.model_validate({"scorers": given}).scorers
+    assert [type(one) for one in scorers] == [FastTextScorerSettings, EduScorerSettings, ColumnScorerSettings]
+    again = QualitySettings.model_validate_json(QualitySettings(scorers=scorers).model_dump_json())
+    assert again.scorers == scorers
+
+
+@pytest.mark.parametrize("scorer", [{"kind": "magic"}, {"kind": None}, 3, {"kind": "edu", "positive_label": "x"}])
+def test_a_wrong_kind_or_another_kind_s_setting_is_refused(scorer):
+    with pytest.raises(ValidationError):
+        QualitySettings.model_validate({"scorers": [scorer]})
+
+
+@pytest.mark.parametrize("kind", [{"kind": "edu"}, {"kind": "column", "column": "c"}, {"model": "m.bin"}])
+def test_no_kind_may_take_the_name_of_a_column(kind):
+    with pytest.raises(ValidationError, match="the name 'token_count' is taken"):
+        QualitySettings.model_validate({"scorers": [{**kind, "name": "token_count"}]})

@@ -1,0 +1,142 @@
+"""A dataset at a URL: whoever begins at its card finds it whole, whatever was killed meanwhile."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.tasks.dataset.publish import publish, published, version_folder
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.workspace import LakeError, StageKey
+from tests.conftest import Bucket
+
+KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
+
+
+def make_dataset(folder: Path, content: str, files: int = 3) -> Path:
+    """Write a dataset whose card and data tell which one it is."""
+    data = folder / "data"
+    data.mkdir(parents=True)
+    for number in range(files):
+        (data / f"part-{number}.parquet").write_text(f"{content} {number}")
+    (folder / "plots").mkdir()
+    (folder / "plots" / "a.png").write_text(content)
+    version = version_folder(data)
+    data.rename(folder / version)
+    (folder / "README.md").write_text(f"---\npath: {version}/*.parquet\n---\n{content}")
+    write_manifest(folder / "provenance.json", KEY, tree_files(folder), {"content": content})
+    return folder
+
+
+def read_from_card(bucket: Bucket, folder: str) -> str:
+    """Return what a dataset holds, read as its users do: the card, then the files it names."""
+    card = bucket.read(f"{folder}/README.md").decode()
+    found = re.search(r"path: (data-[0-9a-f]{8})/", card)
+    assert found is not None
+    parts = {bucket.read(key).decode() for key in bucket.names(f"{folder}/{found[1]}/")}
+    content = card.rpartition("\n")[2]
+    assert parts == {f"{content} {number}" for number in range(3)}
+    return content
+
+
+def read_from_provenance(bucket: Bucket, folder: str) -> str:
+    """Return what the provenance record tells of, once its data files are seen to be there."""
+    record = json.loads(bucket.read(f"{folder}/provenance.json"))
+    for name, file in record["files"].items():
+        if name.startswith("data-"):
+            assert bucket.names()[f"{folder}/{name}"] == file["bytes"]
+    return str(record["details"]["content"])
+
+
+def test_the_name_of_a_version_is_of_its_content(tmp_path: Path) -> None:
+    names = []
+    for place, content in (("a", "one"), ("b", "one"), ("c", "two")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "f").write_text(content)
+        names.append(version_folder(tmp_path / place))
+    assert names[0] == names[1] != names[2]
+    assert re.fullmatch(r"data-[0-9a-f]{8}", names[0])
+
+
+def test_a_dataset_is_published_and_replaced(bucket: Bucket, tmp_path: Path) -> None:
+    url = f"{bucket.url}/out"
+    assert published(url) is None
+    one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
+    bucket.write("out/notes.txt", b"mine")
+    bucket.write("out/data-mine/x", b"mine")
+    bucket.write("out/data/x", b"mine")
+    publish(one, url)
+    assert read_from_card(bucket, "out") == "one"
+    found = published(url)
+    assert found is not None
+    assert found.details["content"] == "one"
+    publish(two, url)
+    assert read_from_card(bucket, "out") == read_from_provenance(bucket, "out") == "two"
+    mine = {"out/notes.txt", "out/data-mine/x", "out/data/x"}
+    assert set(bucket.names()) - mine == {f"out/{file.relative_to(two).as_posix()}" for file in tree_files(two)}
+    assert bucket.unfinished() == []
+
+
+class KilledError(BaseException):
+    """Ends a publication as a kill does: nothing of it runs on."""
+
+
+def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
+    steps = ("_upload", "_delete")
+    done = {name: getattr(Store, name) for name in steps}
+    seen = []
+    for kill_at in range(40):
+        folder, left = f"out{kill_at}", [kill_at]
+        publish(one, f"{bucket.url}/{folder}")
+
+        def step(self: Store, *arguments: object, name: str, left: list[int] = left) -> object:
+            if arguments[0] == ".run.json" or arguments[1:2] == (".run.json",):
+                return done[name](self, *arguments)
+            if not left[0]:
+                raise KilledError
+            left[0] -= 1
+            return done[name](self, *arguments)
+
+        with monkeypatch.context() as patch:
+            for name in steps:
+                patch.setattr(Store, name, lambda self, *a, name=name: step(self, *a, name=name))
+            try:
+                publish(two, f"{bucket.url}/{folder}")
+            except KilledError:
+                seen.append((read_from_card(bucket, folder), read_from_provenance(bucket, folder)))
+            else:
+                break
+        publish(two, f"{bucket.url}/{folder}")
+        assert set(bucket.names(f"{folder}/")) == {
+            f"{folder}/{file.relative_to(two).as_posix()}" for file in tree_files(two)
+        }
+    assert read_from_card(bucket, folder) == "two"
+    # Three files of data and a plot, the record, the card; then the removal of the three old files.
+    assert seen == [("one", "one")] * 5 + [("one", "two")] + [("two", "two")] * 3
+
+
+def test_a_card_of_the_version_before_is_no_whole_dataset(bucket: Bucket, tmp_path: Path) -> None:
+    one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
+    publish(two, f"{bucket.url}/out")
+    bucket.write("out/README.md", (one / "README.md").read_bytes())
+    assert published(f"{bucket.url}/out") is None
+    publish(two, f"{bucket.url}/out")
+    assert published(f"{bucket.url}/out") is not None
+
+
+@pytest.mark.parametrize("lost", ["README.md", "provenance.json", "data"])
+def test_only_a_whole_dataset_is_published(bucket: Bucket, tmp_path: Path, lost: str) -> None:
+    folder = make_dataset(tmp_path / "one", "one")
+    if lost == "data":
+        next(folder.glob("data-*")).rename(folder / "data")
+    else:
+        (folder / lost).unlink()
+    with pytest.raises(LakeError, match="cannot be published"):
+        publish(folder, f"{bucket.url}/out")
+    assert bucket.names() == {}

@@ -1,0 +1,276 @@
+"""The rows of the dataset: the selected ones in order, in folders that a layout's values name, whatever the columns."""
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.tasks import materialize
+from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardFiles, common_schema, folder_name
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.workspace import LakeError
+from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
+
+
+def test_the_dataset_is_the_selected_rows_in_order(built: Any) -> None:
+    expected = selected_rows(built)
+    assert len(expected) == built.counts.selected == built.dataset.rows > 10
+    by_dump = {path.parent.name: pq.read_table(path) for path in parts(built.workspace)}
+    assert set(by_dump) == {row["dump"] for row in expected}
+    assert len(by_dump) == 2
+    for dump, table in by_dump.items():
+        assert table.to_pylist() == [row for row in expected if row["dump"] == dump]
+
+
+def test_columns_come_in_order_with_their_types(built: Any) -> None:
+    for path in parts(built.workspace):
+        schema = pq.read_schema(path)
+        assert schema.names == [*FINEWEB.names, "space", "quality", "inclusion", "block"]
+        assert [schema.field(name).type for name in FINEWEB.names] == FINEWEB.types
+        assert [schema.field(name).type for name in schema.names[9:]] == [pa.float32()] * 3 + [pa.string()]
+
+
+def test_a_flat_layout_holds_the_same_rows(copied: Any) -> None:
+    flat = copied.recipe.materialize.model_copy(update={"layout": "flat"})
+    job = materialize.plan(
+        copied.workspace,
+        copied.dataset_job.shards,
+        copied.counts,
+        copied.blocks,
+        copied.recipe.model_copy(update={"materialize": flat}),
+    )
+    materialize.materialize(job)
+    [path] = parts(copied.workspace)
+    assert path.relative_to(copied.workspace.dataset).as_posix() == "data/part-00000.parquet"
+    assert pq.read_table(path).to_pylist() == selected_rows(copied)
+    assert "data/part-*.parquet" in (copied.workspace.dataset / "README.md").read_text()
+
+
+def test_any_column_can_be_the_layout(copied: Any) -> None:
+    materialize_again(copied, layout="url")  # a folder each, so all shards are read at once
+    expected = selected_rows(copied)
+    found = {path.parent.name: pq.read_table(path).to_pylist() for path in parts(copied.workspace)}
+    assert found == {folder_name(row["url"]): [row] for row in expected}
+
+
+def test_a_layout_that_no_column_has_is_refused(copied: Any) -> None:
+    before = snapshot(copied.workspace.dataset)
+    with pytest.raises(LakeError, match=r"layout: no column 'lang', it may be 'flat' or one of text, id, d"):
+        materialize_again(copied, layout="lang")
+    assert snapshot(copied.workspace.dataset) == before
+
+
+def test_a_layout_of_too_many_folders_is_refused(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fineweb_mask.tasks.dataset.rows.MAX_FOLDERS", 3)
+    with pytest.raises(LakeError, match=r"materialize\.layout: 'url' has 16 values, a folder each"):
+        materialize_again(copied, layout="url")
+
+
+def data_digests(workspace: Any) -> dict[str, str]:
+    return {name: found for name, found in snapshot(workspace.dataset).items() if name.startswith("data/")}
+
+
+@pytest.mark.parametrize("layout", ["dump", "flat", "url"])
+def test_bytes_do_not_depend_on_threads_or_memory(copied: Any, layout: str) -> None:
+    found = []
+    for changes in ({"threads": 1}, {"threads": 4}, {"memory_limit": "100MB"}):
+        materialize_again(copied, layout=layout, **changes)
+        found.append(data_digests(copied.workspace))
+    assert found[0] == found[1] == found[2]
+
+
+def flat_ids(copied: Any, **changes: Any) -> list[str]:
+    materialize_again(copied, layout="flat", **changes)
+    [path] = parts(copied.workspace)
+    ids: list[str] = pq.read_table(path)["id"].to_pylist()
+    return ids
+
+
+def ids_to_write(built: Any, **changes: Any) -> list[str]:
+    """Return the ids of a flat dataset in the order in which they are to be written."""
+    files = zip(built.documents, built.scores, built.masks, strict=True)
+    shards = [ShardFiles(*(str(built.workspace.resolve(file)) for file in of_shard)) for of_shard in files]
+    with duckdb.connect() as connection:
+        documents = SelectedDocuments(connection, shards, MaterializeSettings(layout="flat", **changes))
+        ids: list[str] = pa.concat_tables(table for _, table in documents.read())["id"].to_pylist()
+    return ids
+
+
+def test_shuffled_rows_are_the_same_rows_in_an_order_of_the_seed(copied: Any) -> None:
+    plain = flat_ids(copied)
+    first, same, other = (flat_ids(copied, shuffle=True, **given) for given in ({}, {"threads": 1}, {"seed": 1}))
+    assert first == same == ids_to_write(copied, shuffle=True)
+    assert len({tuple(order) for order in (plain, first, other)}) == 3
+    assert sorted(first) == sorted(other) == sorted(plain)
+
+
+def test_a_shuffle_is_uniform_enough(built: Any) -> None:
+    plain = ids_to_write(built)
+    means = [0.0] * len(plain)
+    for seed in range(12):
+        places = {id_: place for place, id_ in enumerate(ids_to_write(built, shuffle=True, seed=seed))}
+        means = [mean + places[id_] / 12 for mean, id_ in zip(means, plain, strict=True)]
+    middle = (len(plain) - 1) / 2
+    spread = ((len(plain) ** 2 - 1) / 12 / 12) ** 0.5  # of the mean of twelve uniform places
+    assert all(abs(mean - middle) < 4 * spread for mean in means)
+
+
+def test_a_shuffled_dump_stays_in_its_folder(copied: Any) -> None:
+    materialize_again(copied, shuffle=True)
+    expected = selected_rows(copied)
+    for path in parts(copied.workspace):
+        rows = pq.read_table(path).to_pylist()
+        of_dump = [row for row in expected if row["dump"] == path.parent.name]
+        assert rows != of_dump
+        assert sorted(rows, key=lambda row: row["id"]) == sorted(of_dump, key=lambda row: row["id"])
+
+
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "large_string": (pa.large_string(), ["a", None]),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), ["a", None]),
+    "day": (pa.date32(), [date(2024, 2, 29), None]),
+    "nanoseconds": (pa.timestamp("ns"), [datetime(2024, 1, 2, 3, 4, 5, 678901), None]),  # noqa: DTZ001
+    "zoned": (pa.timestamp("us", "Europe/Berlin"), [datetime(2024, 1, 2, tzinfo=UTC), None]),
+    "time": (pa.time32("ms"), [time(1, 2, 3), None]),
+    "duration": (pa.duration("us"), [timedelta(seconds=1), None]),
+    "decimal": (pa.decimal128(38, 4), [Decimal("1.2345"), None]),
+    "binary": (pa.binary(), [b"\xff\x00", None]),
+    "fixed": (pa.binary(2), [b"ab", None]),
+    "unsigned": (pa.uint64(), [2**64 - 1, None]),
+    "half": (pa.float16(), [1.5, None]),
+    "boolean": (pa.bool_(), [True, None]),
+    "list": (pa.large_list(pa.int8()), [[1, None], None]),
+    "vector": (pa.list_(pa.float16(), 2), [[1, 2], None]),
+    "nested": (pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))]), [{"a": 1, "b": ["x"]}, None]),
+    "map": (pa.map_(pa.string(), pa.int32()), [[("k", 1)], None]),
+    "nothing": (pa.null(), [None, None]),
+    "ключ 雪 ..": (pa.string(), ["x", None]),
+}
+
+
+@pytest.fixture(scope="module")
+def of_all_types(make_workspace: Callable[..., Any], make_document: Callable[..., Any]) -> Any:
+    """A workspace with a column of every type; who uses it makes its dataset anew."""
+    fields = [pa.field(name, kind) for name, (kind, _) in TYPES.items()]
+    rows = [make_document(i) | {name: values[i % 2] for name, (_, values) in TYPES.items()} for i in range(6)]
+    return make_workspace("types", {"a.parquet": (rows, fields)})
+
+
+@pytest.mark.parametrize("layout", ["dump", "url"])
+def test_columns_of_any_type_come_out_as_they_went_in(of_all_types: Any, layout: str) -> None:
+    materialize_again(of_all_types, layout=layout)
+    source = pq.read_table(of_all_types.shards[0].url.removeprefix("file://"))
+    paths = parts(of_all_types.workspace)
+    found = {row["id"]: row for path in paths for row in pq.read_table(path).to_pylist()}
+    schema = pq.read_schema(paths[0])
+    for name in TYPES:
+        assert schema.field(name).type == source.schema.field(name).type
+    for row in source.to_pylist():
+        assert {name: found[row["id"]][name] for name in source.column_names} == row
+
+
+TAKEN = ["s0", "d0", "folder", "number", "file", "line", "rows", "chosen", "documents", 'it\'s "x"; --']
+
+
+@pytest.fixture(scope="module")
+def of_taken_names(make_workspace: Callable[..., Any], make_document: Callable[..., Any]) -> Any:
+    """A workspace with columns of names that queries use; who uses it makes its dataset anew."""
+    rows = [make_document(i) | {name: f"{name} {i}" for name in TAKEN} for i in range(6)]
+    return make_workspace("names", {"a.parquet": (rows, [pa.field(name, pa.string()) for name in TAKEN])})
+
+
+@pytest.mark.parametrize("layout", ["dump", "url", "s0"])
+def test_columns_may_be_called_what_a_query_might_call_its_own(of_taken_names: Any, layout: str) -> None:
+    for form in ("parquet", "jsonl.zst"):
+        materialize_again(of_taken_names, layout=layout, format=form)
+        found: list[dict[str, Any]] = []
+        for path in tree_files(of_taken_names.workspace.dataset / "data"):
+            if form == "parquet":
+                found += pq.read_table(path).to_pylist()
+            else:
+                with zstandard.open(path, "rt", encoding="utf-8") as stream:
+                    found += [json.loads(line) for line in stream]
+        assert {row["id"]: [row[name] for name in TAKEN] for row in found} == {
+            f"<urn:uuid:{i}>": [f"{name} {i}" for name in TAKEN] for i in range(6)
+        }
+
+
+def test_files_of_a_shard_that_is_no_longer_there_are_not_read(copied: Any) -> None:
+    before = data_digests(copied.workspace)
+    for files in (copied.documents, copied.scores, copied.masks):
+        path = copied.workspace.resolve(files[0])
+        shutil.copy2(path, path.with_name("zzz.parquet"))
+    materialize_again(copied)
+    assert data_digests(copied.workspace) == before
+
+
+def test_hostile_dumps_stay_inside_the_data_folder(hostile_dumps: Any) -> None:
+    data = hostile_dumps.workspace.dataset / "data"
+    paths = parts(hostile_dumps.workspace)
+    assert all(path.parent.parent == data and path.resolve() == path for path in paths)
+    folders = {path.parent.name for path in paths}
+    assert len(folders) == len(HOSTILE_DUMPS) - 2  # null, empty and "unknown" share one
+    known = [dump for dump in HOSTILE_DUMPS if dump and len(dump) <= 200]
+    assert {unquote(folder) for folder in folders if len(folder) < 200} == set(known)
+    assert not {path.name for path in tree_files(hostile_dumps.workspace.root.parent)} & {"x", "b"}
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    expected = selected_rows(hostile_dumps)
+    assert sorted(rows, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
+    assert Counter(row["dump"] for row in rows) == Counter(HOSTILE_DUMPS)
+
+
+def test_columns_of_the_source_are_carried_between(hostile_dumps: Any) -> None:
+    for path in parts(hostile_dumps.workspace):
+        names = pq.read_schema(path).names
+        assert names == [*FINEWEB.names, "tags", 'say "hi"', "space", "quality", "inclusion", "block"]
+
+
+@pytest.mark.parametrize("dump", [name for name in HOSTILE_DUMPS if name])
+def test_a_folder_s_name_is_one_plain_part(dump: str) -> None:
+    name = folder_name(dump)
+    assert re.fullmatch(r"[\w%~-][\w.%~-]*", name, re.ASCII)
+    assert len(name) < 256
+
+
+def test_folder_names_differ_where_dumps_do() -> None:
+    dumps = [*filter(None, HOSTILE_DUMPS), "%2E", "%2E.", "..%2Fx", "CC-MAIN-2024-10", "é" * 50, "é" * 51]
+    assert len({folder_name(dump) for dump in dumps}) == len(dumps)
+    assert folder_name("CC-MAIN-2024-10") == "CC-MAIN-2024-10"
+
+
+def test_shards_with_different_columns_make_one_dataset(
+    make_workspace: Callable[..., Any], make_document: Callable[..., Any]
+) -> None:
+    one, two = pa.field("one", pa.string()), pa.field("two", pa.int64())
+    whole, broken = pa.field("n", pa.int64()), pa.field("n", pa.float64())
+    rows_a = [make_document(i, dump="A", one="x", n=i) for i in range(6)]
+    rows_b = [make_document(i, dump="B", two=i, n=i / 2) for i in range(6, 12)]
+    built = make_workspace("different", {"a.parquet": (rows_a, [one, whole]), "b.parquet": (rows_b, [two, broken])})
+    rows = [row for path in parts(built.workspace) for row in pq.read_table(path).to_pylist()]
+    assert {row["id"]: (row["one"], row["two"], row["n"]) for row in rows} == {
+        f"<urn:uuid:{i}>": ("x", None, i) if i < 6 else (None, i, i / 2) for i in range(12)
+    }
+    schemas = [pq.read_schema(path) for path in parts(built.workspace)]
+    assert len(schemas) == 2  # one file for each dump
+    assert schemas[0].equals(schemas[1])
+
+
+def test_types_that_nothing_unites_become_text() -> None:
+    numbers = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.int64())])
+    texts = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
+    expected = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
+    assert common_schema([numbers, texts]).equals(expected)
+    assert common_schema([texts, numbers, texts]).equals(expected)

@@ -1,0 +1,277 @@
+"""Verify: a dataset as it was written is right, and every kind of damage is told."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.tasks.dataset.verify import (
+    PROVENANCE,
+    Verification,
+    VerifyError,
+    find_dataset,
+    read_provenance,
+    verify,
+)
+from fineweb_mask.tasks.storage import retries
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+
+def check(place: object) -> Verification:
+    dataset = find_dataset(str(place))
+    return verify(dataset, read_provenance(dataset))
+
+
+def problems(place: object) -> dict[str, str]:
+    found = check(place)
+    assert found.status == ("broken" if found.problems else "ok")
+    return {problem.file: problem.problem for problem in found.problems}
+
+
+def part(folder: Path) -> Path:
+    return min((folder / "data").rglob("*.parquet"))
+
+
+def name(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def record_anew(folder: Path, **details: Any) -> None:
+    """Write the record that fits the files as they are now."""
+    manifest = read_manifest(folder / PROVENANCE)
+    assert manifest is not None
+    files = [path for path in tree_files(folder) if path.name != PROVENANCE]
+    write_manifest(folder / PROVENANCE, manifest.key, files, manifest.details | details)
+
+
+@pytest.fixture
+def dataset(built: Any, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built.workspace.dataset, tmp_path / "dataset"))
+
+
+def test_a_dataset_is_what_its_record_says(built: Any, dataset: Path) -> None:
+    found = check(dataset)
+    assert found.problems == []
+    assert (found.status, found.rows, found.repeated_ids) == ("ok", built.counts.selected, 0)
+    assert found.tokens == built.dataset.details["tokens"] == built.counts.tokens_selected > 0
+    assert {one.file: one.rows for one in found.data} == {
+        name(dataset, path): pq.read_metadata(path).num_rows for path in tree_files(dataset / "data")
+    }
+    assert find_dataset(str(dataset.parent)).url == str(dataset)
+    with pytest.raises(VerifyError, match="is no folder"):
+        find_dataset(str(dataset / PROVENANCE))
+    assert check(dataset.parent) == found
+
+
+@pytest.fixture
+def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
+    """A workspace whose last run was to put its dataset somewhere; an earlier one lies in the workspace itself."""
+
+    def put(output: str | None) -> Path:
+        settings = built.recipe.model_copy(
+            update={"materialize": built.recipe.materialize.model_copy(update={"output": output})}
+        )
+        lake = Workspace(dataset.parent)
+        LastRun(settings=settings, folder=str(lake.root)).keep(lake)
+        return lake.root
+
+    return put
+
+
+@pytest.mark.parametrize("form", ["{root}/else/where", "else/where", "file://{root}/else/where"])
+def test_a_workspace_s_dataset_is_where_its_last_run_put_it(
+    workspace: Callable[..., Path], dataset: Path, tmp_path: Path, form: str
+) -> None:
+    place = workspace(form.format(root=tmp_path))
+    with pytest.raises(VerifyError, match=r"its last run was to put its dataset into .*else/where, where there is no"):
+        find_dataset(str(place))
+    moved = Path(shutil.copytree(dataset, tmp_path / "else" / "where"))
+    found = find_dataset(f"{place}/")
+    assert (found.root, found.url.removeprefix("file://")) == (str(moved), str(moved))
+    assert find_dataset(str(dataset)).url == str(dataset)
+    workspace(None)
+    assert find_dataset(str(place)).url == str(dataset)
+
+
+def test_a_broken_recipe_of_the_last_run_hides_no_dataset(workspace: Callable[..., Path], dataset: Path) -> None:
+    place = workspace("elsewhere")
+    (place / "run.json").write_text("{}")
+    assert find_dataset(str(place)).url == str(dataset)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncate, "bytes, "),
+        (flip, "is recorded"),
+        (Path.unlink, "is missing"),
+        (lambda path: path.rename(path.with_name("other.parquet")), "is missing"),
+        (lambda path: path.write_bytes(b""), "has 0 bytes"),
+    ],
+)
+def test_a_damaged_file_is_told(dataset: Path, damage: Callable[[Path], object], message: str) -> None:
+    target = part(dataset)
+    damage(target)
+    found = check(dataset)
+    wrong = [problem for problem in found.problems if problem.file == name(dataset, target)]
+    assert any(message in problem.problem for problem in wrong)
+    assert not any("are recorded, the files hold" in problem.problem for problem in found.problems)
+
+
+def test_several_problems_are_told_at_once(dataset: Path) -> None:
+    first, *_, last = sorted((dataset / "data").rglob("*.parquet"))
+    first.unlink()
+    flip(last)
+    (dataset / "data" / "more.parquet").write_bytes(b"x")
+    found = problems(dataset)
+    assert found[name(dataset, first)] == "is missing"
+    assert "does not belong" in found["data/more.parquet"]
+    assert "SHA-256" in found[name(dataset, last)] or "cannot be read" in found[name(dataset, last)]
+
+
+def test_what_the_hub_s_client_keeps_is_no_fault(dataset: Path) -> None:
+    state = dataset / ".cache" / "huggingface" / "upload"
+    state.mkdir(parents=True)
+    (state / "x.metadata").write_text("1\n")
+    (dataset / ".gitattributes").write_text("*.parquet filter=lfs\n")
+    assert problems(dataset) == {}
+    (dataset / ".cache" / "other").write_text("x")
+    assert set(problems(dataset)) == {".cache/other"}
+
+
+def test_rows_and_tokens_are_counted(built: Any, dataset: Path) -> None:
+    target = part(dataset)
+    table = pq.read_table(target)
+    pq.write_table(table.slice(1), target)
+    record_anew(dataset)
+    assert built.counts.selected > 1
+    assert problems(dataset)[PROVENANCE].endswith("are recorded, the files hold " + problems_tail(built, table))
+    pq.write_table(table, target)
+    record_anew(dataset, tokens=1)
+    assert problems(dataset) == {
+        PROVENANCE: f"1 tokens are recorded, the files hold {built.counts.tokens_selected:,}",
+    }
+
+
+def problems_tail(built: Any, table: pa.Table) -> str:
+    tokens = built.counts.tokens_selected - table["token_count"][0].as_py()
+    return f"{tokens:,}"
+
+
+def test_a_document_that_is_there_twice_is_told(dataset: Path) -> None:
+    target = part(dataset)
+    table = pq.read_table(target)
+    pq.write_table(pa.concat_tables([table, table.slice(1, 1)]), target)
+    record_anew(dataset)
+    [twice] = [problem for file, problem in problems(dataset).items() if file == name(dataset, target)]
+    assert twice == f"holds the document {table['id'][1].as_py()!r} 2 times"
+
+
+def test_one_id_with_two_texts_is_counted_and_no_fault(built: Any, dataset: Path) -> None:
+    target = part(dataset)
+    table = pq.read_table(target)
+    ids = table["id"].to_pylist()
+    place = table.schema.get_field_index("id")
+    pq.write_table(table.set_column(place, "id", pa.array([ids[1], *ids[1:]])), target)
+    record_anew(dataset)
+    found = check(dataset)
+    assert (found.problems, found.repeated_ids) == ([], 1)
+
+
+def test_duplicates_that_the_recipe_left_in_are_no_fault(dataset: Path) -> None:
+    target = part(dataset)
+    table = pq.read_table(target)
+    doubled = table.set_column(1, "id", pa.array([table["id"][0].as_py()] * table.num_rows))
+    doubled = doubled.set_column(0, "text", pa.array([table["text"][0].as_py()] * table.num_rows))
+    pq.write_table(doubled, target)
+    manifest = read_manifest(dataset / PROVENANCE)
+    assert manifest is not None
+    recipe = manifest.details["recipe"]
+    record_anew(dataset)
+    assert "times" in problems(dataset)[name(dataset, target)]
+    record_anew(dataset, recipe=recipe | {"ingest": recipe["ingest"] | {"exact_dedup": "off"}})
+    assert problems(dataset) == {}
+
+
+def test_lines_of_json_are_read(copied: Any) -> None:
+    from fineweb_mask.tasks import materialize
+
+    settings = copied.recipe.materialize.model_copy(update={"format": "jsonl.zst"})
+    recipe = copied.recipe.model_copy(update={"materialize": settings})
+    job = materialize.plan(copied.workspace, copied.dataset_job.shards, copied.counts, copied.blocks, recipe)
+    materialize.materialize(job)
+    found = check(copied.workspace.dataset)
+    assert found.problems == []
+    assert (found.rows, found.tokens) == (copied.counts.selected, copied.counts.tokens_selected)
+    assert all(one.file.endswith(".jsonl.zst") for one in found.data)
+
+
+def test_a_dataset_elsewhere_is_read_through_fsspec(dataset: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{dataset}/", "/verify/dataset/", recursive=True)
+    try:
+        assert problems("memory://verify/dataset") == {}
+        assert problems("memory://verify") == {}
+        memory.pipe("/verify/dataset/data/more", b"x")
+        assert set(problems("memory://verify")) == {"data/more"}
+    finally:
+        memory.rm("/verify", recursive=True)
+
+
+def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset: Path) -> None:
+    content = json.loads((dataset / PROVENANCE).read_text())
+    outside = {"bytes": 1, "sha256": "0" * 64}
+    content["files"] |= {"../secret": outside, "/etc/passwd": outside}
+    (dataset / PROVENANCE).write_text(json.dumps(content))
+    outside_files = {file: why for file, why in problems(dataset).items() if not file.startswith("data")}
+    assert set(outside_files) == {"../secret", "/etc/passwd"}
+    assert set(outside_files.values()) == {"provenance.json names a file outside the dataset"}
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("none", "is no folder"), (".", "neither a dataset nor a workspace"), ("nosuch://x", "nosuch")],
+)
+def test_a_place_without_a_dataset_is_an_error(tmp_path: Path, place: str, message: str) -> None:
+    with pytest.raises(VerifyError, match=message):
+        find_dataset(place if "://" in place else str(tmp_path / place))
+
+
+def test_a_server_that_fails_is_not_one_without_the_dataset(
+    bucket: Any, proxy: Any, reach: Callable[[str], None], dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in tree_files(dataset):
+        bucket.write(f"set/{name(dataset, path)}", path.read_bytes())
+    reach(proxy.url)
+    proxy.failing = 0.5
+    assert problems(f"{bucket.url}/set") == {}
+    assert proxy.failed
+    proxy.kill()
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)
+    with pytest.raises(VerifyError, match="see whether the server is up"):
+        find_dataset(f"{bucket.url}/set")
+
+
+def test_a_broken_record_is_an_error(dataset: Path) -> None:
+    (dataset / PROVENANCE).write_text('{"files": 3}')
+    with pytest.raises(VerifyError, match="is no provenance record"):
+        read_provenance(find_dataset(str(dataset)))

@@ -1,0 +1,124 @@
+"""The files of the dataset: equal rows give equal bytes, whatever batches they come in, and end where they should."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.tasks.dataset import writers
+from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
+from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows
+
+SCHEMA = pa.schema([("text", pa.string()), ("token_count", pa.int64()), ('it\'s "x"', pa.float64())])
+MIB = 2**20
+
+
+def rows(n: int, size: int = 100) -> pa.Table:
+    random = np.random.default_rng(0)
+    texts = [random.bytes(size // 2).hex() for _ in range(n)]  # compresses to a half
+    return pa.table([texts, list(range(n)), [float("nan"), *[0.5] * (n - 1)]], schema=SCHEMA)
+
+
+def write(folder: Path, table: pa.Table, batch: int, **settings: object) -> list[Path]:
+    given = MaterializeSettings.model_validate(settings)
+    with WRITERS[given.format](folder, SCHEMA, given) as writer:
+        for start in range(0, table.num_rows, batch):
+            writer.write(table.slice(start, batch))
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
+def test_bytes_do_not_depend_on_the_batches(tmp_path: Path, format_: str) -> None:
+    table = rows(4_000, 2_000)
+    found = [
+        write(tmp_path / str(batch), table, batch, format=format_, row_group_size=300, file_size=MIB)
+        for batch in (1, 77, 300, 4_000)
+    ]
+    assert [path.name for path in found[0]] == [f"part-{index:05d}.{format_}" for index in range(len(found[0]))]
+    assert len(found[0]) > 2
+    for paths in found[1:]:
+        assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in found[0]]
+
+
+def test_row_groups_and_files_have_their_size(tmp_path: Path) -> None:
+    table = rows(4_000, 2_000)
+    paths = write(tmp_path, table, 500, row_group_size=300, file_size=MIB)
+    groups = [pq.ParquetFile(path).metadata.row_group(i).num_rows for path in paths for i in range(_groups(path))]
+    assert groups == [300] * 13 + [100]
+    sizes = [path.stat().st_size for path in paths]
+    assert all(MIB <= size < 1.5 * MIB for size in sizes[:-1])
+    assert pa.concat_tables([pq.read_table(path) for path in paths]).slice(1).equals(table.slice(1))
+
+
+def _groups(path: Path) -> int:
+    return int(pq.ParquetFile(path).metadata.num_row_groups)
+
+
+def test_a_row_group_of_long_texts_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "ROW_GROUP_BYTES", 10_000)
+    sizes = [100, 9_899, 1, 1, 30_000, 5_000, 4_999, 1, 7]
+    table = pa.table([["x" * size for size in sizes], sizes, [0.0] * len(sizes)], schema=SCHEMA)
+    for batch in (1, 4, 9):
+        [path] = write(tmp_path / str(batch), table, batch)
+        groups = [pq.ParquetFile(path).metadata.row_group(i).num_rows for i in range(_groups(path))]
+        assert groups == [3, 2, 3, 1]  # each ends with the row that brings it to 10,000 bytes
+
+
+def test_lines_are_objects_that_any_reader_takes(tmp_path: Path) -> None:
+    [path] = write(tmp_path, rows(50), 7, format="jsonl.zst", row_group_size=8)
+    with zstandard.open(path, "rt", encoding="utf-8") as stream:  # reads the first frame only
+        found = [json.loads(line) for line in stream]
+    assert [list(row) for row in found] == [SCHEMA.names] * 50
+    assert [row["token_count"] for row in found] == list(range(50))
+    assert [row['it\'s "x"'] for row in found] == [None, *[0.5] * 49]  # JSON knows no NaN
+    assert [row["text"] for row in found] == rows(50)["text"].to_pylist()
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
+def test_what_is_in_the_files_is_read_from_them(tmp_path: Path, format_: str) -> None:
+    table = rows(10).set_column(1, "token_count", pa.array([None, *range(9)], pa.int64()))
+    paths = write(tmp_path, table, 3, format=format_)
+    assert read_back(paths, duckdb.connect(), 0) == Written(10, 36)
+
+
+def test_a_line_longer_than_duckdb_reads_by_itself_is_read_back(tmp_path: Path) -> None:
+    size = writers.JSON_LINE_BYTES + 1_000
+    table = pa.table([["x" * size], [5], [1.0]], schema=SCHEMA)
+    settings = MaterializeSettings(format="jsonl.zst")
+    with WRITERS["jsonl.zst"](tmp_path, SCHEMA, settings) as writer:
+        writer.write(table)
+    assert writer.longest > size
+    assert read_back(tmp_path.iterdir(), duckdb.connect(), writer.longest) == Written(1, 5)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl.zst"])
+def test_an_error_closes_the_file(tmp_path: Path, format_: str) -> None:
+    settings = MaterializeSettings(format=format_, row_group_size=5)
+    writer = WRITERS[format_](tmp_path, SCHEMA, settings)
+    with contextlib.suppress(ValueError), writer:
+        writer.write(rows(12))
+        raise ValueError
+    assert writer._size() == -1
+
+
+@pytest.mark.parametrize("layout", ["dump", "url"])
+def test_lines_hold_what_parquet_holds(copied: Any, layout: str) -> None:
+    materialize_again(copied, layout=layout)
+    expected = {path.parent.name: pq.read_table(path).to_pylist() for path in parts(copied.workspace)}
+    dataset = materialize_again(copied, layout=layout, format="jsonl.zst")
+    paths = sorted((copied.workspace.dataset / "data").rglob("*.jsonl.zst"))
+    assert not parts(copied.workspace)
+    for path in paths:
+        with zstandard.open(path, "rt", encoding="utf-8") as stream:
+            assert [json.loads(line) for line in stream] == expected[path.parent.name]
+    assert dataset.details["tokens"] == sum(row["token_count"] for row in selected_rows(copied))
+    [config] = read_card(copied.workspace)[0]["configs"]
+    assert {*copied.workspace.dataset.glob(config["data_files"][0]["path"])} == {*paths}

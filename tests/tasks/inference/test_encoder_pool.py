@@ -1,0 +1,87 @@
+"""A copy of the model on each device, each used by one chunk at a time."""
+
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from fineweb_mask.models.settings import EmbeddingSettings
+from fineweb_mask.tasks.inference.encoder_pool import EncoderPool, encoder_pool
+
+
+class Copy:
+    def __init__(self, path, device, on_cpu):
+        self.path, self.device, self.on_cpu = path, device, on_cpu
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Three GPUs, as far as the pool can tell."""
+    found = []
+
+    def load(path, settings, device):
+        found.append(Copy(path, device, on_cpu=path == "static"))
+        return found[-1]
+
+    monkeypatch.setattr("fineweb_mask.tasks.inference.encoder_pool.load_copy", load)
+    monkeypatch.setattr(
+        "fineweb_mask.tasks.inference.encoder_pool.choose_devices", lambda _: [f"cuda:{index}" for index in range(3)]
+    )
+    return found
+
+
+def test_every_device_has_its_own_copy_made_when_it_is_needed(loaded):
+    pool = EncoderPool("model", EmbeddingSettings())
+    with pool.encoder() as first:
+        assert first is pool.tokeniser
+        assert [copy.device for copy in loaded] == ["cuda:0"]
+        with pool.encoder() as second, pool.encoder() as third:
+            assert {first.device, second.device, third.device} == {"cuda:0", "cuda:1", "cuda:2"}
+    with ExitStack() as held:
+        again = [held.enter_context(pool.encoder()) for _ in range(3)]
+        assert len(loaded) == 3
+        assert set(again) == set(loaded)
+
+
+def test_a_fourth_waits_until_a_device_is_free(loaded):
+    pool = EncoderPool("model", EmbeddingSettings())
+    got = threading.Event()
+
+    def fourth():
+        with pool.encoder():
+            got.set()
+
+    waiting = threading.Thread(target=fourth)
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(pool.encoder())
+        waiting.start()
+        assert not got.wait(0.1)
+    assert got.wait(10)
+    waiting.join()
+
+
+def test_a_device_is_free_again_after_an_error(loaded):
+    pool = EncoderPool("static", EmbeddingSettings())
+    with pytest.raises(ValueError, match="broken"), pool.encoder():
+        raise ValueError("broken")
+    with pool.encoder() as encoder:
+        assert encoder is pool.tokeniser
+
+
+def test_a_model_that_runs_on_the_processor_is_there_once(loaded):
+    pool = EncoderPool("static", EmbeddingSettings())
+    got = threading.Event()
+    with pool.encoder():
+        thread = threading.Thread(target=lambda: pool.encoder().__enter__() and got.set())
+        thread.start()
+        assert not got.wait(0.1)
+    assert got.wait(10)
+    assert len(loaded) == 1
+
+
+def test_the_last_model_stays_loaded(loaded):
+    settings = EmbeddingSettings()
+    pool = encoder_pool("model", "content", settings)
+    assert encoder_pool("model", "content", settings) is pool
+    assert encoder_pool("model", "other content", settings) is not pool

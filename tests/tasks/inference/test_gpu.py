@@ -1,0 +1,13 @@
+"""Without a GPU, or without Prefect, no slot is asked for."""
+
+import pytest
+
+from fineweb_mask.tasks.inference import gpu
+from fineweb_mask.tasks.inference.gpu import gpu_slot
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_without_prefect_or_a_gpu_nothing_is_asked(monkeypatch, device):
+    monkeypatch.setattr(gpu, "concurrency", lambda *_, **__: pytest.fail("a slot was asked for"))
+    with gpu_slot(device):
+        pass

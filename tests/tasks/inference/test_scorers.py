@@ -1,0 +1,90 @@
+"""The models behind the scorers: looked for before any work starts, and measured on the corpus whatever their kind."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.settings.quality import (
+    ColumnScorerSettings,
+    EduScorerSettings,
+    FastTextScorerSettings,
+    LabelSettings,
+    QualitySettings,
+)
+from fineweb_mask.tasks import fit
+from fineweb_mask.tasks.inference.scorers import QualityModelError, check_scorers, given_model, load_models
+from fineweb_mask.tasks.workspace.job import BadShardError
+
+
+@pytest.fixture(scope="module")
+def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = built.read(built.documents[0])["text"].to_pylist()
+    return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", texts)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "message"),
+    [
+        (FastTextScorerSettings(model="no/m.bin"), "quality.scorers.1.model: 'no/m.bin' does not exist"),
+        (
+            FastTextScorerSettings(labels=LabelSettings(path="no.parquet")),
+            "quality.scorers.1.labels: the labels 'no.parquet'",
+        ),
+        (EduScorerSettings(model="tests"), "quality.scorers.1.model: the folder 'tests' has no config.json"),
+    ],
+)
+def test_what_is_missing_is_named(scorer: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[3])
+    with pytest.raises(QualityModelError) as caught:
+        check_scorers([ColumnScorerSettings(column="score"), scorer])
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("part", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_folder_of_a_classifier_has_all_its_parts(folder: Path, tmp_path: Path, part: str) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    check_scorers([EduScorerSettings(model=str(copy)), EduScorerSettings()])
+    (copy / part).unlink()
+    with pytest.raises(QualityModelError, match="has no "):
+        check_scorers([EduScorerSettings(model=str(copy))])
+
+
+def test_a_model_is_known_by_its_content(folder: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    first, same = (given_model(EduScorerSettings(model=str(one))) for one in (folder, moved))
+    assert first.identity == same.identity
+    weights = moved / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert given_model(EduScorerSettings(model=str(moved))).identity != first.identity
+
+
+def test_statistics_of_every_kind_are_those_of_its_scores(copied: Any, folder: Path) -> None:
+    scorers = [
+        copied.recipe.quality.scorers[0],
+        EduScorerSettings(model=str(folder), device="cpu"),
+        ColumnScorerSettings(name="tokens", column="token_count"),
+    ]
+    models = [*copied.models, *(given_model(settings) for settings in scorers[1:])]
+    job = fit.plan_statistics(copied.workspace, copied.documents, models, QualitySettings(scorers=scorers))
+    statistics = fit.fit_statistics_of_scores(job).details["statistics"]
+    tables = [copied.read(file) for file in copied.documents]
+    texts = [text for table in tables for text in table["text"].to_pylist()]
+    tokens = np.concatenate([table["token_count"].to_numpy() for table in tables])
+    edu = load_models(copied.workspace, models)["edu"].score(texts).astype(np.float64)
+    assert statistics["tokens"] == pytest.approx((tokens.mean(), tokens.std()))
+    assert statistics["edu"] == pytest.approx((edu.mean(), edu.std()), abs=1e-5)
+    assert statistics["space"] == pytest.approx(copied.statistics.details["statistics"]["space"])
+
+
+def test_statistics_of_a_column_that_is_not_there_name_it(copied: Any) -> None:
+    scorer = ColumnScorerSettings(column="score")
+    settings = QualitySettings(scorers=[scorer])
+    job = fit.plan_statistics(copied.workspace, copied.documents, [given_model(scorer)], settings)
+    with pytest.raises(BadShardError, match="a-000: no column 'score' to take a score from"):
+        fit.fit_statistics_of_scores(job)

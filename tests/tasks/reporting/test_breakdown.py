@@ -1,0 +1,146 @@
+"""How a selection falls on groups: counted exactly, however many groups and shards there are."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.tasks.reporting import breakdown
+from fineweb_mask.tasks.reporting.breakdown import Tally, break_down
+from fineweb_mask.tasks.reporting.charts import Share
+from fineweb_mask.tasks.reporting.samples import SelectedShard
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+
+DICE = np.random.default_rng(0)
+
+
+def shard(folder: Path, name: str, documents: dict[str, Any], selected: np.ndarray, eligible: np.ndarray) -> Any:
+    n = len(selected)
+    block = pa.array(np.where(eligible, "block", None), pa.string())
+    tables = {
+        "documents": pa.table(documents),
+        "scores": pa.table({"quality": DICE.normal(size=n).astype(np.float32)}),
+        "masks": pa.table({"row": pa.array(range(n), pa.uint32()), "selected": selected & eligible, "block": block}),
+    }
+    files = {}
+    for stage, table in tables.items():
+        path = folder / stage / f"{name}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(table, path)
+        files[stage] = StageFile(
+            stage=stage, name=name, path=f"{stage}/{name}.parquet", rows=n, bytes=1, fingerprint=""
+        )
+    return SelectedShard(**files, embeddings=files["masks"])
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Any]:
+    """Two shards; the second lacks the column `kind` and the url of a third of its documents."""
+    made = []
+    for name, n in (("a", 400), ("b", 300)):
+        urls = [f"https://www.site{row % 50}.org/{row}" if name == "a" or row % 3 else None for row in range(n)]
+        documents = {
+            "n_chars": pa.array(DICE.integers(100, 9_000, n), pa.uint32()),
+            "language_score": pa.array([None if row % 10 == 0 else 0.9 for row in range(n)], pa.float64()),
+            "dump": ["x" if row % 4 else "" for row in range(n)],
+            "url": urls,
+        }
+        if name == "a":
+            documents["kind"] = pa.array(np.arange(n) % 3)
+        made.append(shard(tmp_path, name, documents, DICE.random(n) < 0.3, DICE.random(n) < 0.8))
+    return made
+
+
+def eligible_rows(tmp_path: Path, shards: list[Any]) -> list[dict[str, Any]]:
+    rows = []
+    for one in shards:
+        parts = [pq.read_table(tmp_path / file.path) for file in (one.documents, one.scores, one.masks)]
+        for document, score, mask in zip(*(part.to_pylist() for part in parts), strict=True):
+            if mask["block"]:
+                rows.append({**document, **score, "selected": mask["selected"]})
+    return rows
+
+
+def test_every_group_is_counted(tmp_path: Path, shards: list[Any]) -> None:
+    found = break_down(Workspace(tmp_path), shards, ["kind"])
+    rows = eligible_rows(tmp_path, shards)
+
+    def share(label: str, of: Any) -> Share:
+        members = [row for row in rows if of(row)]
+        return Share(label, len(members), sum(row["selected"] for row in members))
+
+    assert found.groups["dump"] == [
+        share("x", lambda row: row["dump"] == "x"),
+        share("unknown", lambda row: row["dump"] == ""),
+    ]
+    domains = {one.label: one for one in found.groups["domain"]}
+    assert len(found.groups["domain"]) == 32
+    assert [one.label for one in found.groups["domain"][30:]] == ["no url", "20 others"]
+    assert domains["no url"] == share("no url", lambda row: row["url"] is None)
+    assert sum(one.documents for one in domains.values()) == len(rows)
+    label = found.groups["domain"][0].label
+    assert domains[label] == share(label, lambda row: f"www.{label}/" in (row["url"] or ""))
+    kinds = sorted(found.groups["kind"])
+    assert kinds == [
+        *(share(str(kind), lambda row, kind=kind: row.get("kind") == kind) for kind in range(3)),
+        share("unknown", lambda row: row.get("kind") is None),
+    ]
+
+
+def test_deciles_and_histograms_hold_every_number(tmp_path: Path, shards: list[Any]) -> None:
+    found = break_down(Workspace(tmp_path), shards)
+    rows = eligible_rows(tmp_path, shards)
+    lengths = np.array([row["n_chars"] for row in rows])
+    assert [one.documents for one in found.deciles["n_chars"]] == pytest.approx([len(rows) / 10] * 10, abs=2)
+    low, high = np.quantile(lengths, [0.9, 1])
+    assert found.deciles["n_chars"][9].documents == (lengths >= low).sum()
+    kept = np.array([row["selected"] for row in rows])
+    assert found.deciles["n_chars"][9].selected == kept[lengths >= low].sum()
+    assert found.deciles["n_chars"][9].label.endswith(f" to {high:,.0f}")
+    [score] = found.deciles["language_score"]  # all the same
+    assert score.documents + found.missing["language_score"].documents == len(rows)
+    assert found.missing["language_score"].documents == sum(row["language_score"] is None for row in rows)
+    selected = sum(row["selected"] for row in rows)
+    for histogram in found.histograms.values():
+        assert (histogram.before.sum(), histogram.after.sum()) == (len(rows), selected)
+    quality = np.array([row["quality"] for row in rows])
+    inside = np.histogram(quality, found.histograms["quality"].edges)[0]
+    assert (found.histograms["quality"].before[1:-1] == inside[1:-1]).all()
+
+
+def test_edges_from_a_sample_group_everything(tmp_path: Path, shards: list[Any], monkeypatch: Any) -> None:
+    exact = break_down(Workspace(tmp_path), shards)
+    monkeypatch.setattr(breakdown, "EDGE_VALUES", 140)
+    found = break_down(Workspace(tmp_path), shards)
+    assert len(found.quality) < len(exact.quality) / 3
+    total = sum(one.documents for one in exact.deciles["quality"])
+    assert sum(one.documents for one in found.deciles["quality"]) == total
+    assert [one.documents for one in found.deciles["quality"]] == pytest.approx([total / 10] * 10, rel=0.6)
+
+
+def test_a_list_cannot_be_broken_down_by(tmp_path: Path, shards: list[Any]) -> None:
+    path = tmp_path / shards[0].documents.path
+    pq.write_table(pq.read_table(path).append_column("tags", pa.array([["a"]] * 400)), path)
+    with pytest.raises(ValueError, match=r"report\.by: a column of type list<.*> cannot be broken down by"):
+        break_down(Workspace(tmp_path), shards, ["tags"])
+    with pytest.raises(ValueError, match="the text itself is no group"):
+        break_down(Workspace(tmp_path), shards, ["text"])
+    assert set(break_down(Workspace(tmp_path), shards, ["n_chars", "dump"]).groups) == {"dump", "domain"}
+    with pytest.raises(ValueError, match="no document has a column 'tag'"):
+        break_down(Workspace(tmp_path), shards, ["tag"])
+
+
+def test_a_tally_forgets_the_smallest_groups_and_keeps_the_sums(monkeypatch: Any) -> None:
+    monkeypatch.setattr(breakdown, "TALLIED", 40)
+    monkeypatch.setattr(breakdown, "KEPT", 20)
+    tally = Tally()
+    for batch in range(10):
+        labels = ["big"] * 50 + ["middle"] * 9 + [None] * 5 + [f"rare {batch} {row}" for row in range(30)]
+        tally.add(pa.array(labels), pa.chunked_array([[row % 2 == 0 for row in range(len(labels))]]))
+    found = tally.largest(2, "none")
+    assert found[:3] == [Share("big", 500, 250), Share("middle", 90, 50), Share("none", 50, 20)]
+    assert found[3] == Share("300 others", 300, 150)
+    assert sum(one.documents for one in found) == 940

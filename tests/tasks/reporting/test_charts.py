@@ -1,0 +1,90 @@
+"""Charts: every kind is drawn with hostile names and with nothing in it; what is drawn is plain text."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.charts import Bar, Place, Series, Share, safe
+
+HOSTILE = ["<script>$\\frac{1}{0}$", "\x1b[31mred\x00", "\u202egnp.exe", "雪🎉", "x" * 500, "", "a_b^{", "$"]
+NORMAL = np.random.default_rng(0).normal(size=(300, 2))
+EDGES = np.linspace(-3, 3, 21)
+
+KINDS = {
+    "histogram": lambda names: charts.histogram(
+        names[0], names[1], EDGES, {name: np.histogram(NORMAL[:, 0], EDGES)[0] for name in names}
+    ),
+    "histogram of nothing": lambda names: charts.histogram(
+        names[0], names[1], 1 - EDGES[::-1] / 4, {"n": np.zeros(20, dtype=int)}, logarithmic=True
+    ),
+    "retention": lambda names: charts.retention(names[0], [Share(name, 10, 3) for name in names], note=names[2]),
+    "retention of nothing": lambda names: charts.retention(names[0], []),
+    "bars": lambda names: charts.bars(names[0], "s", [Bar(name, 2.0, 0.5) for name in names], note=names[1]),
+    "one bar": lambda names: charts.bars(names[0], "s", [Bar("a", 12345.6)]),
+    "lines": lambda names: charts.lines(
+        names[0],
+        "step",
+        "objective",
+        [Series(name, [1, 2, 3], [3, 1, 2], marked=[1], labels=names[:3]) for name in names],
+        levels=dict.fromkeys(names, 4.0),
+        note=names[0],
+        logarithmic=True,
+    ),
+    "map": lambda names: charts.scatter_map(
+        names[0], "x", "y", dict.fromkeys(names, NORMAL), places=[Place(0, 0, name) for name in names]
+    ),
+    "map of nothing": lambda names: charts.scatter_map(names[0], "x", "y", {"none": np.zeros((0, 2))}),
+    "heat map": lambda names: charts.heat_map(
+        names[0], "share", names, names, np.where(np.eye(len(names)) > 0, np.nan, 0.5), limits=(0, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn_with_hostile_names(kind: str) -> None:
+    picture: Any = imread(io.BytesIO(KINDS[kind](HOSTILE)))
+    height, width = picture.shape[:2]
+    assert width == 990
+    assert 200 < height < 2_000
+    assert (picture[..., :3] == 1).all(axis=2).mean() > 0.3  # white, not transparent: it stands alone, too
+    assert picture[..., :3].min() < 0.5
+
+
+def test_the_same_numbers_give_the_same_bytes() -> None:
+    assert KINDS["lines"](["a", "b", "c"]) == KINDS["lines"](["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn"),
+    [
+        ("example.org", "example.org"),
+        ("müller.de пример.рф", "müller.de пример.рф"),
+        ("$x$", r"\$x\$"),
+        ("a\nb\x00\x1b[1m", "a b[1m"),
+        ("\u202eevil", "evil"),
+        ("雪.jp", "□.jp"),
+        ("مثال", "□□□□"),
+        ("x" * 500, "x" * 33 + "…"),
+    ],
+)
+def test_a_label_is_one_line_of_what_the_font_has(text: str, drawn: str) -> None:
+    assert safe(text) == drawn
+
+
+def test_the_colours_are_told_apart_by_colour_blind_readers() -> None:
+    """Simulated protanopia and deuteranopia (Viénot, Brettel and Mollon 1999) keep every pair apart."""
+    to_lms = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
+    blind = {
+        "protan": np.array([[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]]),
+        "deutan": np.array([[1, 0, 0], [0.494207, 0, 1.24827], [0, 0, 1]]),
+    }
+    drawn = [charts.BEFORE, *charts.COLOURS[:3]]  # what is on one chart
+    colours = np.array([[int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)] for colour in drawn]) ** 2.2
+    for matrix in blind.values():
+        seen = (colours @ (np.linalg.inv(to_lms) @ matrix @ to_lms).T).clip(0, 1) ** (1 / 2.2)
+        apart = [np.linalg.norm(one - other) for i, one in enumerate(seen) for other in seen[:i]]
+        assert min(apart) > 0.15

@@ -1,0 +1,82 @@
+"""What the report says of the vectors: measured on what was drawn, named by the clusters' words."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.analysis.vectors import effective_rank, mean_cosine, spectrum, unit_rows
+from fineweb_mask.models.settings import ReportSettings
+from fineweb_mask.tasks.reporting.geometry import measure
+from fineweb_mask.tasks.reporting.samples import Place, vectors_at
+
+
+def test_the_geometry_is_that_of_the_vectors(built: Any) -> None:
+    lake, shards = built.workspace, built.report_job.shards
+    spread = measure(lake, shards, ReportSettings())
+    assert spread is not None
+    masks = [built.read(shard.masks).to_pylist() for shard in shards]
+    places = [Place(shard, row) for shard, rows in enumerate(masks) for row, mask in enumerate(rows) if mask["block"]]
+    assert spread.eligible.places == places
+    kept = [place for place in places if masks[place.shard][place.row]["selected"]]
+    for name, where in (("eligible", places), ("selected", kept)):
+        unit = unit_rows(vectors_at(lake, shards, where))
+        found = spread.geometry[name]
+        assert found.documents == len(where)
+        assert found.effective_rank == pytest.approx(effective_rank(spectrum(unit)))
+        assert found.mean_cosine == pytest.approx(mean_cosine(unit))
+        cosines = unit @ unit.T - 2 * np.eye(len(unit), dtype=np.float32)
+        np.testing.assert_allclose(found.nearest, cosines.max(axis=1), atol=1e-5)
+    assert spread.geometry["random"].documents == len(kept)
+    assert spread.map.before.shape == (len(places), 2)
+    assert spread.map.after.shape == (len(kept), 2)
+
+
+def test_the_nearest_selected_document_is_another_one(built: Any) -> None:
+    lake, shards = built.workspace, built.report_job.shards
+    spread = measure(lake, shards, ReportSettings())
+    assert spread is not None
+    selected = spread.selected.places
+    cosines = spread.unit @ spread.unit.T - 2 * np.eye(len(selected), dtype=np.float32)
+    np.testing.assert_allclose(spread.nearest_selected(spread.unit, selected), cosines.max(axis=1), atol=1e-5)
+    other = [place for place in spread.eligible.places if place not in selected]
+    unit = unit_rows(vectors_at(lake, shards, other))
+    np.testing.assert_allclose(spread.nearest_selected(unit, other), (unit @ spread.unit.T).max(axis=1), atol=1e-5)
+
+
+def test_the_same_workspace_gives_the_same_numbers(built: Any) -> None:
+    settings = ReportSettings(sample=9)
+    first, second = (measure(built.workspace, built.report_job.shards, settings) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.eligible == second.eligible
+    assert first.clusters == second.clusters
+    np.testing.assert_array_equal(first.map.before, second.map.before)
+    assert first.geometry["random"].effective_rank == second.geometry["random"].effective_rank
+
+
+def test_clusters_are_named_and_hold_everybody(built: Any) -> None:
+    spread = measure(built.workspace, built.report_job.shards, ReportSettings())
+    assert spread is not None
+    assert sum(cluster.before for cluster in spread.clusters) == built.counts.documents_eligible
+    assert sum(cluster.after for cluster in spread.clusters) == built.counts.selected
+    assert len({cluster.words for cluster in spread.clusters}) == len(spread.clusters) > 1
+    assert all(len(cluster.words.split(", ")) == 3 for cluster in spread.clusters)
+
+
+@pytest.mark.filterwarnings("ignore")  # of its own and of what it imports
+@pytest.mark.skipif(find_spec("umap") is None, reason="umap-learn is not installed")
+def test_a_map_by_umap(built: Any) -> None:
+    spread = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))
+    assert spread is not None
+    assert spread.map.labels[0] == "UMAP, first axis"
+    assert np.isfinite(spread.map.after).all()
+
+
+@pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
+def test_without_umap_the_map_is_of_principal_components_and_says_so(built: Any) -> None:
+    spread = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))
+    assert spread is not None
+    assert spread.map.labels[0].startswith("first principal component")
+    assert spread.map.note == "umap-learn is not installed: principal components"

@@ -1,0 +1,153 @@
+"""What a selection was made from, read back: rows that belong together, samples, documents beside the threshold."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.tasks.reporting.samples import (
+    Place,
+    SelectedShard,
+    _nearest,
+    documents_at,
+    draw,
+    eligible_table,
+    near_threshold,
+    spread,
+    take_rows,
+    texts_at,
+    vectors_at,
+)
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+
+
+@pytest.fixture
+def lake(built: Any) -> tuple[Workspace, list[SelectedShard]]:
+    return built.workspace, built.report_job.shards
+
+
+def test_the_rows_of_a_shard_s_files_stand_side_by_side(built: Any, lake: Any) -> None:
+    workspace, shards = lake
+    for shard in shards:
+        table = eligible_table(workspace, shard, ["id", "n_chars", "nowhere"])
+        masks = built.read(shard.masks).to_pylist()
+        documents = built.read(shard.documents).to_pylist()
+        scores = built.read(shard.scores).to_pylist()
+        expected = [
+            {
+                "id": document["id"],
+                "n_chars": document["n_chars"],
+                "nowhere": None,
+                "quality": score["quality"],
+                "selected": mask["selected"],
+            }
+            for document, score, mask in zip(documents, scores, masks, strict=True)
+            if mask["block"] is not None
+        ]
+        assert table.to_pylist() == expected
+    assert len(eligible_table(workspace, shards[2], [])) < shards[2].documents.rows  # b has duplicates
+
+
+def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, lake: Any) -> None:
+    eligible, selected = draw(*lake, 1_000, np.random.default_rng(0))
+    assert (len(eligible.places), eligible.of, eligible.shards) == (built.counts.documents_eligible,) * 2 + (3,)
+    assert (len(selected.places), selected.of) == (built.counts.selected,) * 2
+    masks = [built.read(shard.masks).to_pylist() for shard in lake[1]]
+    assert all(masks[place.shard][place.row]["selected"] for place in selected.places)
+    some, few = draw(*lake, 7, np.random.default_rng(1))
+    assert len(set(some.places)) == len(set(few.places)) == 7
+    assert some.places == sorted(some.places)
+    assert set(some.places) <= set(eligible.places)
+    assert some == draw(*lake, 7, np.random.default_rng(1))[0]
+
+
+def test_every_document_is_drawn_as_often(lake: Any) -> None:
+    generator = np.random.default_rng(0)
+    drawn = [place for _ in range(300) for place in draw(*lake, 10, generator)[0].places]
+    by_shard = np.bincount([place.shard for place in drawn])
+    rows = np.bincount([place.shard for place in draw(*lake, 1_000, generator)[0].places])
+    np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.03)
+
+
+def test_vectors_texts_and_documents_are_those_of_their_places(built: Any, lake: Any) -> None:
+    places = [Place(0, 1), Place(0, 9), Place(2, 0), Place(2, 5)]
+    vectors = vectors_at(*lake, places)
+    rows = documents_at(*lake, places, ["id", "text"])
+    which, texts = texts_at(*lake, places, 10)
+    assert which == [0, 1, 2, 3]
+    for place, vector, row, text in zip(places, vectors, rows, texts, strict=True):
+        shard = lake[1][place.shard]
+        assert vector.tolist() == built.read(shard.embeddings)["embedding"][place.row].as_py()
+        document = built.read(shard.documents).slice(place.row, 1).to_pylist()[0]
+        assert (row["id"], row["text"]) == (document["id"], document["text"])
+        assert row["quality"] == built.read(shard.scores)["quality"][place.row].as_py()
+        assert text == document["text"][:10]
+
+
+def test_only_the_row_groups_that_are_wanted_are_read(tmp_path: Any, monkeypatch: Any) -> None:
+    table = pa.table({"row": range(1_000), "text": [f"text {row}" for row in range(1_000)]})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=100)
+    read: list[int] = []
+    original = pq.ParquetFile.read_row_group
+
+    def spy(file: Any, group: int, **options: Any) -> Any:
+        read.append(group)
+        return original(file, group, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
+    found = take_rows(tmp_path / "x.parquet", np.array([0, 99, 100, 999]), ["text", "nowhere"])
+    assert found.to_pylist() == [{"text": f"text {row}"} for row in (0, 99, 100, 999)]
+    assert read == [0, 1, 9]
+    reference = StageFile(stage="ingest", name="x", path="x.parquet", rows=1_000, bytes=1, fingerprint="")
+    shard = SelectedShard(documents=reference, scores=reference, embeddings=reference, masks=reference)
+    read.clear()
+    which, texts = texts_at(Workspace(tmp_path), [shard], [Place(0, row) for row in (5, 350, 399, 800)], 99)
+    assert (which, texts, read) == ([1, 2], ["text 350", "text 399"], [3])
+
+
+def test_the_documents_beside_the_threshold_are_the_nearest(built: Any, lake: Any) -> None:
+    workspace, shards = lake
+    kept, rejected = near_threshold(workspace, shards, each=3)
+    assert len(kept) == len(rejected) == 3
+    assert len({near.block for near in kept}) == 2  # from all blocks in turn
+    for near in [*kept, *rejected]:
+        mask = built.read(shards[near.place.shard].masks).slice(near.place.row, 1).to_pylist()[0]
+        assert (mask["block"], mask["inclusion"]) == (near.block, near.inclusion)
+        assert mask["selected"] == (near in kept)
+        rows = [row for shard in shards for row in built.read(shard.masks).to_pylist() if row["block"] == near.block]
+        k = sum(row["selected"] for row in rows)
+        ordered = sorted((row["inclusion"] for row in rows), reverse=True)
+        assert near.threshold == pytest.approx((ordered[k - 1] + ordered[k]) / 2)
+        nearer = [
+            row
+            for row in rows
+            if row["selected"] == mask["selected"]
+            and abs(row["inclusion"] - near.threshold) < abs(near.inclusion - near.threshold)
+        ]
+        assert len(nearer) < 2  # two of one block and one of the other are shown
+
+
+@pytest.mark.parametrize(("n", "at_most", "expected"), [(5, None, 5), (5, 9, 5), (5, 2, 2), (64, 16, 16), (65, 16, 13)])
+def test_indices_are_spread_evenly(n: int, at_most: int | None, expected: int) -> None:
+    found = list(spread(n, at_most))
+    assert len(found) == expected
+    assert found[0] == 0
+    assert len(set(np.diff(found))) <= 1
+
+
+def test_a_document_that_was_never_considered_is_the_farthest_of_all() -> None:
+    rows = pa.table(
+        {
+            "row": pa.array(range(4), pa.uint32()),
+            "shard": pa.array([0] * 4, pa.int32()),
+            "inclusion": pa.array([3.0, 1.0, 0.5, -np.inf], pa.float32()),
+            "selected": [True, True, False, False],
+        }
+    )
+    kept, rejected = _nearest("block", rows, 2)
+    assert [near.place.row for near in kept + rejected] == [1, 0, 2, 3]
+    assert {near.threshold for near in kept + rejected} == {0.75}
+    alone, nobody = _nearest("block", rows.slice(3).set_column(3, "selected", pa.array([True])), 2)
+    assert (len(alone), nobody) == (1, [])

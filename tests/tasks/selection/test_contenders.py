@@ -1,0 +1,154 @@
+"""Contenders and frontiers: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.selection import contenders, frontier
+from fineweb_mask.tasks.selection.blocks import group_name, grouped
+from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+
+LAMBS = (0.0, 0.5, 1.0)
+EPOCHS = {"policy_gradient": {"n_epochs": 20}}
+
+
+def scales(lake: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
+    return {job.name: contenders.find_scale(job) for job in contenders.plan_scale(lake, shards, settings)}
+
+
+def jobs(
+    lake: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str
+) -> Iterator[contenders.ContendJob]:
+    found = scales(lake, shards, settings)
+    for group in grouped(shards, settings):
+        yield contenders.plan_contender(lake, group, settings, selector, found.get(group_name(group)))
+
+
+@pytest.fixture
+def settings(copied: Any) -> PipelineSelectionSettings:
+    return PipelineSelectionSettings.model_validate(copied.recipe.selection.model_dump() | EPOCHS)
+
+
+def test_datamask_contends_with_the_masks_of_the_pipeline(copied: Any) -> None:
+    """Two blocks, each with a seed and ranges of its own: the same selection as `select` made, in another folder."""
+    before = {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks}
+    for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "datamask"):
+        contenders.contend(job)
+        for file in job.shard_files() or []:
+            ours, theirs = copied.read(file), pq.read_table(copied.workspace.shard_path("masks", file.name))
+            assert file.path == f"compare/masks/datamask/{file.name}.parquet"
+            assert ours.equals(theirs)
+    assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
+
+
+def test_every_selector_is_judged_by_the_same_objective(copied: Any, settings: PipelineSelectionSettings) -> None:
+    found = {}
+    for selector in SELECTORS:
+        [first, *_] = [
+            contenders.contend(job) for job in jobs(copied.workspace, copied.selection_shards, settings, selector)
+        ]
+        [found[selector]] = first.details["blocks"]
+    assert len({block["selected"] for block in found.values()}) == 1
+    assert len({block["random_objective"] for block in found.values()}) == 1
+    bound = found["datamask"]["upper_bound"]
+    assert all(block["objective"] <= bound + 1e-6 for block in found.values())
+    assert found["datamask"]["objective"] >= max(block["objective"] for block in found.values()) - 1e-6
+    for block in found.values():
+        assert block["measures"].keys() == {"mean_quality", "pairwise", "facility", "disf", "near_duplicates"}
+        assert block["measures"]["mean_quality"] == pytest.approx(block["terms"]["mean_quality"], abs=1e-6)
+        assert block["measures"]["pairwise"] == pytest.approx(block["terms"]["pairwise"], abs=1e-6)
+
+
+def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied: Any) -> None:
+    lake, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+    first = [contenders.contend(job) for job in jobs(lake, shards, settings, "random")]
+    assert not any(file.reused for file in first)
+    planned = list(jobs(lake, shards, settings, "random"))
+    again = [contenders.contend(job) for job in planned]
+    assert all(file.reused for file in again)
+    assert all(contenders.noted_seconds(job.seconds_path, job.key)["seconds"] > 0 for job in planned)
+    masks = {path: path.read_bytes() for path in (lake.root / "compare" / "masks").rglob("*.parquet")}
+    for path in masks:
+        path.unlink()
+    assert not any(contenders.contend(job).reused for job in planned)
+    assert {path: path.read_bytes() for path in masks} == masks
+
+
+def test_the_keys_follow_what_is_read(copied: Any) -> None:
+    lake, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+
+    def key(selector: str = "greedy", **changes: Any) -> str:
+        changed = PipelineSelectionSettings.model_validate(settings.model_dump() | changes)
+        return next(jobs(lake, shards, changed, selector)).key.fingerprint
+
+    assert key() == key(device="auto") == key(solver="random")
+    assert len({key(), key("random"), key(lamb=0.2), key(seed=3), key(metrics="disf"), key(select_ratio=0.5)}) == 6
+    [one, other] = [
+        contenders.plan_scale(lake, shards, settings.model_copy(update={"lamb": lamb}))[0] for lamb in (0.1, 0.2)
+    ]
+    assert one.key == other.key
+    moved = settings.model_copy(update={"seed": 9})
+    assert contenders.plan_scale(lake, shards, moved)[0].key != one.key
+
+
+def test_the_note_of_another_job_is_not_read(copied: Any, tmp_path: Path) -> None:
+    [job, *_] = jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "random")
+    path = tmp_path / "seconds.json"
+    assert contenders.noted_seconds(path, job.key) == {}
+    contenders.note_seconds(path, job.key, {"seconds": 2.5})
+    assert contenders.noted_seconds(path, job.key) == {"seconds": 2.5}
+    assert contenders.noted_seconds(path, job.key.model_copy(update={"version": 99})) == {}
+    path.write_text("{")
+    assert contenders.noted_seconds(path, job.key) == {}
+
+
+def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
+    lake, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+    found = scales(lake, shards, settings)
+    for group in grouped(shards, settings):
+        job = frontier.plan(lake, group, settings, LAMBS, found[group_name(group)])
+        file = frontier.frontier(job)
+        assert frontier.frontier(job).reused
+        assert frontier.plan(lake, group, settings, (0.0, 1.0), job.scale).key != job.key
+        tables = {one.name: copied.read(one) for one in job.shard_files() or []}
+        for shard in group:
+            table = tables[shard.name]
+            pipeline = pq.read_table(lake.shard_path("masks", shard.name))
+            assert table["row"].to_pylist() == list(range(shard.rows))
+            assert table["block"].equals(pipeline["block"])
+        for lamb in LAMBS:
+            [block] = [block for block in file.details["blocks"] if block["lamb"] == lamb]
+            chosen = sum(table[f"lamb={lamb}"].to_numpy().sum() for table in tables.values())
+            assert chosen == block["selected"] == round(0.25 * block["documents"])
+        best = next(block for block in file.details["blocks"] if block["lamb"] == 1)["measures"]["mean_quality"]
+        quality = np.concatenate([pq.read_table(lake.resolve(shard.scores))["quality"].to_numpy() for shard in group])
+        out = np.concatenate(
+            [pq.read_table(lake.shard_path("masks", s.name))["block"].is_null().to_numpy() for s in group]
+        )
+        kept = np.sort(quality[~out])[::-1][: round(0.25 * (~out).sum())]
+        assert best == pytest.approx(kept.mean(), rel=1e-5)
+        masks = {path: path.read_bytes() for path in (lake.root / "sweep" / "masks").rglob("*.parquet")}
+        assert not frontier.frontier(job.model_copy(update={"anew": True})).reused
+        assert {path: path.read_bytes() for path in masks} == masks
+
+
+def test_a_budget_of_tokens_has_no_common_scale(copied: Any) -> None:
+    settings = copied.recipe.selection.model_copy(update={"budget_by": "tokens"})
+    assert contenders.plan_scale(copied.workspace, copied.selection_shards, settings) == []
+    for job in jobs(copied.workspace, copied.selection_shards, settings, "greedy"):
+        for block in contenders.contend(job).details["blocks"]:
+            assert 0 < block["tokens_selected"] <= 0.25 * block["tokens"]
+
+
+def test_unknown_selectors_are_refused_with_the_known_ones() -> None:
+    assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
+    with pytest.raises(SelectorError, match=r"selectors may be datamask, policy_gradient.*received 'mean_field'"):
+        check_selectors(["random", "mean_field"])
+    with pytest.raises(SelectorError, match="at least one"):
+        check_selectors([])

@@ -1,0 +1,93 @@
+"""Columns that the settings name: found, or refused before any work."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fineweb_mask.models.settings import PipelineSettings, SourceSettings
+from fineweb_mask.tasks.source.column_checks import ColumnError, check_columns, document_columns
+from fineweb_mask.tasks.source.discovery import SourceShard, discover
+
+
+@pytest.fixture
+def recipe(
+    tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
+) -> Callable[..., tuple[PipelineSettings, list[SourceShard]]]:
+    """Settings over a damaged file and two good ones, of which only the last has a column `site`."""
+    (tmp_path / "a.parquet").write_bytes(b"damaged")
+    make_parquet(tmp_path / "b.parquet", [make_document(0)])
+    make_parquet(tmp_path / "c.parquet", [make_document(1, site="x", Page=3)], (pa.field("site", pa.string()),))
+
+    def build(extra_columns: Any = "all", **sections: Any) -> tuple[PipelineSettings, list[SourceShard]]:
+        settings = PipelineSettings.model_validate(
+            {
+                "workspace": str(tmp_path / "workspace"),
+                "source": {"path": str(tmp_path), "extra_columns": extra_columns},
+                "quality": {"scorers": [{"kind": "column", "column": sections.pop("score", "language_score")}]},
+                **sections,
+            }
+        )
+        return settings, discover(settings.source)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {},
+        {"materialize": {"layout": "flat"}},
+        {"materialize": {"layout": "language"}},
+        {"materialize": {"layout": "site"}, "report": {"by": ["url", "site"]}},
+        {"materialize": {"layout": "site"}, "extra_columns": ["site"]},
+    ],
+)
+def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, Any]) -> None:
+    check_columns(*recipe(**named))
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (
+            {"materialize": {"layout": "lang"}},
+            r"materialize\.layout: .* 'lang', it may be one of flat, id, .*site$",
+        ),
+        ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
+        ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
+        ({"report": {"by": ["text"]}}, r"report\.by: the text itself is no group"),
+        ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
+        (
+            {"materialize": {"layout": "site"}, "extra_columns": []},
+            r"materialize\.layout: .* 'site', .*; source\.extra_columns adds some of the source",
+        ),
+    ],
+)
+def test_a_column_that_no_file_has_is_refused(recipe: Any, named: dict[str, Any], message: str) -> None:
+    with pytest.raises(ColumnError, match=message):
+        check_columns(*recipe(**named))
+
+
+def test_files_that_cannot_be_read_say_nothing(recipe: Any) -> None:
+    settings, [damaged, *_] = recipe(materialize={"layout": "lang"})
+    check_columns(settings, [damaged])
+    assert document_columns([damaged], settings.source, {"lang"}) is None
+
+
+def test_no_file_is_read_for_columns_that_all_documents_have(tmp_path: Path) -> None:
+    missing = SourceShard(name="x", relative="x", url=f"file://{tmp_path}/x", format="parquet", bytes=1, fingerprint="")
+    columns = document_columns([missing], SourceSettings(path=str(tmp_path)), {"dump", "n_chars"})
+    assert columns is not None
+    assert columns["dump"] == pa.string()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_columns_of_lines_are_found(recipe: Any, tmp_path: Path, suffix: str) -> None:
+    import gzip
+
+    lines = b'{"text": "a"}\n{"text": "b", "kind": "news"}\n'
+    (tmp_path / f"d.jsonl{suffix}").write_bytes(gzip.compress(lines) if suffix else lines)
+    check_columns(*recipe(materialize={"layout": "kind"}))

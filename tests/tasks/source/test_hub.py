@@ -1,0 +1,284 @@
+"""A source on the hub: the real client against a hub on this machine that fails, is killed and is started again."""
+
+import errno
+import gzip
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
+from fineweb_mask.tasks.source.discovery import SourceError, discover
+from fineweb_mask.tasks.source.hub import pinned
+from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.storage import retries
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError
+from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from tests.tasks.conftest import document, write_rows
+from tests.tasks.hub_server import SIGNATURE, UNRANGED, HubServer
+
+ROOT = Path(__file__).resolve().parents[3]
+TOKEN = "hf_good"
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of Parquet and JSON lines, with files beside them that are no documents."""
+    folder = tmp_path_factory.mktemp("raw")
+    for shard, seeds in {"en/a": range(40), "en/b": range(40, 60), "fr/c": range(60, 90)}.items():
+        write_rows(folder / f"{shard}.parquet", [document(seed) for seed in seeds])
+    lines = "".join(json.dumps(document(seed)) + "\n" for seed in range(90, 150))
+    (folder / "fr" / "d.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
+    (folder / "README.md").write_text("# A corpus")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    """A hub with the corpus in two branches of a repository, and in one that is private."""
+    with HubServer(tmp_path_factory.mktemp("hub")) as server:
+        for branch in ("you/web/main", "you/web/feature%2Fx", "me/secret/main"):
+            for path in tree_files(raw):
+                server.write(branch, f"data/{path.relative_to(raw)}", path.read_bytes())
+        server.make_private("me/secret")
+        yield server
+
+
+@pytest.fixture
+def hub(server: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HubServer:
+    """The hub, which the client in this process now asks, without a token; waits are short."""
+    from huggingface_hub import HfFileSystem, constants
+    from huggingface_hub.utils import _http
+
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING_FACE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DO_NOT_TRACK", "1")
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)  # HF_ENDPOINT is read when the client is imported
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 50)))
+    monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 20.0)
+    HfFileSystem.clear_instance_cache()
+    HfFileSystem._cache.clear()
+    return server
+
+
+def table_of(path: object) -> dict[str, pa.Table]:
+    """Return what is read of a source, by the names of its files."""
+    source = SourceSettings(path=str(path))
+    return {shard.relative: rows_of(ShardReader(shard, source)) for shard in discover(source)}
+
+
+def rows_of(reader: ShardReader) -> pa.Table:
+    return pa.Table.from_batches([batch for batch, _ in reader.batches()])
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("hf://datasets/you/web", ""),
+        ("hf://datasets/you/web/data/", "."),
+        ("hf://datasets/you/web/data/*/*.jsonl.gz", "*/*.jsonl.gz"),
+        ("hf://datasets/you/web/data/**/[ab].parquet", "**/[ab].parquet"),
+        ("hf://datasets/you/web/data/en/a.parquet", "en/a.parquet"),
+        ("hf://datasets/you/web@main/data/fr", "fr"),
+        ("hf://datasets/you/web@feature%2Fx/data", "."),
+    ],
+)
+def test_files_are_found_and_read_as_in_a_folder(hub: HubServer, raw: Path, url: str, place: str) -> None:
+    there, here = table_of(url), table_of(raw / place)
+    if not place:
+        here = {f"data/{name}": table for name, table in here.items()}
+    assert there == here != {}
+
+
+def test_a_run_reads_the_commit_that_it_began_with(hub: HubServer, raw: Path) -> None:
+    for path in tree_files(raw / "en"):
+        hub.write("you/moving/main", path.name, path.read_bytes())
+    source = SourceSettings(path="hf://datasets/you/moving")
+    shards = discover(source)
+    began = ShardReader(shards[0], source)
+    hub.write("you/moving/main", "a.parquet", (raw / "fr" / "c.parquet").read_bytes())
+    hub.write("you/moving/main", "README.md", b"# Moved")
+    assert rows_of(began) == rows_of(ShardReader(shards[0], source)) == table_of(raw / "en")["a.parquet"]
+    again = discover(source)
+    assert [shard.fingerprint for shard in again][1:] == [shard.fingerprint for shard in shards][1:]
+    assert again[0].fingerprint != shards[0].fingerprint
+    assert rows_of(ShardReader(again[0], source)) == table_of(raw / "fr")["c.parquet"]
+
+
+def test_reading_a_shard_of_a_commit_asks_for_its_bytes_and_nothing_else(hub: HubServer) -> None:
+    source = SourceSettings(path="hf://datasets/you/web/data")
+    shards = discover(source)
+    before = len(hub.requests)
+    for shard in shards:
+        rows_of(ShardReader(shard, source))
+    asked = hub.requests[before:]  # of the interface, a stranger may ask 500 things in five minutes
+    assert asked
+    assert all(line.startswith(("GET /datasets/you/web/resolve/", "GET /cdn/you/web/")) for line in asked)
+
+
+def test_a_branch_is_looked_at_anew_whatever_the_client_remembers(hub: HubServer) -> None:
+    hub.write("you/branch/main", "x.bin", b"old")
+    with RemoteFile("hf://datasets/you/branch/x.bin") as file:
+        file.check()
+        hub.write("you/branch/main", "x.bin", b"new")
+        with pytest.raises(ChangedError, match=r"x\.bin was changed while it was read"):
+            file.check()
+
+
+def test_parts_of_a_file_are_asked_for(hub: HubServer) -> None:
+    content = os.urandom(100_000)
+    for folder in ("ranged", UNRANGED):
+        hub.write("you/parts/main", f"{folder}/x.parquet", content)
+    with RemoteFile("hf://datasets/you/parts/ranged/x.parquet") as file:
+        file.seek(-10, os.SEEK_END)
+        assert file.read() == content[-10:]
+        file.seek(500)
+        assert file.read(1000) == content[500:1500]
+    with RemoteFile(f"hf://datasets/you/parts/{UNRANGED}/x.parquet") as file:
+        file.seek(500)
+        with pytest.raises(RemoteError, match="does not serve parts of files: download it first") as caught:
+            file.read(1000)
+    assert caught.value.errno == errno.ESPIPE
+
+
+def test_what_fails_for_a_moment_is_asked_for_again(
+    hub: HubServer, raw: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    here, before = table_of(raw), len(hub.requests)
+    try:
+        for every in (3, 4):  # of pairs of requests, the one and the other
+            hub.fail(every)
+            assert len({pinned("hf://datasets/me/secret") for _ in range(5)}) == 1
+            assert table_of("hf://datasets/me/secret/data") == here
+    finally:
+        hub.fail(0)
+    failed = [line for line in hub.requests[before:] if line.startswith("FAILED")]
+    for kind in ("/api/datasets/me/secret", "/tree/", "/resolve/", "/cdn/"):
+        assert any(kind in line for line in failed), kind
+    assert "remote storage" in caplog.text
+    assert "HTTP Request: GET" in caplog.text
+    assert TOKEN not in caplog.text
+    assert SIGNATURE not in caplog.text
+
+
+def test_a_hub_that_is_killed_is_waited_for(hub: HubServer, raw: Path) -> None:
+    path = raw / "en" / "a.parquet"
+    with RemoteFile(pinned("hf://datasets/you/web/data/en/a.parquet")) as file:
+        first = file.read(1000)
+        hub.kill()
+        starting = threading.Timer(0.3, hub.start)
+        starting.start()
+        rest = file.read()
+        starting.join()
+    assert first + rest == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "message"),
+    [
+        ("hf://datasets/me/secret/data", None, r"access is refused \(.*\): set HF_TOKEN \(of an account that may read"),
+        ("hf://datasets/you/none", None, r"access is refused \(.*\): set HF_TOKEN .* where a name is misspelt"),
+        ("hf://datasets/you/web", "hf_wrong", r"access is refused \(.*Invalid credentials.*\): set HF_TOKEN"),
+        ("hf://datasets/you/none", TOKEN, r"is not there \(.*\): look at its spelling, and at the repository's"),
+        ("hf://datasets/you/web@none/data", None, r"is not there \(.*Revision Not Found.*Invalid rev id: none\)"),
+        ("hf://datasets/web", None, r"An address on the hub reads hf://datasets/owner/name/folder"),
+        ("hf://", None, r"An address on the hub reads hf://datasets/owner/name/folder"),
+        ("hf://datasets/you/web/none", None, r"^source\.path: 'hf://datasets/you/web/none' does not exist"),
+        ("hf://datasets/you/web/data/*.parquet", None, r"^source\.path: no .* file below"),
+    ],
+)
+def test_what_cannot_be_read_is_said_at_once(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, url: str, token: str | None, message: str
+) -> None:
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
+    before = len(hub.requests)
+    with pytest.raises((RemoteError, SourceError), match=message) as caught:
+        discover(SourceSettings(path=url))
+    assert url in str(caught.value)
+    assert "hf_" not in str(caught.value)
+    assert len(hub.requests) - before < 8
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("HF_HUB_OFFLINE", True, "unset the `HF_HUB_OFFLINE`"), ("ENDPOINT", "hub.example.org", "missing an 'http://'")],
+)
+def test_what_no_waiting_helps_with_is_not_waited_for(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, name: str, value: Any, message: str
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, name, value)
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 3.0)
+    started = time.monotonic()
+    with pytest.raises(RemoteError, match=message):
+        discover(SourceSettings(path="hf://datasets/you/web"))
+    assert time.monotonic() - started < 2
+
+
+def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: Any) -> None:
+    dataset = built.workspace.dataset
+    for path in tree_files(dataset):
+        hub.write("you/data/main", path.relative_to(dataset).as_posix(), path.read_bytes())
+    found = find_dataset("hf://datasets/you/data")
+    [target, *_] = sorted((dataset / "data").rglob("*.parquet"))
+    hub.write("you/data/main", target.relative_to(dataset).as_posix(), target.read_bytes()[:-1])
+    assert verify(found, read_provenance(found)).status == "ok"
+    found = find_dataset("hf://datasets/you/data")
+    broken = verify(found, read_provenance(found))
+    assert {problem.file for problem in broken.problems} == {target.relative_to(dataset).as_posix()}
+    assert broken.dataset == pinned("hf://datasets/you/data")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["source.path=hf://datasets/me/secret"], "hf://datasets/me/secret: access is refused"),
+        (["workspace=hf://datasets/me/workspace"], "workspace: hf:// can be a source only"),
+        (["materialize.output=hf://datasets/me/data"], "materialize.output: hf:// can be a source only"),
+    ],
+)
+def test_the_command_refuses_before_any_work(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str], message: str
+) -> None:
+    for name, value in ENVIRONMENT_DEFAULTS.items():  # what the command sets is gone after the test
+        monkeypatch.setenv(name, value)
+    values = [f"workspace={tmp_path / 'workspace'}", f"source.path={ROOT / 'data_samples' / 'corpus'}", *settings]
+    arguments = [word for value in values for word in ("--set", value)]
+    recipe = ROOT / "deployments" / "recipes" / "sample.yaml"
+    before = len(hub.requests)
+    done = CliRunner().invoke(app, ["run", str(recipe), *arguments])
+    assert done.exit_code == WRONG_USAGE
+    assert message in done.stderr
+    assert ("set HF_TOKEN" if "secret" in message else "`fineweb-mask push`") in done.stderr
+    assert "secret" in message or len(hub.requests) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["status"], ["sql", "select 1"], ["push", "me/data"], ["report"]])
+def test_a_workspace_on_the_hub_is_refused_by_every_command(hub: HubServer, command: list[str]) -> None:
+    name, *rest = command
+    before = len(hub.requests)
+    done = CliRunner().invoke(app, [name, "hf://datasets/you/web", *rest])
+    assert done.exit_code == WRONG_USAGE
+    assert "hf:// can be a source only" in done.stderr
+    assert len(hub.requests) == before

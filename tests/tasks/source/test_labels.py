@@ -1,0 +1,108 @@
+"""Labels: what counts as positive, what is left out, and errors that say what to change."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.settings.quality import LabelSettings
+from fineweb_mask.tasks.source.labels import LabelsError, check_labels, read_labels
+
+TEXTS = ["one", "two", "three", "four"]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def call(settings=None, **columns):
+        path = tmp_path / "labels.parquet"
+        pq.write_table(pa.table(columns), path)
+        return read_labels(LabelSettings(path=str(path), **settings or {}))
+
+    return call
+
+
+def test_scores_from_the_threshold_on_are_positive(read):
+    for scores in ([2.9, 3.0, 5.0, 0.0], [2, 3, 5, 0]):
+        found = read(text=TEXTS, score=scores)
+        assert found.positive.tolist() == [False, True, True, False]
+        assert found.texts == TEXTS
+        assert found.dropped == {}
+    assert read({"threshold": 5.0}, text=TEXTS, score=[2, 3, 5, 0]).positive.sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "positive"),
+    [
+        ([True, False, False, True], None),
+        ([1, 0, 0, 1], None),
+        ([7, 2, 5, 7], "7"),
+        (["Good", "bad", "bad", "good"], "good"),
+        (pa.array(["good", "bad", "bad", "good"]).dictionary_encode(), "good"),
+    ],
+    ids=["booleans", "zeros and ones", "integers", "text", "dictionary"],
+)
+def test_labels_of_every_kind(read, labels, positive):
+    found = read({"label_column": "label", "positive": positive}, text=TEXTS, label=labels)
+    assert found.positive.tolist() == [True, False, False, True]
+
+
+def test_rows_without_text_or_score_are_left_out_and_counted(read):
+    texts = ["a", None, " \n", "b", "c", "d"]
+    found = read(text=texts, score=[1.0, 5.0, 5.0, None, float("nan"), 4.0])
+    assert found.texts == ["a", "d"]
+    assert found.positive.tolist() == [False, True]
+    assert found.dropped == {"no text": 2, "no score": 2}
+    assert read({"label_column": "y"}, text=TEXTS, y=[True, None, False, None]).dropped == {"no label": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "message"),
+    [
+        ({}, {"text": TEXTS, "grade": [1, 2, 3, 4]}, r"column 'score': set score_column to one of \['text', 'grade'\]"),
+        ({}, {"body": TEXTS, "score": [1, 2, 3, 4]}, r"column 'text': set text_column to one of \['body', 'score'\]"),
+        ({"label_column": "y"}, {"text": TEXTS}, "set label_column to one of"),
+        ({}, {"text": [1, 2, 3, 4], "score": [1, 2, 3, 4]}, "text_column 'text' must hold text, its type is int64"),
+        (
+            {},
+            {"text": TEXTS, "score": ["1", "2", "3", "x"]},
+            "'score' must hold numbers.*set label_column",
+        ),
+        (
+            {"label_column": "y"},
+            {"text": TEXTS, "y": [0.5, 1, 2, 3]},
+            "'y' must hold text.*set score_column",
+        ),
+        (
+            {},
+            {"text": TEXTS, "score": [3, 4, 5, 3]},
+            "same side .*: set threshold, now 3, .* from 3 to 5",
+        ),
+        ({}, {"text": TEXTS, "score": [0, 1, 2, 1]}, "same side of the threshold"),
+        ({}, {"text": pa.array([], pa.string()), "score": pa.array([], pa.int64())}, "no row with both a text and"),
+        ({}, {"text": [None] * 4, "score": [1, 2, 3, 4]}, "must hold text|no row with both"),
+        ({"label_column": "y"}, {"text": TEXTS, "y": list("abca")}, r"holds 'a', 'b', 'c': set positive to the label"),
+        ({"label_column": "y", "positive": "d"}, {"text": TEXTS, "y": list("abca")}, r"must hold positive \('d'\)"),
+        ({"label_column": "y"}, {"text": TEXTS, "y": [True] * 4}, "must hold positive .* and other labels"),
+    ],
+)
+def test_labels_that_cannot_be_used(read, settings, columns, message):
+    with pytest.raises(LabelsError, match=message):
+        read(settings, **columns)
+
+
+def test_a_file_that_is_missing_or_not_parquet(tmp_path):
+    with pytest.raises(LabelsError, match="do not exist"):
+        check_labels(LabelSettings(path=str(tmp_path / "none.parquet")))
+    (tmp_path / "text.parquet").write_text("text,score")
+    with pytest.raises(LabelsError, match="cannot be read as Parquet"):
+        check_labels(LabelSettings(path=str(tmp_path / "text.parquet")))
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "labels.parquet"
+    pq.write_table(pa.table({"text": TEXTS * 500, "score": np.arange(2000) % 6}), path)
+    content = bytearray(path.read_bytes())
+    content[4:60] = bytes(56)
+    path.write_bytes(content)
+    with pytest.raises(LabelsError, match="are damaged"):
+        read_labels(LabelSettings(path=str(path)))

@@ -1,0 +1,395 @@
+"""Reading source files, whatever their format."""
+
+import functools
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from fineweb_mask.models.documents import ColumnTypeError
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source.reader import BATCH_ROWS, ShardReader
+from fineweb_mask.tasks.storage import retries
+from fineweb_mask.tasks.storage.errors import RemoteError
+from fineweb_mask.tasks.workspace.job import BadShardError
+from tests.conftest import Bucket
+from tests.s3 import Proxy
+from tests.tasks.source_files import COMPRESSORS, Row, found, read, settings, write_lines, write_table
+
+
+@pytest.fixture
+def rows(make_document: Callable[..., Row]) -> list[Row]:
+    return [make_document(seed) for seed in range(4)] + [
+        make_document(5, text="née\u2028\x00🎉\r\n\ttail ", language=None, token_count=None, dump=None)
+    ]
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_json_lines_equal_the_parquet_of_the_same_rows(
+    tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path], suffix: str
+) -> None:
+    extra = pa.field("score", pa.float64())
+    rows = [row | {"score": index / 2} for index, row in enumerate(rows)]
+    expected, _ = read(settings(make_parquet(tmp_path / "rows.parquet", rows, (extra,))))
+    lines = write_lines(tmp_path / f"rows.jsonl{suffix}", [json.dumps(row) for row in rows], suffix)
+    table, problems = read(settings(lines))
+    assert table.equals(expected)
+    assert table.num_columns == 10
+    assert problems == [None] * len(rows)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_files_of_several_frames_are_read_to_the_end(tmp_path: Path, suffix: str) -> None:
+    compress = COMPRESSORS[suffix]
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(compress(b'{"text": "one"}\n{"te') + compress(b'xt": "two"}\n'))
+    assert read(settings(path))[0]["text"].to_pylist() == ["one", "two"]
+
+
+def test_rows_come_in_batches_and_in_order(tmp_path: Path) -> None:
+    count = 2 * BATCH_ROWS + 1
+    for path in (
+        write_lines(tmp_path / "a.jsonl", [f'{{"text": "{index}"}}' for index in range(count)]),
+        write_table(tmp_path / "b.parquet", text=[str(index) for index in range(count)]),
+    ):
+        table, _ = read(settings(path))
+        assert table["text"].to_pylist() == [str(index) for index in range(count)]
+        assert max(len(chunk) for chunk in table["text"].chunks) == BATCH_ROWS
+
+
+def test_broken_and_mistyped_lines_are_named_row_by_row(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "good"}',
+        "{broken",
+        "[1, 2]",
+        '{"text": 7}',
+        '{"text": ["nested"]}',
+        '{"text": "good", "token_count": "many"}',
+        '{"text": "good", "token_count": true}',
+        '{"text": "good", "language_score": 1}',
+        '{"text": "good", "language": 3}',
+        r'{"text": "lone \ud800 surrogate"}',
+        r'{"text": "good", "url": "\udfff"}',
+        "",
+        '{"text": null}',
+        "[" * 100_000,
+        f'{{"text": "good", "token_count": {2**63}}}',
+        r'{"text": "a pair \ud83c\udf89 is fine"}',
+    ]
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert problems == [
+        None,
+        "broken_row",
+        "broken_row",
+        "wrong_type",
+        "wrong_type",
+        "wrong_type",
+        "wrong_type",
+        None,
+        "wrong_type",
+        "invalid_utf8",
+        "invalid_utf8",
+        None,
+        "broken_row",
+        "wrong_type",
+        None,
+    ]
+    assert table["text"].to_pylist()[-1] == "a pair 🎉 is fine"
+    assert table["language_score"].to_pylist()[7] == 1.0
+
+
+def test_invalid_utf8_in_json_lines_breaks_its_row_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "one"}\n{"text": "\xff"}\n{"text": "two"}\n')
+    table, problems = read(settings(path))
+    assert problems == [None, "broken_row", None]
+    assert table["text"].to_pylist() == ["one", None, "two"]
+
+
+def test_nested_and_mixed_extra_columns_become_json_text(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "a", "id": 12, "meta": {"k": ["é"]}, "mixed": 1, "count": 1, "flag": true, "ratio": 1}',
+        '{"text": "b", "id": "x", "meta": null, "mixed": "one", "count": 2, "ratio": 0.5}',
+    ]
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert problems == [None, None]
+    assert table.select(["id", "meta", "mixed", "count", "flag", "ratio"]).to_pydict() == {
+        "id": ["12", "x"],
+        "meta": ['{"k": ["é"]}', None],
+        "mixed": ["1", "one"],
+        "count": [1, 2],
+        "flag": [True, None],
+        "ratio": [1.0, 0.5],
+    }
+
+
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    lines = ['{"content": "a", "key": 1, "text": "not this"}']
+    for path in (
+        write_lines(tmp_path / "a.jsonl", lines),
+        write_table(tmp_path / "a.parquet", content=["a"], key=[1], text=["not this"]),
+    ):
+        table, _ = read(settings(path, text_column="content", id_column="key"))
+        assert table.to_pylist()[0] | {"text": "a", "id": "1"} == table.to_pylist()[0]
+        assert table.column_names == FINEWEB.names
+
+
+def test_extra_columns_can_be_listed(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", text=["a"], one=[1], two=[2], row=[3])
+    table, _ = read(settings(path, extra_columns=["two", "url"]))
+    assert table.column_names == [*FINEWEB.names, "two"]
+    with pytest.raises(BadShardError, match=r"a\.parquet: no column 'three'"):
+        read(settings(path, extra_columns=["three"]))
+    with pytest.raises(BadShardError, match="column 'row' has a name that the pipeline writes itself"):
+        read(settings(path))
+
+
+def test_a_missing_text_column_names_those_there_are(tmp_path: Path) -> None:
+    for path in (
+        write_table(tmp_path / "a.parquet", body=["a"], n=[1]),
+        write_lines(tmp_path / "a.jsonl", ['{"body": "a", "n": 1}']),
+    ):
+        with pytest.raises(BadShardError, match=r"no column 'text', set source.text_column to one of \['body', 'n'\]"):
+            read(settings(path))
+
+
+def test_a_memory_file_system(tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path]) -> None:
+    local = make_parquet(tmp_path / "a.parquet", rows)
+    lines = write_lines(tmp_path / "b.jsonl.gz", [json.dumps(row) for row in rows], ".gz")
+    memory = fsspec.filesystem("memory")
+    try:
+        for path in (local, lines):
+            memory.pipe(f"/corpus/deep/{path.name}", path.read_bytes())
+        assert found(settings("memory://corpus")) == {"deep/a.parquet": "deep-a", "deep/b.jsonl.gz": "deep-b.jsonl.gz"}
+        for path in (local, lines):
+            table, _ = read(settings(f"memory://corpus/deep/{path.name}"))
+            assert table.equals(read(settings(local))[0])
+    finally:
+        memory.rm("/corpus", recursive=True)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, -1])
+def test_a_truncated_parquet_file_is_a_bad_shard(tmp_path: Path, keep: float) -> None:
+    path = write_table(tmp_path / "cut.parquet", text=["some text"] * 100)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * keep) if keep == 0.5 else int(keep)])
+    with pytest.raises(BadShardError, match=r"^cut\.parquet: "):
+        read(settings(path))
+
+
+def test_a_parquet_file_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
+    path = tmp_path / "holed.parquet"
+    table = pa.table({"text": [f"some text {index}" for index in range(5_000)]})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    damaged = bytearray(path.read_bytes())
+    damaged[100:2_000] = b"\x00" * 1_900
+    path.write_bytes(damaged)
+    with pytest.raises(BadShardError, match=r"^holed\.parquet: "):
+        read(settings(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "foreign"])
+def test_damaged_compressed_lines_are_a_bad_shard(tmp_path: Path, suffix: str, damage: str) -> None:
+    path = write_lines(tmp_path / f"cut.jsonl{suffix}", [f'{{"text": "{n * n}"}}' for n in range(5_000)], suffix)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"this is not compressed\n" * 100)
+    with pytest.raises(BadShardError, match=rf"^cut\.jsonl\{suffix}: "):
+        read(settings(path))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.binary(), pa.large_binary()],
+    ids=str,
+)
+def test_other_types_that_hold_text(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = ["one é 🎉", None, "two\x00", "one é 🎉"]
+    values = pa.array([text.encode() if text else None for text in texts], pa.binary()).cast(pa.string())
+    column = values.dictionary_encode() if pa.types.is_dictionary(kind) else values.cast(kind)
+    table, _ = read(settings(write_table(tmp_path / "a.parquet", text=column, url=column)))
+    assert table.select(["text", "url"]).to_pydict() == {"text": texts, "url": texts}
+    assert table.schema.field("text").type == pa.string()
+
+
+def test_dates_numbers_and_narrow_types_are_cast(tmp_path: Path) -> None:
+    path = write_table(
+        tmp_path / "a.parquet",
+        text=["a"],
+        id=pa.array([7], pa.uint8()),
+        date=pa.array([datetime(2024, 1, 2, 3, 4, 5)], pa.timestamp("us")),  # noqa: DTZ001
+        language_score=pa.array([0.5], pa.float32()),
+        token_count=pa.array([3], pa.int16()),
+    )
+    row = read(settings(path))[0].to_pylist()[0]
+    assert (row["id"], row["date"], row["language_score"], row["token_count"]) == (
+        "7",
+        "2024-01-02 03:04:05.000000",
+        0.5,
+        3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("text", pa.array([1])),
+        ("text", pa.array([["a"]])),
+        ("url", pa.array([1.5])),
+        ("token_count", pa.array(["many"])),
+        ("token_count", pa.array([1.5])),
+        ("language_score", pa.array([{"a": 1}])),
+    ],
+    ids=["number", "list", "url", "words", "fraction", "struct"],
+)
+def test_a_column_of_the_wrong_type_is_named(tmp_path: Path, name: str, column: pa.Array) -> None:
+    path = write_table(tmp_path / "a.parquet", **{"text": pa.array(["a"]), name: column})
+    with pytest.raises(BadShardError, match=rf"^a\.parquet: column '{name}'") as caught:
+        read(settings(path))
+    assert isinstance(caught.value.__cause__, ColumnTypeError)
+
+
+class SlowFileSystem(LocalFileSystem):
+    """A share that does not answer."""
+
+    protocol = "slow"
+
+    def info(self, *_: Any, **__: Any) -> Any:
+        raise TimeoutError("no answer")
+
+    open = info
+
+
+@pytest.mark.parametrize("name", ["parquet", "jsonl"])
+def test_a_share_that_does_not_answer_is_no_bad_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.2)
+    fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
+    shard = SourceShard(name="a", relative="a", url=f"slow:///a.{name}", format=name, bytes=1, fingerprint="f")
+    with pytest.raises(TimeoutError):
+        ShardReader(shard, settings("slow:///"))
+
+
+@pytest.fixture
+def at_urls(
+    bucket: Bucket, tmp_path: Path, rows: list[Row], make_parquet: Callable[..., Path]
+) -> tuple[Bucket, pa.Table, pa.Table]:
+    """A bucket with the same rows as Parquet and as lines of JSON, and what they read as."""
+    paths = (make_parquet(tmp_path / "a.parquet", rows), write_lines(tmp_path / "b.jsonl.gz", lines_of(rows), ".gz"))
+    for path in paths:
+        bucket.write(f"corpus/{path.name}", path.read_bytes())
+    return bucket, *(read(settings(path))[0] for path in paths)
+
+
+def lines_of(rows: list[Row]) -> list[str]:
+    return [json.dumps(row) for row in rows]
+
+
+def test_files_in_a_bucket_are_found_and_read(at_urls: tuple[Bucket, pa.Table, pa.Table]) -> None:
+    bucket, parquet, lines = at_urls
+    bucket.write("corpus/_hidden/c.parquet", b"x")
+    bucket.write("corpus/notes.txt", b"x")
+    assert found(settings(f"{bucket.url}/corpus")) == {"a.parquet": "a", "b.jsonl.gz": "b.jsonl.gz"}
+    assert found(settings(f"{bucket.url}/corpus/*.parquet")) == {"a.parquet": "a"}
+    assert read(settings(f"{bucket.url}/corpus/a.parquet"))[0].equals(parquet)
+    assert read(settings(f"{bucket.url}/corpus/b.jsonl.gz"))[0].equals(lines)
+    first = discover(settings(f"{bucket.url}/corpus"))
+    assert first == discover(settings(f"{bucket.url}/corpus"))
+    by_content = discover(settings(f"{bucket.url}/corpus", fingerprint="content"))
+    for shard in by_content:
+        assert shard.fingerprint == f"sha256:{hashlib.sha256(bucket.read(f'corpus/{shard.relative}')).hexdigest()}"
+    bucket.write("corpus/a.parquet", b"another")
+    assert discover(settings(f"{bucket.url}/corpus"))[0].fingerprint != first[0].fingerprint
+
+
+def test_files_at_a_web_server_are_read(at_urls: tuple[Bucket, pa.Table, pa.Table]) -> None:
+    bucket, parquet, lines = at_urls
+    web = f"{bucket.server.url}/{bucket.name}/corpus"
+    with pytest.raises(RemoteError, match=r"/corpus/a\.parquet: access is refused"):
+        discover(settings(f"{web}/a.parquet"))
+    for name in bucket.names():
+        bucket.server.client.put_object_acl(Bucket=bucket.name, Key=name, ACL="public-read")
+    assert read(settings(f"{web}/a.parquet"))[0].equals(parquet)
+    assert read(settings(f"{web}/b.jsonl.gz"))[0].equals(lines)
+    before = discover(settings(f"{web}/a.parquet"))[0].fingerprint
+    bucket.server.client.put_object(Bucket=bucket.name, Key="corpus/a.parquet", Body=b"another", ACL="public-read")
+    assert discover(settings(f"{web}/a.parquet"))[0].fingerprint != before
+
+
+def test_a_web_server_that_serves_no_parts_of_files_is_told(
+    at_urls: tuple[Bucket, pa.Table, pa.Table], tmp_path: Path
+) -> None:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    (tmp_path / "big.parquet").write_bytes(os.urandom(300_000))
+    serve = functools.partial(Quiet, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            with pytest.raises(BadShardError, match="does not serve parts of files: download it first"):
+                read(settings(f"http://127.0.0.1:{server.server_port}/big.parquet"))
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
+def test_a_connection_that_is_cut_and_refusals_are_survived(
+    at_urls: tuple[Bucket, pa.Table, pa.Table], proxy: Proxy, reach: Callable[[str], None], name: str
+) -> None:
+    bucket, parquet, lines = at_urls
+    reach(proxy.url)
+    proxy.failing, proxy.cut_after = 0.2, 200
+    table, _ = read(settings(f"{bucket.url}/corpus/{name}"))
+    assert proxy.cuts == 1
+    assert table.equals(parquet if name == "a.parquet" else lines)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "b.jsonl.gz"])
+@pytest.mark.parametrize("fingerprint", ["mtime", "content"])
+def test_a_file_that_is_changed_before_or_while_it_is_read_is_no_good(
+    at_urls: tuple[Bucket, pa.Table, pa.Table], tmp_path: Path, name: str, fingerprint: str
+) -> None:
+    bucket = at_urls[0]
+    local = next(path for path in tmp_path.iterdir() if path.name == name)
+    for place, write in (
+        (f"{bucket.url}/corpus/{name}", lambda: bucket.write(f"corpus/{name}", local.read_bytes() + b" ")),
+        (str(local), lambda: local.write_bytes(local.read_bytes() + b" ")),
+    ):
+        source = settings(place, fingerprint=fingerprint)
+        [shard] = discover(source)
+        reader = ShardReader(shard, source)
+        write()
+        with pytest.raises(BadShardError, match="changed while it was read"):
+            list(reader.batches())
+        if fingerprint == "mtime":
+            with pytest.raises(BadShardError, match="changed since the run began"):
+                ShardReader(shard, source)
+
+
+@pytest.mark.parametrize("name", ["Text", "Quality", "shard", "_row", "Dump"])
+def test_a_column_that_sql_would_mistake_is_refused_at_once(
+    tmp_path: Path,
+    name: str,
+    pipeline: Callable[..., Any],
+    recipe: Any,
+    make_parquet: Callable[..., Path],
+    make_document: Callable[..., Any],
+) -> None:
+    make_parquet(tmp_path / "a.parquet", [make_document(0) | {name: "x"}], (pa.field(name, pa.string()),))
+    changes = {"workspace": str(tmp_path / "workspace"), "source": SourceSettings(path=str(tmp_path / "a.parquet"))}
+    with pytest.raises(BadShardError, match=f"column '{name}' has a name that the pipeline writes itself"):
+        pipeline(recipe.model_copy(update=changes))

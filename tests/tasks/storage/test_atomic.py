@@ -1,0 +1,40 @@
+"""Files and folders that a reader finds whole or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.tasks.storage.atomic import tree_files, written_file, written_folder
+from tests.tasks.stage_files import fail_after
+
+
+def test_written_file_replaces_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.txt"
+    for text in ("one", "two"):
+        with written_file(path) as partial:
+            partial.write_text(text)
+            assert partial.parent == path.parent
+        assert path.read_text() == text
+    assert os.listdir(path.parent) == ["file.txt"]  # noqa: PTH208
+
+
+def test_written_file_leaves_the_old_one_on_error(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="stop"), written_file(path) as partial:
+        fail_after(partial.write_text("half"))
+    assert path.read_text() == "old"
+    assert tree_files(tmp_path) == [path]
+
+
+def test_written_folder_swaps_whole(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    for name in ("one", "two"):
+        with written_folder(path) as partial:
+            (partial / name).write_text(name)
+        assert [file.name for file in tree_files(path)] == [name]
+    with pytest.raises(ValueError, match="stop"), written_folder(path) as partial:
+        fail_after((partial / "three").write_text("half"))
+    assert [file.name for file in tree_files(tmp_path)] == ["two"]
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,120 @@
+"""One run at a time in a workspace at a URL."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, stop_if_requested
+from fineweb_mask.tasks.storage import lease as lease_module
+from fineweb_mask.tasks.storage import retries
+from fineweb_mask.tasks.storage.lease import NAME, HeldError, lease
+from fineweb_mask.tasks.storage.object_store import Store
+from tests.conftest import Bucket
+from tests.s3 import Proxy
+
+
+@pytest.fixture
+def store(bucket: Bucket) -> Store:
+    return Store(f"{bucket.url}/ws")
+
+
+def test_a_second_run_of_another_machine_is_refused(store: Store, bucket: Bucket, tmp_path: Path) -> None:
+    with lease(store, tmp_path / "one"):
+        refused = pytest.raises(HeldError, match=r"another run .* is using the workspace s3://.*/ws: wait for it")
+        with refused, lease(store, tmp_path / "other"):
+            pass
+        assert list(bucket.names()) == [f"ws/{NAME}"]
+    assert bucket.names() == {}
+    with lease(store, tmp_path / "other"):
+        pass
+
+
+def test_what_a_killed_run_left_is_taken_over_by_the_same_machine(store: Store, tmp_path: Path) -> None:
+    store.write_if(NAME, json.dumps({"token": "of the killed run", "host": "here"}).encode(), None)
+    with pytest.raises(HeldError), lease(store, tmp_path / "lease"):
+        pass
+    (tmp_path / "lease").write_text("of the killed run")
+    with lease(store, tmp_path / "lease"):
+        pass
+
+
+def test_what_nobody_renews_is_taken_over(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = (b'{"token": "x"}', b"{}", b"not json", b"[]")
+    stores = [Store(f"{bucket.url}/{number}") for number, _ in enumerate(contents)]
+    for store, content in zip(stores, contents, strict=True):
+        store.write_if(NAME, content, None)
+        with pytest.raises(HeldError), lease(store, tmp_path / "lease"):
+            pass
+    monkeypatch.setattr(lease_module, "STALE_SECONDS", 1.0)
+    time.sleep(2.1)  # the store counts in whole seconds
+    for store in stores:
+        with lease(store, tmp_path / "lease"):
+            pass
+        assert store.listed() == {}
+
+
+def test_a_server_that_is_gone_at_the_end_does_not_hide_what_ended_the_run(
+    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach(proxy.url)
+    monkeypatch.setattr(retries, "BRIEF_SECONDS", 0.2)
+
+    def fail() -> None:
+        proxy.kill()
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"), lease(Store(f"{bucket.url}/ws"), tmp_path / "lease"):
+        fail()
+    proxy.start()
+    with lease(Store(f"{bucket.url}/ws"), tmp_path / "lease"):  # the same machine's, and nobody's any more
+        pass
+
+
+def test_of_many_that_begin_at_once_one_runs(store: Store, tmp_path: Path) -> None:
+    running, most, refused = 0, 0, 0
+    lock, ready = threading.Lock(), threading.Barrier(6)
+
+    def run(number: int) -> None:
+        nonlocal running, most, refused
+        ready.wait()
+        try:
+            with lease(store, tmp_path / str(number)):
+                with lock:
+                    running += 1
+                    most = max(most, running)
+                time.sleep(1)
+                with lock:
+                    running -= 1
+        except HeldError:
+            with lock:
+                refused += 1
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, refused) == (1, 5)
+
+
+def test_it_is_renewed_and_a_run_that_lost_it_stops(
+    store: Store, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEW_SECONDS", 0.1)
+    try:
+        with lease(store, tmp_path / "lease"):
+            first = bucket.read(f"ws/{NAME}")
+            time.sleep(0.5)
+            assert json.loads(bucket.read(f"ws/{NAME}"))["renewed"] > json.loads(first)["renewed"]
+            stop_if_requested()
+            bucket.write(f"ws/{NAME}", b'{"token": "another"}')
+            time.sleep(0.5)
+            with pytest.raises(StoppedError):
+                stop_if_requested()
+        assert bucket.read(f"ws/{NAME}") == b'{"token": "another"}'
+    finally:
+        allow_work()

@@ -1,0 +1,78 @@
+"""Work on remote storage that fails, for a while or for good."""
+
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, request_stop
+from fineweb_mask.tasks.storage import retries
+from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError, redacted
+from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.retries import attempt
+from tests.conftest import Bucket
+from tests.s3 import KEY_ID, SECRET, Proxy, answered, translated
+
+
+def test_patience_ends_with_what_was_wrong_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.3)
+    tries = []
+
+    def fail() -> None:
+        tries.append(time.monotonic())
+        raise translated(answered(503, "SlowDown"), errno.EBUSY)
+
+    with pytest.raises(UnansweredError, match=r"^s3://b/x: failed for 0 s, at last with: .*translated; see whether"):
+        attempt("s3://b/x", fail)
+    assert len(tries) > 1
+
+
+def test_other_errors_pass_unchanged_and_at_once() -> None:
+    def fail() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        attempt("s3://b/x", fail)
+
+
+def test_waiting_ends_when_the_run_is_stopped() -> None:
+    def fail() -> None:
+        request_stop()
+        raise ConnectionResetError
+
+    try:
+        with pytest.raises(StoppedError):
+            attempt("s3://b/x", fail)
+    finally:
+        allow_work()
+
+
+def test_an_error_does_not_hold_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+
+    def fail() -> None:
+        raise OSError(errno.EINVAL, f"wrong: {SECRET} at https://u:p@h/x?X-Amz-Signature=abc")
+
+    with pytest.raises(RemoteError) as caught:
+        attempt("s3://b/x", fail)
+    assert str(caught.value) == "s3://b/x: [Errno 22] wrong: *** at https://***@h/x?***"
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    assert redacted(SECRET) == "***"
+
+
+def test_nothing_that_is_logged_holds_a_credential(
+    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    reach(proxy.url)
+    proxy.failing = 0.35
+    (tmp_path / "a").write_bytes(b"x")
+    store = Store(f"{bucket.url}/x")
+    for name in ("a", "b", "c"):
+        store.upload(tmp_path / "a", name)
+    assert "remote storage" in caplog.text
+    assert SECRET not in caplog.text
+    assert KEY_ID not in caplog.text

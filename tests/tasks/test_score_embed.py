@@ -1,0 +1,196 @@
+"""Scores and vectors from one forward pass: the same files as the two stages write, each rebuilt alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.quality.edu import EduScorer
+from fineweb_mask.models.schemas import embeddings_schema, scores_schema
+from fineweb_mask.models.settings import FROM_QUALITY, EmbeddingSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
+from fineweb_mask.tasks import embed, score, score_embed
+from fineweb_mask.tasks.inference.scorers import QualityModel, given_model, load_models
+from fineweb_mask.tasks.workspace.job import BadShardError
+
+STATISTICS = {"space": (0.5, 0.1), "edu": (1.0, 2.0), "tokens": (20.0, 3.0)}
+
+
+@pytest.fixture(scope="module")
+def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
+    return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", texts)
+
+
+@pytest.fixture
+def plan(copied: Any, folder: Path) -> Callable[..., score_embed.OnePassJob]:
+    def job(**embedding: Any) -> score_embed.OnePassJob:
+        scorers = [
+            copied.recipe.quality.scorers[0],
+            EduScorerSettings(model=str(folder), device="cpu"),
+            ColumnScorerSettings(name="tokens", column="token_count", weight=0.5),
+        ]
+        models = [*copied.models, *(given_model(settings) for settings in scorers[1:])]
+        statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
+        return score_embed.plan(
+            copied.workspace,
+            copied.documents[0],
+            models,
+            statistics,
+            QualitySettings(scorers=scorers),
+            EmbeddingSettings(model=FROM_QUALITY, **embedding),
+        )
+
+    return job
+
+
+def edu_of(job: score_embed.OnePassJob) -> EduScorer:
+    scorer = load_models(job.lake, job.score.models)["edu"]
+    assert isinstance(scorer, EduScorer)
+    return scorer
+
+
+def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, plan: Any) -> None:
+    job = plan(precision="float32")
+    file = score_embed.score_and_embed(job)
+    scores, vectors = job.files()
+    assert (file.rows, file.bytes) == (scores.rows, scores.bytes + vectors.bytes)
+    table, embeddings = copied.read(scores), copied.read(vectors)
+    assert table.schema.equals(scores_schema(["space", "edu", "tokens"]))
+    assert embeddings.schema.equals(embeddings_schema(32, "float32"))
+    documents = copied.read(copied.documents[0])
+    assert table["row"].equals(documents["row"])
+    assert embeddings["row"].equals(documents["row"])
+    assert vectors.details == {"bad_vectors": 0, "dimensions": 32}
+    expected = edu_of(job).score_and_embed(documents["text"].to_pylist())
+    assert table["edu"].to_numpy().tobytes() == expected.scores.tobytes()
+    assert table["tokens"].to_pylist() == documents["token_count"].to_pylist()
+    found = np.stack(embeddings["embedding"].to_pylist()).astype(np.float32)
+    assert found.tobytes() == expected.encoded.vectors.tobytes()
+
+    together = job.score.output.read_bytes()
+    job.score.output.unlink()
+    score.score(job.score)
+    assert job.score.output.read_bytes() == together
+
+
+def test_a_second_run_finds_both_files(plan: Any) -> None:
+    assert not score_embed.score_and_embed(plan()).reused
+    again = score_embed.score_and_embed(plan())
+    assert again.reused
+    assert again.fingerprint == plan().key.fingerprint
+
+
+@pytest.mark.parametrize("lost", ["score", "embed"])
+@pytest.mark.parametrize("damage", ["delete", "truncate"])
+def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: str) -> None:
+    job = plan()
+    score_embed.score_and_embed(job)
+    kept = {"score": job.embed, "embed": job.score}[lost].output
+    gone = getattr(job, lost).output
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (kept, gone)}
+    if damage == "delete":
+        gone.unlink()
+    else:
+        gone.write_bytes(gone.read_bytes()[:-9])
+    assert job.current() is None
+    assert not score_embed.score_and_embed(job).reused
+    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before[kept]
+    assert gone.read_bytes() == before[gone][0]
+
+
+def test_the_scores_are_those_of_the_score_stage_and_not_scored_again(plan: Any) -> None:
+    job = plan()
+    file = score.score(job.score)
+    written = job.score.output.stat().st_mtime_ns
+    score_embed.score_and_embed(job)
+    assert job.files()[0].fingerprint == file.fingerprint
+    assert job.score.output.stat().st_mtime_ns == written
+
+
+def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> None:
+    def key(job: score_embed.OnePassJob) -> str:
+        return job.key.fingerprint
+
+    assert key(plan()) == key(plan(batch_tokens=3, device="cpu"))
+    assert len({key(plan()), key(plan(precision="float32")), key(plan(on_bad_vector="raise"))}) == 3
+    job = plan()
+    shorter = [
+        model.model_copy(update={"settings": model.settings.model_copy(update={"max_tokens": 9})})
+        if model.settings.kind == "edu"
+        else model
+        for model in job.score.models
+    ]
+    assert embed_key(job, shorter, copied) != job.embed.key
+    renamed = [*job.score.models[:2], job.score.models[2].model_copy(update={"fingerprint": "other"})]
+    assert embed_key(job, renamed, copied) == job.embed.key
+
+
+def embed_key(job: score_embed.OnePassJob, models: list[QualityModel], copied: Any) -> Any:
+    statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
+    quality, embedding = job.score.settings, job.embed.settings
+    return score_embed.plan(copied.workspace, copied.documents[0], models, statistics, quality, embedding).embed.key
+
+
+def test_a_bad_vector_is_null_or_ends_the_shard_and_writes_nothing(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = plan(on_bad_vector="raise")
+    honest = EduScorer.score_and_embed_tokens
+
+    def bad_row_2(self: EduScorer, tokens: Any) -> Any:
+        found = honest(self, tokens)
+        found.encoded.bad[2] = True
+        return found
+
+    monkeypatch.setattr(EduScorer, "score_and_embed_tokens", bad_row_2)
+    with pytest.raises(BadShardError, match="the vector of row 2 is zero or not finite"):
+        score_embed.score_and_embed(job)
+    assert not job.score.output.exists() or job.score.current() is None
+    assert job.embed.current() is None
+    dropping = plan()
+    score_embed.score_and_embed(dropping)
+    assert dropping.embed.current().details["bad_vectors"] == 1
+
+
+def test_a_shard_that_was_killed_goes_on_where_it_was(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    job = plan()
+    monkeypatch.setattr(score_embed, "BATCH_ROWS", 7)
+    score_embed.score_and_embed(job)
+    undisturbed = [path.read_bytes() for path in (job.embed.output, job.score.output)]
+    for path in (job.embed.output, job.score.output):
+        path.unlink()
+    honest, passes = EduScorer.score_and_embed_tokens, []
+
+    def killed_at_the_third(self: EduScorer, tokens: Any) -> Any:
+        passes.append(len(tokens.lengths))
+        if len(passes) == 3:
+            raise Killed
+        return honest(self, tokens)
+
+    monkeypatch.setattr(EduScorer, "score_and_embed_tokens", killed_at_the_third)
+    with pytest.raises(Killed):
+        score_embed.score_and_embed(job)
+    score_embed.score_and_embed(job)
+    assert len(passes) == 1 + -(-job.score.documents.rows // 7) > 4
+    assert [path.read_bytes() for path in (job.embed.output, job.score.output)] == undisturbed
+    assert not list(job.lake.root.rglob("*.arrow"))
+
+
+def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import errors
+
+    from fineweb_mask.tasks.inference import model_files
+
+    def offline(*_: Any, **__: Any) -> str:
+        raise errors.LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    message = r"scorer 'edu', model: 'a/b' is neither .* `hf download a/b`"
+    with pytest.raises(model_files.ModelFolderError, match=message):
+        given_model(EduScorerSettings(model="a/b"))
+    with pytest.raises(model_files.ModelFolderError, match=r"embedding\.model: 'a/b' is neither .* `hf download a/b`"):
+        embed.given_model(EmbeddingSettings(model="a/b"))

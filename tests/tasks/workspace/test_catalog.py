@@ -1,0 +1,171 @@
+"""The catalog: views over exactly the files it was given, wherever the workspace lies."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.tasks.workspace.catalog import NAME, VIEWS, CatalogShard, is_current, write_catalog
+from fineweb_mask.tasks.workspace.runs import RunRecord
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+
+def shards_of(built: Any) -> list[CatalogShard]:
+    return [
+        CatalogShard(documents=documents, duplicates=duplicates, scores=scores, embeddings=embeddings, masks=masks)
+        for documents, duplicates, scores, embeddings, masks in zip(
+            built.documents, built.dedup_job.shard_files(), built.scores, built.embeddings, built.masks, strict=True
+        )
+    ]
+
+
+def ask(workspace: Path, query: str) -> list[Any]:
+    with duckdb.connect(str(workspace / NAME), read_only=True) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.fixture
+def workspace(built: Any, tmp_path: Path) -> Path:
+    """A copy of the tiny workspace, with its catalog, in a folder with a hard name."""
+    folder = tmp_path / "it's [a], *b"
+    shutil.copytree(built.workspace.root, folder)
+    write_catalog(Workspace(folder), shards_of(built))
+    return folder
+
+
+def test_the_views_hold_the_stages_rows_with_their_shard(built: Any, workspace: Path) -> None:
+    for stage, files in (("documents", built.documents), ("scores", built.scores), ("masks", built.masks)):
+        expected = [(file.name, *row.values()) for file in files for row in built.read(file).to_pylist()]
+        assert ask(workspace, f"FROM {stage} ORDER BY shard, row") == expected
+    both = ask(workspace, "SELECT count(*) FROM documents JOIN masks USING (shard, row) JOIN scores USING (shard, row)")
+    assert both == [(built.counts.documents_ingested,)]
+    assert ask(workspace, "SELECT count(*) FROM embeddings") == [(built.counts.documents_ingested,)]
+
+
+def test_selected_is_the_dataset_with_shard_and_row(built: Any, workspace: Path) -> None:
+    files = sorted((built.workspace.dataset / "data").rglob("*.parquet"))
+    dataset = pa.concat_tables([pq.read_table(file) for file in files])
+    with duckdb.connect(str(workspace / NAME), read_only=True) as connection:
+        selected = connection.sql("FROM selected").to_arrow_table()
+    assert selected.column_names == ["shard", "row", *dataset.column_names]
+    by_id = [("id", "ascending")]
+    assert selected.drop(["shard", "row"]).sort_by(by_id).to_pylist() == dataset.sort_by(by_id).to_pylist()
+
+
+def test_drops_and_masks_account_for_every_document(built: Any, workspace: Path) -> None:
+    assert ask(workspace, "FROM drops ORDER BY ALL") == [
+        ("b", "dedup", "duplicate", 2),
+        ("b", "ingest", "duplicate", 1),
+        ("b", "ingest", "too_short", 1),
+    ]
+    [(dropped,)] = ask(workspace, "SELECT sum(documents) FROM drops")
+    [(eligible,)] = ask(workspace, "SELECT count(block) FROM masks")
+    assert dropped + eligible == built.counts.documents_in
+
+
+def test_bad_vectors_are_told_by_shard(built: Any, workspace: Path) -> None:
+    shards = shards_of(built)
+    mask = workspace / shards[0].masks.path
+    table = pq.read_table(mask)
+    blocks = [None, None, *table["block"].to_pylist()[2:]]
+    pq.write_table(table.set_column(3, "block", pa.array(blocks, pa.string())), mask)
+    details = shards[0].masks.details | {"excluded": {"duplicate": 2, "bad_vector": 2}}
+    shards = [one.model_copy(update={"masks": one.masks.model_copy(update={"details": details})}) for one in shards]
+    write_catalog(Workspace(workspace), shards)
+    bad = ask(workspace, "SELECT shard, stage, documents FROM drops WHERE reason = 'bad_vector'")
+    assert bad == [(shards[0].documents.name, "select", 2)]
+
+
+def test_it_can_be_read_from_anywhere_and_moved(workspace: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    [count] = ask(workspace, "SELECT count(*) FROM selected")
+    content = (workspace / NAME).read_bytes()
+    assert os.fsencode(tmp_path) not in content
+    moved = tmp_path / "moved"
+    workspace.rename(moved)
+    for folder, path in ((tmp_path, "moved/" + NAME), (moved, NAME), (Path("/"), str(moved / NAME))):
+        monkeypatch.chdir(folder)
+        with duckdb.connect(path, read_only=True) as connection:
+            assert connection.execute("SELECT count(*) FROM selected").fetchall() == [count]
+    monkeypatch.chdir(moved)
+    with duckdb.connect() as connection:  # attached to another: from the workspace's folder
+        connection.execute(f"ATTACH '{NAME}' AS other (READ_ONLY)")
+        assert connection.execute("SELECT count(*) FROM other.selected").fetchall() == [count]
+
+
+def test_a_shard_that_left_the_source_is_not_shown(built: Any, workspace: Path) -> None:
+    write_catalog(Workspace(workspace), shards_of(built)[:1])
+    first = built.documents[0]
+    assert ask(workspace, "SELECT shard, count(*) FROM documents GROUP BY ALL") == [(first.name, first.rows)]
+    assert ask(workspace, "SELECT DISTINCT shard FROM selected") == [(first.name,)]
+
+
+def test_a_query_of_one_shard_reads_one_file(built: Any, workspace: Path) -> None:
+    for shard in built.documents[1:]:
+        (workspace / shard.path).write_bytes(b"not read")
+    first = built.documents[0]
+    assert ask(workspace, f"SELECT count(*) FROM documents WHERE shard = '{first.name}'") == [(first.rows,)]
+
+
+def test_stages_without_files_are_empty_views(built: Any, workspace: Path) -> None:
+    write_catalog(Workspace(workspace), [CatalogShard(documents=file) for file in built.documents])
+    for view in ("scores", "masks", "embeddings", "selected", "runs"):
+        assert ask(workspace, f"SELECT count(*) FROM {view}") == [(0,)]
+    assert ask(workspace, "SELECT count(*) FROM documents")[0][0] == built.counts.documents_ingested
+    write_catalog(Workspace(workspace), [])
+    assert {row[0] for row in ask(workspace, "SHOW TABLES")} == set(VIEWS)
+
+
+def test_columns_of_one_shard_only_are_null_elsewhere(
+    pipeline: Any, recipe: Any, make_parquet: Any, make_document: Any, tmp_path: Path
+) -> None:
+    extra = (pa.field("tags", pa.list_(pa.string())),)
+    make_parquet(tmp_path / "source" / "a.parquet", [make_document(i) for i in range(6)])
+    make_parquet(tmp_path / "source" / "b.parquet", [make_document(i, tags=["x"]) for i in range(6, 12)], extra)
+    source = recipe.source.model_copy(update={"path": str(tmp_path / "source")})
+    built = pipeline(recipe.model_copy(update={"workspace": str(tmp_path / "w"), "source": source}))
+    write_catalog(built.workspace, shards_of(built))
+    found = ask(tmp_path / "w", "SELECT shard, count(*), count(tags) FROM documents GROUP BY shard ORDER BY shard")
+    assert found == [("a", 6, 0), ("b", 6, 6)]
+
+
+def test_runs_are_seen_as_they_end_oldest_first(built: Any, workspace: Path) -> None:
+    lake = Workspace(workspace)
+    facts = {"select_ratio": 0.25, "lamb": 0.5, "solver": "mean_field", "recipe": {"a": {"b": 1}}, "version": "1"}
+    first = RunRecord(flow="curate", stages_run=["ingest"], **facts)
+    first.end(lake)
+    write_catalog(lake, shards_of(built))
+    later = RunRecord(flow="select", status="failed", error="ValueError: it's\n\x1b[31m", flow_run="ab-cd", **facts)
+    later.started = later.started.replace(year=later.started.year + 1)
+    path = later.end(lake)
+    assert path.name.endswith("-ab.json")
+    assert ask(workspace, "SELECT flow, status, error, stages_run, recipe->>'$.a.b', flow_run FROM runs") == [
+        ("curate", "done", None, ["ingest"], "1", None),
+        ("select", "failed", "ValueError: it's\n\x1b[31m", [], "1", "ab-cd"),
+    ]
+    [(started, seconds)] = ask(workspace, "SELECT started, seconds FROM runs LIMIT 1")
+    assert started == first.started.replace(tzinfo=None)
+    assert seconds < 60
+
+
+def test_it_is_current_until_a_run_begins(workspace: Path) -> None:
+    lake = Workspace(workspace)
+    assert not is_current(lake)
+    (workspace / "run.json").write_text("{}")
+    os.utime(workspace / "run.json", ns=(1, 1))
+    assert is_current(lake)
+    os.utime(workspace / "run.json")
+    (workspace / "run.json").touch()
+    assert not is_current(lake)
+
+
+def test_what_was_left_of_another_session_does_not_touch_the_new_catalog(built: Any, workspace: Path) -> None:
+    (workspace / f"{NAME}.wal").write_bytes(b"left behind")
+    (workspace / f".{NAME}.x.partial.wal").write_bytes(b"left behind")
+    write_catalog(Workspace(workspace), shards_of(built))
+    assert [path.name for path in workspace.iterdir() if ".wal" in path.name or "partial" in path.name] == []
+    assert ask(workspace, "SELECT count(*) FROM masks")

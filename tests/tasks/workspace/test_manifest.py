@@ -1,0 +1,62 @@
+"""Manifests, and whether the files that they name are there."""
+
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.stage_files import KEY
+
+
+def write_product(folder: Path) -> Path:
+    path = folder / "manifest.json"
+    for name in ("one.txt", "below/two.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    files = [file for file in tree_files(folder) if file != path]
+    write_manifest(path, KEY, files, {"rows": 5}, fitted_on=[])
+    return path
+
+
+def test_a_manifest_knows_its_files(tmp_path: Path) -> None:
+    path = write_product(tmp_path)
+    manifest = read_manifest(path)
+    assert manifest is not None
+    assert is_whole(path, manifest)
+    assert sorted(manifest.files) == ["below/two.txt", "one.txt"]
+    reference = manifest_reference(Workspace(tmp_path), path, "product", manifest)
+    assert (reference.rows, reference.bytes, reference.fingerprint) == (5, 20, manifest.content)
+
+    (tmp_path / "one.txt").write_text("longer than before")
+    assert not is_whole(path, manifest)
+    (tmp_path / "one.txt").write_text("one.txt")
+    assert is_whole(path, manifest)
+    (tmp_path / "below" / "two.txt").unlink()
+    assert not is_whole(path, manifest)
+
+
+def test_a_manifest_s_content_is_that_of_its_files(tmp_path: Path) -> None:
+    one, other = (read_manifest(write_product(tmp_path / name)) for name in "ab")
+    assert one is not None
+    assert other is not None
+    assert one == other
+    changed = one.files | {"one.txt": one.files["one.txt"].model_copy(update={"sha256": "0"})}
+    assert one.model_copy(update={"files": changed}).content != one.content
+    assert one.model_copy(update={"details": {"rows": 6}}).content != one.content
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"key": 1, "files": {}}', "\x00\ud7ff"])
+def test_an_unreadable_manifest_is_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "manifest.json"
+    assert read_manifest(path) is None
+    path.write_text(text, encoding="utf-8")
+    assert read_manifest(path) is None
+    path.write_bytes(b"\xff\xfe")
+    assert read_manifest(path) is None
+
+
+def test_a_manifest_survives_its_own_json() -> None:
+    manifest = Manifest(key=KEY, files={}, details={"statistics": {"x": (0.5, 1.0)}})
+    assert Manifest.model_validate_json(manifest.model_dump_json()).content == manifest.content

@@ -1,0 +1,209 @@
+"""Questions to a workspace: what is answered, in which form, and what is refused."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.catalog import CatalogShard, write_catalog
+from fineweb_mask.tasks.workspace.query import QueryError, answers, opened
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+VALUES = """
+    SELECT 1 AS a, 'x,"y"' AS b, NULL AS c, [1.5, NULL] AS d, {'k': 'v'} AS e, '\\xAA'::BLOB AS f, '' AS g,
+           'nan'::DOUBLE AS h, 12345678901234567890123::HUGEINT AS i, TIMESTAMP '2024-01-02 03:04:05' AS j, 2 AS a
+    """
+
+
+@pytest.fixture(scope="module")
+def workspace(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("query") / "it's"
+    shutil.copytree(built.workspace.root, folder)
+    files = (built.documents, built.dedup_job.shard_files(), built.scores, built.embeddings, built.masks)
+    names = ("documents", "duplicates", "scores", "embeddings", "masks")
+    write_catalog(
+        Workspace(folder), [CatalogShard(**dict(zip(names, of, strict=True))) for of in zip(*files, strict=True)]
+    )
+    return folder
+
+
+def ask(workspace: Path, sql: str, form: str = "json") -> bytes:
+    stream = io.BytesIO()
+    with opened(Workspace(workspace), "1GB") as connection:
+        for answer in answers(connection, sql):
+            getattr(answer, f"write_{form}")(stream)
+    return stream.getvalue()
+
+
+def rows(workspace: Path, sql: str) -> Any:
+    return json.loads(ask(workspace, sql))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY (SELECT 1) TO '{workspace}/documents/new.csv'",
+        "WITH written AS (COPY (SELECT 1) TO '{workspace}/new.csv') SELECT * FROM written",
+        "SELECT * FROM (WITH written AS (COPY (SELECT 1) TO '{workspace}/new.csv') FROM written)",
+        "FROM query('WITH written AS (COPY (SELECT 1) TO ''{workspace}/new.csv'') FROM written')",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{workspace}/new.csv'",
+        "EXPORT DATABASE '{workspace}/new'",
+        "COPY (SELECT 1) TO '{outside}/new.csv'",
+        "SELECT 1) AS a; COPY (SELECT 1) TO '{workspace}/new.csv'; SELECT * FROM (SELECT 1",
+        "FROM read_text('/etc/passwd')",
+        "FROM '/etc/passwd'",
+        "FROM read_csv('{workspace}/../secret.csv')",
+        "FROM read_text('{outside}/secret.csv')",
+        "FROM glob('{outside}/*')",
+        "FROM read_parquet('https://example.org/x.parquet')",
+        "FROM read_parquet('s3://bucket/x.parquet')",
+        "FROM enable_logging(storage_path = '{workspace}/log')",
+        "ATTACH '{outside}/other.duckdb'",
+        "ATTACH ':memory:' AS other",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "RESET allowed_directories",
+        "PRAGMA temp_directory = '/tmp'",
+        "CALL enable_logging()",
+        "CREATE TABLE t (a INTEGER)",
+        "CREATE TEMP TABLE t AS SELECT 1",
+        "DROP VIEW documents",
+        "DELETE FROM stored.drops",
+        "INSERT INTO stored.drops VALUES ('a', 'b', 'c', 1)",
+        "WITH gone AS (DELETE FROM stored.drops RETURNING *) FROM gone",
+        "CREATE SECRET (TYPE s3)",
+        "CHECKPOINT",
+        "SELECT 1; DROP VIEW documents",
+        "PIVOT documents ON dump USING count(*)",
+        "SELEC 1",
+        "",
+        "-- nothing",
+    ],
+)
+def test_all_but_reading_the_workspace_is_refused(workspace: Path, sql: str) -> None:
+    (workspace.parent / "secret.csv").write_text("secret\n1\n")
+    before = {path: path.read_bytes() for path in tree_files(workspace.parent)}
+    inside = str(workspace).replace("'", "''")
+    outside = str(workspace.parent).replace("'", "''")
+    with pytest.raises(QueryError) as refused:
+        ask(workspace, sql.format(workspace=inside, outside=outside))
+    assert "secret\n" not in str(refused.value)
+    assert {path: path.read_bytes() for path in tree_files(workspace.parent)} == before
+
+
+def test_settings_are_locked_while_it_is_open(workspace: Path) -> None:
+    with opened(Workspace(workspace), "1GB") as connection:
+        for name in ("enable_external_access", "autoload_known_extensions", "allow_persistent_secrets"):
+            assert connection.execute(f"SELECT current_setting('{name}')").fetchall() == [(False,)]
+        assert connection.execute("SELECT current_setting('memory_limit')").fetchall() == [("953.6 MiB",)]
+        with pytest.raises(Exception, match="configuration has been locked"):
+            connection.execute("SET memory_limit = '4GB'")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1 AS a",
+        "select 1 as a;",
+        "SELECT 1 AS a; -- 'é;雪'",
+        "/* ; */ SELECT 1 AS a -- ;",
+        "WITH t AS (SELECT 1 AS a) FROM t",
+        "VALUES (1)",
+        "DESCRIBE masks",
+        "SUMMARIZE scores",
+        "SHOW TABLES",
+        "FROM (SELECT 1 AS x) PIVOT (count(*) FOR x IN (1, 2))",
+    ],
+)
+def test_every_way_to_read_is_allowed(workspace: Path, sql: str) -> None:
+    assert rows(workspace, sql)
+
+
+def test_an_unknown_view_lists_those_there_are(workspace: Path) -> None:
+    with pytest.raises(QueryError, match="the catalog has: documents, scores, masks, selected, embeddings, runs"):
+        ask(workspace, "FROM document")
+    with pytest.raises(QueryError, match='"nosuch" not found'):
+        ask(workspace, "SELECT nosuch FROM documents")
+
+
+def test_json_is_one_array_of_objects(workspace: Path) -> None:
+    assert rows(workspace, VALUES) == [
+        {
+            "a": 1,
+            "b": 'x,"y"',
+            "c": None,
+            "d": [1.5, None],
+            "e": {"k": "v"},
+            "f": "\\xAA",
+            "g": "",
+            "h": None,
+            "i": 12345678901234567890123,
+            "j": "2024-01-02 03:04:05",
+            "a_1": 2,
+        }
+    ]
+    assert rows(workspace, "SELECT 1 WHERE false") == []
+    many = ask(workspace, "SELECT range AS n FROM range(5000)")
+    assert [row["n"] for row in json.loads(many)] == list(range(5000))
+    assert many.count(b"\n") == 5002
+
+
+def test_csv_tells_null_from_an_empty_text(workspace: Path) -> None:
+    text = ask(workspace, VALUES, "csv").decode()
+    [header, row] = csv.reader(io.StringIO(text))
+    assert header == [*"abcdefghij", "a_1"]
+    assert row == [
+        *("1", 'x,"y"', "", "[1.5,null]", '{"k":"v"}', "\\xAA", "", "nan", "12345678901234567890123"),
+        *("2024-01-02 03:04:05", "2"),
+    ]
+    assert ',"x,""y""",,' in text
+    assert ask(workspace, "SELECT 1 AS a WHERE false", "csv") == b'"a"\n'
+
+
+def test_parquet_keeps_the_types(workspace: Path) -> None:
+    table = pq.read_table(io.BytesIO(ask(workspace, "FROM documents ORDER BY shard, row", "parquet")))
+    assert table.schema.field("row").type == pa.uint32()
+    assert table.schema.field("content_hash").type == pa.binary()
+    assert table.schema.field("token_count").type == pa.int64()
+    assert table.num_rows == rows(workspace, "SELECT count(*) AS n FROM documents")[0]["n"]
+    empty = pq.read_table(io.BytesIO(ask(workspace, "FROM masks WHERE false", "parquet")))
+    assert (empty.num_rows, empty.column_names) == (0, ["shard", "row", "selected", "inclusion", "block"])
+
+
+def test_vectors_are_read_although_duckdb_does_not_know_their_encoding(built: Any, workspace: Path) -> None:
+    found = rows(workspace, "SELECT shard, row, embedding FROM embeddings ORDER BY shard, row")
+    expected = [(file.name, row) for file in built.embeddings for row in built.read(file).to_pylist()]
+    assert [(row["shard"], row["row"]) for row in found] == [(shard, row["row"]) for shard, row in expected]
+    vectors = np.array([row["embedding"] for row in found], dtype=np.float32)
+    assert np.array_equal(vectors, np.array([row["embedding"] for _, row in expected], dtype=np.float32))
+    near = "SELECT d.id FROM embeddings JOIN documents AS d USING (shard, row) WHERE embedding[1] IS NOT NULL"
+    assert len(rows(workspace, near)) == len(expected)
+
+
+def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace: Path) -> None:
+    with opened(Workspace(workspace), "1GB") as connection:
+        [answer] = answers(connection, "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)")
+        preview = answer.preview(4, characters=10)
+        assert preview.columns == ["n", "t", "l", "x"]
+        assert preview.numeric == [True, False, False, False]
+        assert preview.rows == [(str(n), "é" * 10, "[1, 2]", None) for n in range(4)]
+        assert preview.more == 5
+        assert answer.preview(9, characters=10).more == 0
+        first, second = answers(connection, "SELECT 1 AS a; SELECT 2 AS b")
+        assert (first.columns, second.columns) == (["a"], ["b"])
+
+
+def test_a_catalog_that_is_none_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "catalog.duckdb").write_bytes(b"not a database" * 1000)
+    with pytest.raises(QueryError, match="cannot be opened"), opened(Workspace(tmp_path), "1GB"):
+        pass
