@@ -32,8 +32,7 @@ from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote_file import RemoteFile
 from fineweb_mask.tasks.storage.retries import attempt
 from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile
-from fineweb_mask.tasks.workspace.runs import LAST_RUN
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.runs import LAST_RUN, LastRun
 
 PROVENANCE = "provenance.json"
 NOT_OURS = (".cache/huggingface/", ".gitattributes")
