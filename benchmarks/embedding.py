@@ -44,7 +44,7 @@ from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.tasks import embed
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def run_stage(texts: list[str], given: EmbeddingSettings, folder: str) -> tuple[
     key = StageKey(stage="documents", version=1, settings="", inputs="")
     table = pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts})
     path = workspace.shard_path("documents", "a")
-    with written_parquet(path, table.schema, key) as writer:
+    with stage_file_writer(path, table.schema, key) as writer:
         for batch in table.to_batches(2_000):
             writer.write(batch)
     documents = current_parquet(workspace, path, "a", key)
@@ -185,7 +185,7 @@ def run_stage(texts: list[str], given: EmbeddingSettings, folder: str) -> tuple[
     logger = logging.getLogger(embed.__name__)
     logger.setLevel(logging.INFO)
     logger.addHandler(waited)
-    job = embed.plan(workspace, documents, embed.given_model(given), given)
+    job = embed.plan(workspace, documents, embed.resolve_model(given), given)
     embed.embed(job)  # loads the model
     job.output.unlink()
     started = time.perf_counter()

@@ -33,7 +33,7 @@ from fineweb_mask.tasks.materialize import MaterializeJob, MaterializeShard, mat
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.counts import Counts
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
 RATIO = 10  # one document in so many is selected
@@ -82,18 +82,18 @@ def make_shard(workspace: Workspace, shard: int, n: int, words: np.ndarray) -> N
     if workspace.shard_path("masks", name).exists():
         return
     random = np.random.default_rng(shard)
-    with written_parquet(workspace.shard_path("documents", name), documents_schema(), KEYS["ingest"]) as writer:
+    with stage_file_writer(workspace.shard_path("documents", name), documents_schema(), KEYS["ingest"]) as writer:
         for first in range(0, n, BATCH):
             writer.write(documents(random, words, shard, first, min(BATCH, n - first)))
         writer.details = {"rows_in": n, "dropped": {}}
     rows = pa.array(range(n), pa.uint32())
     scores = pa.array(random.standard_normal(n), pa.float32())
-    with written_parquet(workspace.shard_path("scores", name), scores_schema(["edu"]), KEYS["score"]) as writer:
+    with stage_file_writer(workspace.shard_path("scores", name), scores_schema(["edu"]), KEYS["score"]) as writer:
         writer.write(pa.record_batch([rows, scores, scores], schema=scores_schema(["edu"])))
     selected = np.zeros(n, dtype=bool)
     selected[random.choice(n, n // RATIO, replace=False)] = True
     inclusion = pa.array(random.random(n), pa.float32())
-    with written_parquet(workspace.shard_path("masks", name), MASKS, KEYS["select"]) as writer:
+    with stage_file_writer(workspace.shard_path("masks", name), MASKS, KEYS["select"]) as writer:
         writer.write(pa.record_batch([rows, pa.array(selected), inclusion, pa.array([name] * n)], schema=MASKS))
 
 

@@ -40,7 +40,7 @@ from fineweb_mask.models.settings.quality import FastTextScorerSettings, Quality
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace
 
 BATCH = 500
@@ -93,7 +93,7 @@ def write_documents(arguments: argparse.Namespace, workspace: Workspace, files: 
         )
         table = pa.table({"row": pa.array(range(len(part)), pa.uint32()), "text": part})
         path = workspace.shard_path("documents", f"{file:03d}")
-        with written_parquet(path, table.schema, key) as writer:
+        with stage_file_writer(path, table.schema, key) as writer:
             for batch in table.to_batches(2_000):
                 writer.write(batch)
         reference = current_parquet(workspace, path, f"{file:03d}", key)

@@ -17,7 +17,7 @@ from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
-from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.storage.atomic import atomic_write
 
 LABELS = Path(__file__).resolve().parents[1] / "data_samples" / "labels.parquet"
 
@@ -40,7 +40,7 @@ def main() -> None:
     settings = FastTextScorerSettings(labels=LabelSettings(path=str(LABELS)))
     quality = FastTextScorer(settings, str(folder / "quality.bin")).score(texts)
     keep = ~encoded.bad
-    with written_file(arguments.output) as partial, partial.open("wb") as stream:
+    with atomic_write(arguments.output) as partial, partial.open("wb") as stream:
         np.savez(stream, features=encoded.vectors[keep], quality=quality[keep])
     print(f"{int(keep.sum()):,} documents, {int(encoded.bad.sum())} without a vector left out: {arguments.output}")
 

@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import Contest, publish
-from fineweb_mask.flows.engine.session import check_inputs, opened, prepare, runner
+from fineweb_mask.flows.engine.session import check_inputs, open_session, prepare, runner
 from fineweb_mask.flows.summary import PageSummary, Quarantined
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.selection import compare_page as page
@@ -44,11 +44,11 @@ def compare(
     """
     names = check_selectors(list(SELECTORS) if selectors is None else selectors)
     check(settings, label_column)
-    with opened(settings, keep=False) as (run, curation, _shown):
+    with open_session(settings, keep=False) as (run, curation, _shown):
         prepare(run, curation)
         contest = Contest(run, curation.selectable, settings.selection)
         contest.find_scales()
-        contest.contend(names)
+        contest.run_selector(names)
         job = page.plan(
             run.workspace,
             settings=settings.selection,
@@ -64,9 +64,9 @@ def compare(
         publish(job.folder, "compare", table, "The same budget, selected by every selector.")
         return CompareSummary(
             status="quarantined" if run.quarantined else "done",
-            workspace=run.workspace.shown(run.workspace.root),
-            page=run.workspace.shown(job.folder / "index.html"),
-            metrics=run.workspace.shown(job.folder / "metrics.json"),
+            workspace=run.workspace.display_path(run.workspace.root),
+            page=run.workspace.display_path(job.folder / "index.html"),
+            metrics=run.workspace.display_path(job.folder / "metrics.json"),
             documents=written.details["documents"],
             quarantined=[Quarantined(shard=shard, reason=reason) for shard, reason in run.quarantined.items()],
             stages=run.in_order,

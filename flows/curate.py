@@ -4,7 +4,7 @@ from prefect import flow
 
 from fineweb_mask.flows.engine.plan import Curation
 from fineweb_mask.flows.engine.scheduler import Refreshed, Run
-from fineweb_mask.flows.engine.session import Refit, opened, prepare, runner
+from fineweb_mask.flows.engine.session import Refit, open_session, prepare, runner
 from fineweb_mask.flows.summary import Quarantined, RunSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.counts import mean_terms
@@ -30,7 +30,7 @@ def curate(
     BadShardError
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
-    with opened(settings, refit=refit, refresh=refresh) as (run, curation, shown):
+    with open_session(settings, refit=refit, refresh=refresh) as (run, curation, shown):
         prepare(run, curation)
         curation.plan_selection()
         run.work()
@@ -46,13 +46,13 @@ def curate(
 def _summary(run: Run, curation: Curation) -> RunSummary:
     counts, workspace = curation.counts, run.workspace
     objective, terms = mean_terms(curation.groups)
-    dataset = curation.output.shown
+    dataset = curation.output.display_path
     return RunSummary(
         status="quarantined" if run.quarantined else "done",
-        workspace=workspace.shown(workspace.root),
+        workspace=workspace.display_path(workspace.root),
         dataset=dataset,
         card=f"{dataset}/README.md",
-        report=workspace.shown(workspace.reports / "index.html"),
+        report=workspace.display_path(workspace.reports / "index.html"),
         documents_in=counts.documents_in,
         documents_kept=counts.selected,
         not_selected=counts.not_selected,

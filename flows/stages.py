@@ -8,7 +8,7 @@ from prefect.flows import Flow
 from fineweb_mask.flows.display.prefect_ui import publish_page
 from fineweb_mask.flows.engine.plan import Curation
 from fineweb_mask.flows.engine.scheduler import MissingInputError, Run
-from fineweb_mask.flows.engine.session import opened, runner
+from fineweb_mask.flows.engine.session import open_session, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 
@@ -47,7 +47,7 @@ def stage_flow(stage: StageFlow) -> Flow[..., list[StageSummary]]:
         if settings.embedding.model == FROM_QUALITY and stage in {"score", "embed"}:
             scope = SCOPES["score"] | SCOPES["embed"] | {"score_embed"}
         again = scope.difference({"fit_classifier", "fit_statistics", "fit_encoder"}) if refresh else set()
-        with opened(settings, refresh=again, scope=frozenset(scope)) as (run, curation, _shown):
+        with open_session(settings, refresh=again, scope=frozenset(scope)) as (run, curation, _shown):
             curation.plan_documents()
             run.work()
             if stage != "report" or not curation.documents:

@@ -6,7 +6,7 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import Contest, publish
-from fineweb_mask.flows.engine.session import opened, prepare, runner
+from fineweb_mask.flows.engine.session import open_session, prepare, runner
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.summary import PageSummary, Quarantined
 from fineweb_mask.models.settings import PipelineSettings
@@ -46,7 +46,7 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
         If there is nothing to select from.
     """
     lambs = parse_lambs(lamb)
-    with opened(settings, keep=False) as (run, curation, _shown):
+    with open_session(settings, keep=False) as (run, curation, _shown):
         prepare(run, curation)
         contest = Contest(run, curation.selectable, settings.selection)
         contest.find_scales()
@@ -64,7 +64,7 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
             job = frontier.plan(run.workspace, group, settings.selection, lambs, contest.scale(group))
             run.add("frontier", job, partial(swept, job))
         run.work(at_once=1)
-        contest.contend(BASELINES)
+        contest.run_selector(BASELINES)
         page_job = page.plan(
             run.workspace,
             settings=settings.selection,
@@ -80,7 +80,7 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
         publish(page_job.folder, "sweep", table, "Quality against diversity at every lamb.")
         return SweepSummary(
             status="quarantined" if run.quarantined else "done",
-            workspace=run.workspace.shown(run.workspace.root),
+            workspace=run.workspace.display_path(run.workspace.root),
             page=str(page_job.folder / "index.html"),
             metrics=str(page_job.folder / "metrics.json"),
             documents=found["documents"],

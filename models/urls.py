@@ -22,7 +22,7 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def without_credentials(path: str) -> str:
+def reject_credentials(path: str) -> str:
     """Return a path or URL as it is.
 
     Raises
@@ -38,7 +38,7 @@ def without_credentials(path: str) -> str:
     return path
 
 
-def writable(path: str) -> str:
+def require_writable(path: str) -> str:
     """Return a path or URL as it is.
 
     Raises

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 1
@@ -29,8 +29,8 @@ class DedupJob(StageJob):
         """Return the list of duplicates of every shard, in the documents' order, or None if one is not current."""
         files = []
         for shard in self.documents:
-            path = self.lake.shard_path("duplicates", shard.name)
-            if (file := current_parquet(self.lake, path, shard.name, self.key)) is None:
+            path = self.workspace.shard_path("duplicates", shard.name)
+            if (file := current_parquet(self.workspace, path, shard.name, self.key)) is None:
                 return None
             files.append(file)
         return files
@@ -46,7 +46,7 @@ class DedupJob(StageJob):
             rows=sum(file.rows for file in files),
             bytes=sum(file.bytes for file in files),
             fingerprint=digest([file.fingerprint for file in files]),
-            reused=True,
+            cached=True,
         )
 
 
@@ -60,7 +60,7 @@ def plan(workspace: Workspace, documents: list[StageFile], scope: str, memory_li
         inputs=digest([[file.name, file.fingerprint] for file in ordered]),
     )
     return DedupJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name="corpus",
         key=key,
         documents=ordered,
@@ -78,22 +78,22 @@ def _build(job: DedupJob) -> None:
     found = _duplicates(job) if job.across_shards and len(job.documents) > 1 else {}
     for index, shard in enumerate(job.documents):
         rows = found.get(index, np.empty(0, dtype=np.uint32))
-        path = job.lake.shard_path("duplicates", shard.name)
-        with written_parquet(path, DUPLICATES, job.key) as writer:
+        path = job.workspace.shard_path("duplicates", shard.name)
+        with stage_file_writer(path, DUPLICATES, job.key) as writer:
             writer.write(pa.record_batch([pa.array(rows)], schema=DUPLICATES))
             writer.details = {"content": digest([shard.name, rows.tolist()])}
 
 
 def _duplicates(job: DedupJob) -> dict[int, np.ndarray]:
     """Return, by the shard's place in the order, the rows (uint32, ascending) that repeat an earlier shard's text."""
-    spill = job.lake.cache / "dedup-spill"
+    spill = job.workspace.cache / "dedup-spill"
     spill.mkdir(parents=True, exist_ok=True)
     with duckdb.connect(config={"memory_limit": job.memory_limit, "temp_directory": str(spill)}) as connection:
         connection.execute("CREATE TABLE hashes (shard UINTEGER, row UINTEGER, content_hash BLOB)")
         for index, shard in enumerate(job.documents):
             connection.execute(
                 "INSERT INTO hashes SELECT $shard, row, content_hash FROM read_parquet($path)",
-                {"shard": index, "path": str(job.lake.resolve(shard))},
+                {"shard": index, "path": str(job.workspace.resolve(shard))},
             )
         repeats = connection.execute(
             """

@@ -22,16 +22,16 @@ from pydantic import BaseModel, ConfigDict
 from fineweb_mask.models.embedding.arrow import vector_batch
 from fineweb_mask.models.embedding.encoder import Encoder
 from fineweb_mask.models.forward.vectors import Encoded
-from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolderError, model_folder
-from fineweb_mask.tasks.inference.prefetch import Ahead, behind
-from fineweb_mask.tasks.workspace.checkpoints import Parts
+from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
+from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, stage_task
-from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 2
@@ -73,7 +73,7 @@ def check_model(settings: EmbeddingSettings) -> None:
             )
 
 
-def given_model(settings: EmbeddingSettings) -> EmbeddingModel:
+def resolve_model(settings: EmbeddingSettings) -> EmbeddingModel:
     """Return the model that the settings name, fetched from the hub if it is not a folder.
 
     Raises
@@ -103,7 +103,7 @@ def plan(workspace: Workspace, documents: StageFile, model: EmbeddingModel, sett
         inputs=digest([documents.fingerprint, model.fingerprint]),
     )
     return EmbedJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name=documents.name,
         key=key,
         documents=documents,
@@ -124,18 +124,18 @@ def embed(job: EmbedJob) -> StageFile:
 
 
 def _build(job: EmbedJob) -> None:
-    path = os.path.join(job.workspace, job.model.path)  # noqa: PTH118 - a model outside the workspace is absolute
+    path = os.path.join(job.root, job.model.path)  # noqa: PTH118 - a model outside the workspace is absolute
     pool = encoder_pool(path, job.model.fingerprint, job.settings)
     started = perf_counter()
     with (
         gpu_slot(pool.device),
-        pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
-        written_vectors(job, pool.tokeniser.dimensions) as writer,
-        behind() as later,
+        pq.ParquetFile(job.workspace.resolve(job.documents)) as documents,
+        vector_writer(job, pool.tokeniser.dimensions) as writer,
+        background_writer() as later,
     ):
-        vectors = Parts(writer, job.output, job.key)
-        chunks = Ahead(_chunks(documents, vectors, pool.tokeniser, job.settings.chunk_documents))
-        for chunk in told_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk.rows), part=(0, 1)):
+        vectors = Checkpoints(writer, job.output, job.key)
+        chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.settings.chunk_documents))
+        for chunk in track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk.rows), part=(0, 1)):
             if chunk.kept is not None:
                 later(partial(vectors.write_kept, chunk.kept))
                 continue
@@ -157,19 +157,21 @@ class _Chunk:
     kept: pa.RecordBatch | None
 
 
-def _chunks(documents: pq.ParquetFile, vectors: Parts[Encoded], encoder: Encoder[Any], size: int) -> Iterator[_Chunk]:
+def _chunks(
+    documents: pq.ParquetFile, vectors: Checkpoints[Encoded], encoder: Encoder[Any], size: int
+) -> Iterator[_Chunk]:
     for batch in documents.iter_batches(size, columns=["row", "text"]):
         kept = vectors.kept(batch["row"])
         tokens = encoder.tokenise(batch["text"].to_pylist()) if kept is None else None
         yield _Chunk(batch["row"], tokens, kept)
 
 
-def _write(vectors: Parts[Encoded], rows: pa.Array, wait: Callable[[], Encoded]) -> None:
+def _write(vectors: Checkpoints[Encoded], rows: pa.Array, wait: Callable[[], Encoded]) -> None:
     vectors.write(rows, wait())
 
 
 class VectorWriter:
-    """Writes a shard's vectors in the order of its rows; made by `written_vectors`."""
+    """Writes a shard's vectors in the order of its rows; made by `vector_writer`."""
 
     def __init__(self, job: EmbedJob, schema: pa.Schema, writer: ParquetStageWriter) -> None:
         self.schema = schema
@@ -200,10 +202,10 @@ class VectorWriter:
 
 
 @contextmanager
-def written_vectors(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
+def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
     """Write a shard's vectors with the writer that is given."""
     schema = embeddings_schema(dimensions, job.settings.precision)
-    with written_parquet(
+    with stage_file_writer(
         job.output,
         schema,
         job.key,

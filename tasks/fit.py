@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineweb_mask.models.quality.combine import fit_statistics
-from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
 from fineweb_mask.tasks.inference.scorers import QualityModel, columns_read, load_models, score_columns
-from fineweb_mask.tasks.inference.scoring_pool import forked_models, score_texts
+from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
 from fineweb_mask.tasks.source.labels import read_labels
-from fineweb_mask.tasks.storage.atomic import removed, tree_files, written_file, written_folder
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
@@ -42,7 +42,7 @@ class FitJob(StageJob):
     @property
     def manifest_path(self) -> Path:
         """Where the manifest of the fitted thing lies; its file or folder has the same stem."""
-        return self.lake.fitted / f"{self.name}.json"
+        return self.workspace.fitted / f"{self.name}.json"
 
     def current(self) -> StageFile | None:
         """Return what was fitted if it is whole and was fitted with these settings, else None."""
@@ -52,11 +52,11 @@ class FitJob(StageJob):
         wanted, found = self.key, manifest.key
         if (found.stage, found.version, found.settings) != (wanted.stage, wanted.version, wanted.settings):
             return None
-        return manifest_reference(self.lake, self.manifest_path, self.name, manifest)
+        return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
 
     def forget(self) -> None:
         """Ask for a refit: the next run of this job fits anew, on the corpus as it is then."""
-        removed(self.manifest_path)
+        remove_file(self.manifest_path)
 
     def fitting_documents(self) -> list[StageFile]:
         """Return the documents to fit on: those of a lost earlier fit where they are unchanged, else all."""
@@ -68,34 +68,34 @@ class FitJob(StageJob):
         return same if same and len(same) == len(earlier) else self.documents
 
 
-def sampled_shards(lake: Workspace, shards: list[str]) -> list[str]:
+def sampled_shards(workspace: Workspace, shards: list[str]) -> list[str]:
     """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on.
 
     Parameters
     ----------
-    lake
+    workspace
         The workspace with what was fitted earlier.
     shards
         Names of all shards.
     """
     every = max(1, -(-len(shards) // SAMPLED_SHARDS))
-    manifests = [read_manifest(path) for path in lake.files("fitted/*.json")]
+    manifests = [read_manifest(path) for path in workspace.files("fitted/*.json")]
     earlier = {name for manifest in manifests if manifest is not None for name in manifest.fitted_on}
     return [name for index, name in enumerate(shards) if index % every == 0 or name in earlier]
 
 
-def sampled_texts(lake: Workspace, documents: list[StageFile], limit: int) -> Callable[[], Iterator[str]]:
+def sampled_texts(workspace: Workspace, documents: list[StageFile], limit: int) -> Callable[[], Iterator[str]]:
     """Return a function that reads about `limit` texts, evenly spaced over at most `SAMPLED_SHARDS` shards."""
 
     def texts() -> Iterator[str]:
-        for _, batch in sampled_documents(lake, documents, limit, lambda *_: ["text"]):
+        for _, batch in sampled_documents(workspace, documents, limit, lambda *_: ["text"]):
             yield from batch["text"].to_pylist()
 
     return texts
 
 
 def sampled_documents(
-    lake: Workspace, documents: list[StageFile], limit: int, columns: Callable[[pa.Schema, str], list[str]]
+    workspace: Workspace, documents: list[StageFile], limit: int, columns: Callable[[pa.Schema, str], list[str]]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield about `limit` documents in batches with their shard, evenly spaced over at most `SAMPLED_SHARDS` shards.
 
@@ -106,18 +106,18 @@ def sampled_documents(
     total = sum(file.rows for file in shards)
     step = max(1, -(-total // limit))
     position = 0
-    batches = _batches(lake, shards, columns)
-    for shard, batch in told_by_size("documents of the sample", batches, total, lambda batch: batch[1].num_rows):
+    batches = _batches(workspace, shards, columns)
+    for shard, batch in track_by_size("documents of the sample", batches, total, lambda batch: batch[1].num_rows):
         wanted = np.arange(-position % step, batch.num_rows, step)
         position += batch.num_rows
         yield shard, batch.take(pa.array(wanted))
 
 
 def _batches(
-    lake: Workspace, shards: list[StageFile], columns: Callable[[pa.Schema, str], list[str]]
+    workspace: Workspace, shards: list[StageFile], columns: Callable[[pa.Schema, str], list[str]]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     for shard in shards:
-        with pq.ParquetFile(lake.resolve(shard)) as file:
+        with pq.ParquetFile(workspace.resolve(shard)) as file:
             for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
                 yield shard.name, batch
 
@@ -147,7 +147,7 @@ def plan_classifier(workspace: Workspace, scorer: FastTextScorerSettings) -> Fit
         inputs=digest([]),
     )
     return FitClassifierJob(
-        workspace=str(workspace.root), name=f"quality-{scorer.name}", key=key, documents=[], scorer=scorer
+        root=str(workspace.root), name=f"quality-{scorer.name}", key=key, documents=[], scorer=scorer
     )
 
 
@@ -165,7 +165,7 @@ def _build_classifier(job: FitClassifierJob) -> None:
     read = read_labels(labels)
     model = train_fasttext(read.texts, read.positive.tolist(), job.scorer.training, lowercase=job.scorer.lowercase)
     path = job.manifest_path.with_suffix(".bin")
-    with written_file(path) as partial:
+    with atomic_write(path) as partial:
         model.save_model(str(partial))
     write_manifest(job.manifest_path, job.key, [path], {"rows": len(read.texts), "positive": int(read.positive.sum())})
 
@@ -193,7 +193,7 @@ def plan_statistics(
         inputs=digest([]),  # a grown corpus does not refit; the manifest says what it was fitted on
     )
     return FitStatisticsJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name="quality-statistics",
         key=key,
         documents=documents,
@@ -210,13 +210,13 @@ def fit_statistics_of_scores(job: FitStatisticsJob) -> StageFile:
 
 def _build_statistics(job: FitStatisticsJob) -> None:
     documents = job.fitting_documents()
-    forked = forked_models(job.models, job.processes)
-    scorers = load_models(job.lake, [model for model in job.models if model not in forked])
+    forked = pooled_models(job.models, job.processes)
+    scorers = load_models(job.workspace, [model for model in job.models if model not in forked])
     sample: dict[str, list[Any]] = defaultdict(list)
     places: list[tuple[str, int]] = []  # shard and row
     limit = job.settings.statistics_documents
     for shard, batch in sampled_documents(
-        job.lake,
+        job.workspace,
         documents,
         limit,
         lambda schema, shard: columns_read(scorers.values(), schema, shard, with_text=bool(forked)),
@@ -225,7 +225,7 @@ def _build_statistics(job: FitStatisticsJob) -> None:
             sample[column] += values
         places += [(shard, row) for row in batch["row"].to_pylist()]
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    elsewhere = score_texts(job.lake, forked, sample["text"], job.processes)
+    elsewhere = score_texts(job.workspace, forked, sample["text"], job.processes)
     scores |= zip((model.settings.name for model in forked), elsewhere, strict=True)
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
     details = {"rows": len(places), "statistics": fit_statistics(in_order)}
@@ -249,7 +249,7 @@ def plan_encoder(workspace: Workspace, documents: list[StageFile], settings: Emb
         ),
         inputs=digest([]),  # a grown corpus does not refit; the manifest says what it was fitted on
     )
-    return FitEncoderJob(workspace=str(workspace.root), name="encoder", key=key, documents=documents, settings=settings)
+    return FitEncoderJob(root=str(workspace.root), name="encoder", key=key, documents=documents, settings=settings)
 
 
 def fit_encoder(job: FitEncoderJob) -> StageFile:
@@ -262,12 +262,12 @@ def _build_encoder(job: FitEncoderJob) -> None:
 
     documents = job.fitting_documents()
     encoder = fit_static_encoder(
-        sampled_texts(job.lake, documents, job.settings.static_fit_documents),
+        sampled_texts(job.workspace, documents, job.settings.static_fit_documents),
         vocabulary=job.settings.static_vocabulary,
         dimensions=job.settings.static_dimensions,
     )
     folder = job.manifest_path.with_suffix("")
-    with written_folder(folder) as partial:
+    with atomic_folder(folder) as partial:
         encoder.as_sentence_transformer().save_pretrained(str(partial), create_model_card=False)
     write_manifest(job.manifest_path, job.key, tree_files(folder), {}, fitted_on=documents)
 

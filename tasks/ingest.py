@@ -3,13 +3,13 @@
 from typing import ClassVar
 
 from fineweb_mask.models.documents import DocumentFilter
-from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import ShardJob, build_once, stage_task
-from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 1
@@ -37,9 +37,7 @@ def plan(workspace: Workspace, shard: SourceShard, source: SourceSettings, setti
         settings=digest(reads),
         inputs=digest([shard.relative, shard.format, shard.fingerprint]),
     )
-    return IngestJob(
-        workspace=str(workspace.root), name=shard.name, key=key, shard=shard, source=source, settings=settings
-    )
+    return IngestJob(root=str(workspace.root), name=shard.name, key=key, shard=shard, source=source, settings=settings)
 
 
 def ingest(job: IngestJob) -> StageFile:
@@ -56,8 +54,8 @@ def ingest(job: IngestJob) -> StageFile:
 def _build(job: IngestJob) -> None:
     reader = ShardReader(job.shard, job.source)
     documents = DocumentFilter(job.settings, job.shard.relative)
-    with written_parquet(job.output, documents_schema(reader.extra), job.key) as writer:
-        batches = told_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
+    with stage_file_writer(job.output, documents_schema(reader.extra), job.key) as writer:
+        batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
             writer.write(documents.apply(batch, problems))
         writer.details = {

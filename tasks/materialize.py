@@ -17,16 +17,16 @@ from typing import Any
 import duckdb
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
 from fineweb_mask.tasks.dataset.output import STAGE, Output
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish, published, version_folder
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardFiles
 from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
-from fineweb_mask.tasks.inference.prefetch import behind
+from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.atomic import tree_files, written_folder
+from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
 from fineweb_mask.tasks.workspace.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
@@ -34,10 +34,10 @@ from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, 
 from fineweb_mask.tasks.workspace.stage_parquet import written_fingerprint
 from fineweb_mask.tasks.workspace.workspace import (
     DISK_REMEDIES,
-    LakeError,
     StageFile,
     StageKey,
     Workspace,
+    WorkspaceError,
     digest,
     disk_errors_explained,
 )
@@ -74,7 +74,7 @@ class MaterializeJob(StageJob):
     @property
     def output(self) -> "Output":
         """Where the dataset goes."""
-        return Output.of(self.lake, self.recipe.materialize)
+        return Output.of(self.workspace, self.recipe.materialize)
 
     def current(self) -> StageFile | None:
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
@@ -86,7 +86,7 @@ class MaterializeJob(StageJob):
             manifest = manifest if manifest is not None and is_whole(path, manifest) else None
         if manifest is None or manifest.key != self.key:
             return None
-        return manifest_reference(self.lake, path, self.name, manifest)
+        return manifest_reference(self.workspace, path, self.name, manifest)
 
 
 def plan(
@@ -115,7 +115,7 @@ def plan(
         ),
     )
     return MaterializeJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name="dataset",
         key=key,
         shards=ordered,
@@ -139,19 +139,21 @@ def materialize(job: MaterializeJob) -> StageFile:
 
 def _build(job: MaterializeJob) -> None:
     for shard in job.shards:
-        _check_inputs(job.lake, shard)
+        _check_inputs(job.workspace, shard)
     output = job.output
     output.check()
-    with written_folder(output.folder) as folder, _database(job) as connection:
+    with atomic_folder(output.folder) as folder, _database(job) as connection:
         shards = [
-            ShardFiles(*(str(job.lake.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
+            ShardFiles(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
             for shard in job.shards
         ]
         documents = SelectedDocuments(connection, shards, job.recipe.materialize)
         if documents.rows != job.counts.selected:
-            raise LakeError(f"the masks select {documents.rows:,} documents, the books say {job.counts.selected:,}")
+            raise WorkspaceError(
+                f"the masks select {documents.rows:,} documents, the books say {job.counts.selected:,}"
+            )
         with ThreadPoolExecutor(1) as beside:  # it takes as long as a third of the files of a million documents
-            looked = beside.submit(what_was_kept, job.lake, job.shards)
+            looked = beside.submit(what_was_kept, job.workspace, job.shards)
             written = _write(documents, folder / "data", connection, job.recipe.materialize)
             kept = looked.result()
         details = _provenance(job, written.tokens) | {
@@ -159,7 +161,7 @@ def _build(job: MaterializeJob) -> None:
             "retention_by_decile": kept.deciles,
         }
         data = folder / "data"
-        if output.url is not None or job.lake.url is not None:
+        if output.url is not None or job.workspace.url is not None:
             data = data.rename(folder / version_folder(data))
         write_card(folder, details, kept, data.name)
         write_manifest(folder / PROVENANCE, job.key, tree_files(folder), details)
@@ -168,18 +170,18 @@ def _build(job: MaterializeJob) -> None:
         shutil.rmtree(output.folder)
 
 
-def _check_inputs(lake: Workspace, shard: MaterializeShard) -> None:
+def _check_inputs(workspace: Workspace, shard: MaterializeShard) -> None:
     """See that a shard's files are those that the job was planned for, and fit together row by row."""
     for file in (shard.documents, shard.scores, shard.masks):
-        found = written_fingerprint(lake.resolve(file))
+        found = written_fingerprint(workspace.resolve(file))
         if found is None:
-            raise LakeError(f"{file.path} is missing or damaged: run again, and it is made anew")
+            raise WorkspaceError(f"{file.path} is missing or damaged: run again, and it is made anew")
         if found != file.fingerprint:
-            raise LakeError(
+            raise WorkspaceError(
                 f"{file.path} was written by another run since this one read it: run again, one run at a time"
             )
         if file.rows != shard.documents.rows:
-            raise LakeError(
+            raise WorkspaceError(
                 f"{file.path} has {file.rows:,} rows for {shard.documents.rows:,} documents: "
                 f"run again with --refresh {file.stage}"
             )
@@ -189,8 +191,8 @@ def _check_inputs(lake: Workspace, shard: MaterializeShard) -> None:
 def _database(job: MaterializeJob) -> Iterator[duckdb.DuckDBPyConnection]:
     """Give a database that works in the memory it may have, and spills into a folder of this workspace's own."""
     settings = job.recipe.materialize
-    own = digest(str(job.lake.root))
-    spill = job.lake.cache / "materialize-spill" if settings.spill is None else Path(settings.spill) / own
+    own = digest(str(job.workspace.root))
+    spill = job.workspace.cache / "materialize-spill" if settings.spill is None else Path(settings.spill) / own
     shutil.rmtree(spill, ignore_errors=True)  # of a run that was killed
     with disk_errors_explained(spill):
         spill.mkdir(parents=True)
@@ -206,18 +208,18 @@ def _database(job: MaterializeJob) -> Iterator[duckdb.DuckDBPyConnection]:
             yield connection
     except duckdb.OutOfMemoryException as error:
         if "max_temp_directory_size" in str(error):
-            raise LakeError(
+            raise WorkspaceError(
                 f"{spill}: no space is left to spill to: free some there, or set materialize.spill to a folder "
                 "on a larger disk; the dataset that was there before is unchanged"
             ) from error
-        raise LakeError(
+        raise WorkspaceError(
             f"materialize.memory_limit: {settings.memory_limit} is too little for DuckDB: raise it, or set "
             "materialize.threads to fewer threads; the dataset that was there before is unchanged"
         ) from error
     except duckdb.IOException as error:
         if not any(os.strerror(number) in str(error) for number in DISK_REMEDIES):
             raise
-        raise LakeError(
+        raise WorkspaceError(
             f"{spill}: {error}: free some space there, or set materialize.spill to another folder; "
             "the dataset that was there before is unchanged"
         ) from error
@@ -230,18 +232,21 @@ def _write(
 ) -> Written:
     """Write the files of every folder, and return what is in them, once that is what was selected."""
     longest = 0
-    read = told_by_size(
+    read = track_by_size(
         "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
     )
     for of_folder, tables in groupby(read, key=lambda pair: pair[0]):
-        with WRITERS[settings.format](folder / of_folder.name, documents.schema, settings) as writer, behind() as write:
+        with (
+            WRITERS[settings.format](folder / of_folder.name, documents.schema, settings) as writer,
+            background_writer() as write,
+        ):
             for _, table in tables:
                 write(partial(writer.write, table))
         longest = max(longest, writer.longest)
     written = read_back(tree_files(folder), connection, longest)
     expected = Written(documents.rows, documents.tokens)
     if written != expected:
-        raise LakeError(
+        raise WorkspaceError(
             f"the dataset's files hold {written.rows:,} documents of {written.tokens:,} tokens, "
             f"{expected.rows:,} of {expected.tokens:,} were selected"
         )

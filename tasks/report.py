@@ -39,7 +39,7 @@ class ReportJob(PageJob):
     @property
     def folder(self) -> Path:
         """Where the page lies."""
-        return self.lake.reports
+        return self.workspace.reports
 
 
 def plan(
@@ -65,7 +65,7 @@ def plan(
         inputs=digest([dataset.fingerprint, read]),
     )
     return ReportJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name="report",
         key=key,
         dataset=dataset,
@@ -89,8 +89,8 @@ def report(job: ReportJob) -> StageFile:
 
 
 def _page(job: ReportJob) -> Page:
-    breakdown = break_down(job.lake, job.shards, job.settings.by)
-    spread = measure(job.lake, job.shards, job.settings)
+    breakdown = break_down(job.workspace, job.shards, job.settings.by)
+    spread = measure(job.workspace, job.shards, job.settings)
     code = job.dataset.details["code"]
     sections = [
         funnel(job.counts, job.shards),
@@ -98,7 +98,7 @@ def _page(job: ReportJob) -> Page:
         retention(breakdown),
         *([] if spread is None else [diversity(spread)]),
         certificate(job.blocks),
-        *([] if spread is None else [threshold(job.lake, job.shards, spread, breakdown)]),
+        *([] if spread is None else [threshold(job.workspace, job.shards, spread, breakdown)]),
         *([time_by_stage(job.stages)] if job.stages else []),
     ]
     commit = f", commit {code['commit'][:12]}" if code["commit"] else ""

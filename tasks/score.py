@@ -10,19 +10,19 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.quality.combine import combine_scores
-from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import scores_schema
 from fineweb_mask.models.settings.quality import QualitySettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
-from fineweb_mask.tasks.inference.scoring_pool import forked_models, score_file
+from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_file
 from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, stage_task
-from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 VERSION = 1
 BATCH_ROWS = 2_000
-ELSEWHERE = 0.95
+POOL_SHARE = 0.95
 """Of the work on a shard, the share of the models that score in processes of their own, where there are any."""
 
 
@@ -57,7 +57,7 @@ def plan(
         inputs=digest([documents.fingerprint, [model.identity for model in models], statistics.fingerprint]),
     )
     return ScoreJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name=documents.name,
         key=key,
         documents=documents,
@@ -80,19 +80,19 @@ def score(job: ScoreJob) -> StageFile:
 
 
 def _build(job: ScoreJob) -> None:
-    forked = forked_models(job.models, job.processes)
-    scorers = load_models(job.lake, [model for model in job.models if model not in forked])
+    forked = pooled_models(job.models, job.processes)
+    scorers = load_models(job.workspace, [model for model in job.models if model not in forked])
     devices = {getattr(scorer, "device", "cpu") for scorer in scorers.values()}
     with (
         gpu_slot(max(devices, default="cpu")),
-        pq.ParquetFile(job.lake.resolve(job.documents)) as documents,
-        written_scores(job, documents.schema_arrow) as written,
+        pq.ParquetFile(job.workspace.resolve(job.documents)) as documents,
+        score_writer(job, documents.schema_arrow) as written,
     ):
         columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
         elsewhere = dict(zip((model.settings.name for model in forked), _score_elsewhere(job, forked), strict=True))
         start = 0
-        batches, part = documents.iter_batches(BATCH_ROWS, columns=columns), (ELSEWHERE if forked else 0.0, 1.0)
-        for batch in told_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=part):
+        batches, part = documents.iter_batches(BATCH_ROWS, columns=columns), (POOL_SHARE if forked else 0.0, 1.0)
+        for batch in track_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=part):
             stop = start + batch.num_rows
             scores = {name: column[start:stop] for name, column in elsewhere.items()}
             written.write(written.batch(batch["row"], scores | batch_scores(scorers, batch, job.name)))
@@ -104,7 +104,7 @@ Scores = dict[str, NDArray[np.float32]]
 
 
 class ScoreWriter:
-    """Writes a shard's scores in the order of its rows; made by `written_scores`."""
+    """Writes a shard's scores in the order of its rows; made by `score_writer`."""
 
     def __init__(self, job: ScoreJob, schema: pa.Schema, writer: ParquetStageWriter) -> None:
         self.schema = schema
@@ -132,7 +132,7 @@ class ScoreWriter:
 
 
 @contextmanager
-def written_scores(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]:
+def score_writer(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]:
     """Write a shard's scores with the writer that is given.
 
     Raises
@@ -147,7 +147,7 @@ def written_scores(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]
             "rename it in quality.scorers, or leave the column out of source.extra_columns"
         )
     schema = scores_schema(names)
-    with written_parquet(job.output, schema, job.key) as writer:
+    with stage_file_writer(job.output, schema, job.key) as writer:
         yield ScoreWriter(job, schema, writer)
 
 
@@ -155,7 +155,7 @@ def _score_elsewhere(job: ScoreJob, forked: list[QualityModel]) -> NDArray[np.fl
     """Return the scores of the models that score in processes of their own, (models, rows)."""
     if not forked:
         return np.empty((0, job.documents.rows), dtype=np.float32)
-    return score_file(job.lake, forked, job.lake.resolve(job.documents), job.processes, part=(0, ELSEWHERE))
+    return score_file(job.workspace, forked, job.workspace.resolve(job.documents), job.processes, part=(0, POOL_SHARE))
 
 
 score_task = stage_task(score)

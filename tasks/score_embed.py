@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.forward.tokens import TokenIds
 from fineweb_mask.models.forward.vectors import Encoded
-from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.tasks import embed, score
 from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.prefetch import Ahead, behind
+from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
 from fineweb_mask.tasks.score import ScoreJob, Scores
-from fineweb_mask.tasks.workspace.checkpoints import Parts
+from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
@@ -35,7 +35,7 @@ VERSION = 1
 BATCH_ROWS = 2_000
 
 
-class OnePassJob(StageJob):
+class ScoreEmbedJob(StageJob):
     """Score and embed one shard's documents."""
 
     score: ScoreJob
@@ -67,7 +67,7 @@ def plan(
     statistics: StageFile,
     quality: QualitySettings,
     embedding: EmbeddingSettings,
-) -> OnePassJob:
+) -> ScoreEmbedJob:
     """Return the job that scores and embeds a shard; one of the models is of kind `edu`."""
     [edu] = [model for model in models if isinstance(model.settings, EduScorerSettings)]
     encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
@@ -79,10 +79,10 @@ def plan(
         settings=digest([score_job.key.settings, embed_job.key.settings]),
         inputs=digest([score_job.key.fingerprint, embed_job.key.fingerprint]),
     )
-    return OnePassJob(workspace=str(workspace.root), name=documents.name, key=key, score=score_job, embed=embed_job)
+    return ScoreEmbedJob(root=str(workspace.root), name=documents.name, key=key, score=score_job, embed=embed_job)
 
 
-def score_and_embed(job: OnePassJob) -> StageFile:
+def score_and_embed(job: ScoreEmbedJob) -> StageFile:
     """Write the scores and the vectors of a shard, whichever is not there, row by row beside its documents.
 
     Raises
@@ -93,31 +93,31 @@ def score_and_embed(job: OnePassJob) -> StageFile:
     return build_once(job, lambda: _build(job))
 
 
-def _build(job: OnePassJob) -> None:
+def _build(job: ScoreEmbedJob) -> None:
     from fineweb_mask.models.quality.edu import EduScorer
 
-    if not job.anew and job.embed.current() is not None:
+    if not job.force and job.embed.current() is not None:
         score.score(job.score)
         return
-    scorers = load_models(job.lake, job.score.models)
+    scorers = load_models(job.workspace, job.score.models)
     [name] = [model.settings.name for model in job.score.models if isinstance(model.settings, EduScorerSettings)]
     edu = scorers.pop(name)
     assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
     with ExitStack() as opened:
         opened.enter_context(gpu_slot(edu.device))
-        documents = opened.enter_context(pq.ParquetFile(job.lake.resolve(job.score.documents)))
-        writer = opened.enter_context(embed.written_vectors(job.embed, edu.dimensions))
-        vectors = Parts(writer, job.embed.output, job.embed.key)
+        documents = opened.enter_context(pq.ParquetFile(job.workspace.resolve(job.score.documents)))
+        writer = opened.enter_context(embed.vector_writer(job.embed, edu.dimensions))
+        vectors = Checkpoints(writer, job.embed.output, job.embed.key)
         scores = None
         columns = ["row", edu.column]
-        if job.anew or job.score.current() is None:
-            score_writer = opened.enter_context(score.written_scores(job.score, documents.schema_arrow))
-            scores = Parts(score_writer, job.score.output, job.score.key)
+        if job.force or job.score.current() is None:
+            score_writer = opened.enter_context(score.score_writer(job.score, documents.schema_arrow))
+            scores = Checkpoints(score_writer, job.score.output, job.score.key)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
-        later = opened.enter_context(behind())
-        chunks = Ahead(_chunks(documents, columns, edu, vectors, scores))
+        later = opened.enter_context(background_writer())
+        chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))
         total = job.score.documents.rows
-        for chunk in told_by_size("documents", chunks, total, lambda chunk: chunk.batch.num_rows, part=(0, 1)):
+        for chunk in track_by_size("documents", chunks, total, lambda chunk: chunk.batch.num_rows, part=(0, 1)):
             rows = chunk.batch["row"]
             found = None if chunk.tokens is None else edu.score_and_embed_tokens(chunk.tokens)
             if found is None:
@@ -150,8 +150,8 @@ def _chunks(
     documents: pq.ParquetFile,
     columns: list[str],
     edu: "EduScorer",
-    vectors: Parts[Encoded],
-    scores: Parts[Scores] | None,
+    vectors: Checkpoints[Encoded],
+    scores: Checkpoints[Scores] | None,
 ) -> Iterator[_Chunk]:
     for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
         kept_vectors = vectors.kept(batch["row"])
@@ -161,4 +161,4 @@ def _chunks(
         yield _Chunk(batch, tokens, kept_vectors, kept_scores)
 
 
-one_pass_task = stage_task(score_and_embed)
+score_embed_task = stage_task(score_and_embed)

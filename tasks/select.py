@@ -5,7 +5,7 @@ A job covers whole shards, so that every shard's mask is written once, and gives
 the block's name: the choice does not depend on the order of work.
 """
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.blocks import (
     GroupJob,
@@ -39,7 +39,7 @@ def plan(workspace: Workspace, shards: list[SelectionShard], settings: PipelineS
     """Return one job per group of shards, in the order of the shards' names."""
     return [
         SelectJob(
-            workspace=str(workspace.root),
+            root=str(workspace.root),
             name=group_name(group),
             key=group_key("select", VERSION, group, settings, settings.model_dump(exclude={"device", "block_size"})),
             shards=group,
@@ -57,7 +57,7 @@ def select(job: SelectJob) -> StageFile:
 
 def _build(job: SelectJob) -> None:
     group = read_group(job)
-    blocks = told("blocks", list(blocks_of(job, group)), part=(0, 1))
+    blocks = track("blocks", list(blocks_of(job, group)), part=(0, 1))
     selections = [(block, select_block(job, block, group)) for block in blocks]
     write_masks(job, group, selections, [describe(block, group, selection) for block, selection in selections])
 

@@ -21,12 +21,12 @@ from fineweb_mask.models.quality.evaluation import Evaluation, evaluate
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
-from fineweb_mask.tasks.inference.scorers import QualityModel, given_model
+from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
-from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
 
 VERSION = 1
@@ -59,7 +59,7 @@ class TrainQualityJob(StageJob):
     @property
     def model_path(self) -> Path:
         """The model to write."""
-        return self.lake.root / self.name
+        return self.workspace.root / self.name
 
     def beside(self, suffix: str) -> Path:
         """Return the file beside the model with another suffix."""
@@ -71,7 +71,7 @@ class TrainQualityJob(StageJob):
         manifest = read_manifest(path)
         if manifest is None or manifest.key != self.key or not is_whole(path, manifest):
             return None
-        return manifest_reference(self.lake, path, self.name, manifest)
+        return manifest_reference(self.workspace, path, self.name, manifest)
 
 
 def plan(output: Path, settings: TrainQualitySettings) -> TrainQualityJob:
@@ -89,7 +89,7 @@ def plan(output: Path, settings: TrainQualitySettings) -> TrainQualityJob:
     if output.is_dir():
         raise LabelsError(f"{str(output)!r} is a folder: name a file in it, such as {str(output / 'model.bin')!r}")
     check_labels(settings.labels, only_texts=settings.teacher is not None)
-    teacher = None if settings.teacher is None else given_model(settings.teacher.scorer)
+    teacher = None if settings.teacher is None else resolve_model(settings.teacher.scorer)
     key = StageKey(
         stage="train_quality",
         version=VERSION,
@@ -103,7 +103,7 @@ def plan(output: Path, settings: TrainQualitySettings) -> TrainQualityJob:
         inputs=digest([file_digest(Path(settings.labels.path)), None if teacher is None else teacher.identity]),
     )
     return TrainQualityJob(
-        workspace=str(output.absolute().parent), name=output.name, key=key, settings=settings, teacher=teacher
+        root=str(output.absolute().parent), name=output.name, key=key, settings=settings, teacher=teacher
     )
 
 
@@ -135,7 +135,7 @@ def _build(job: TrainQualityJob, progress: Progress) -> None:
     model = train_fasttext(
         texts[train].tolist(), labelled.positive[train].tolist(), settings.training, lowercase=settings.lowercase
     )
-    with written_file(job.model_path) as partial:
+    with atomic_write(job.model_path) as partial:
         model.save_model(str(partial))
     progress(f"measuring on {len(held_out):,} texts", 0, 0)
     scorer = FastTextScorer(FastTextScorerSettings(model=job.name, lowercase=settings.lowercase), str(job.model_path))
@@ -148,9 +148,9 @@ def _build(job: TrainQualityJob, progress: Progress) -> None:
         train_positive=int(labelled.positive[train].sum()),
         held_out=evaluation,
     )
-    with written_file(job.beside(".metrics.json")) as partial:
+    with atomic_write(job.beside(".metrics.json")) as partial:
         partial.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    with written_file(job.beside(".reliability.png")) as partial:
+    with atomic_write(job.beside(".reliability.png")) as partial:
         _plot(evaluation, partial)
     files = [job.model_path, job.beside(".metrics.json"), job.beside(".reliability.png")]
     write_manifest(job.beside(".manifest.json"), job.key, files, {**metrics.model_dump(), "rows": rows})
@@ -211,7 +211,7 @@ def _taught(job: TrainQualityJob, settings: TeacherSettings, teacher: QualityMod
         progress(f"loading the teacher {teacher.settings.name!r}", 0, 0)
         scorer = load_scorer(teacher.settings, teacher.path)
         texts = _sample(labels.path, labels.text_column, settings.sample, job.settings.split_seed)
-        with written_parquet(path, TEACHER_SCHEMA, key) as writer:
+        with stage_file_writer(path, TEACHER_SCHEMA, key) as writer:
             for start in range(0, len(texts), TEACHER_BATCH):
                 batch = texts[start : start + TEACHER_BATCH].to_pylist()
                 scores = np.asarray(scorer.score(batch), dtype=np.float32)

@@ -60,7 +60,7 @@ def run_flow(work: Callable[[], Result], *, show_bars: bool) -> Result:
             return work()
 
 
-def settings_of(
+def load_settings_or_exit(
     recipe: Path,
     overrides: Sequence[str] | None,
     workspace: str | None,
@@ -98,7 +98,7 @@ def shows_bars(as_json: bool) -> bool:
     return sys.stderr.isatty() and not as_json
 
 
-def outcome_of(work: Callable[[], Result], *, as_json: bool) -> Result:
+def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
     """Run a flow and return what it found, or tell why nothing came of it, and exit."""
     try:
         return run_flow(work, show_bars=shows_bars(as_json))

@@ -11,9 +11,9 @@ from fineweb_mask.flows.commands._common import (
     Overrides,
     Recipe,
     WorkspaceFolder,
+    load_settings_or_exit,
     open_page,
-    outcome_of,
-    settings_of,
+    run_or_exit,
 )
 from fineweb_mask.flows.commands._tables import print_selections
 
@@ -55,10 +55,10 @@ def compare(
             check_selectors(names)
         check_compare(settings, label_column)
 
-    settings = settings_of(recipe, overrides, workspace, check, as_json=as_json)
+    settings = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)
     from fineweb_mask.flows.compare import run_compare
 
-    summary = outcome_of(lambda: run_compare(settings, names, label_column), as_json=as_json)
+    summary = run_or_exit(lambda: run_compare(settings, names, label_column), as_json=as_json)
     if as_json:
         typer.echo(summary.model_dump_json())
     else:

@@ -64,21 +64,21 @@ def push(
 
 def _here(place: str) -> str:
     """Return the folder of a dataset on this machine; one at a URL is copied here first."""
-    from fineweb_mask.models.urls import is_url, without_credentials, writable
+    from fineweb_mask.models.urls import is_url, reject_credentials, require_writable
     from fineweb_mask.tasks.dataset.verify import find_dataset
-    from fineweb_mask.tasks.storage.mirror import brought, copied
+    from fineweb_mask.tasks.storage.mirror import download_tree, ensure_local
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     if is_url(place):
-        writable(without_credentials(place))  # what is on the hub is there
+        require_writable(reject_credentials(place))  # what is on the hub is there
     dataset = find_dataset(place)
     if dataset.is_local:
         return dataset.root
     if dataset.url == f"{place.rstrip('/')}/dataset":  # of a workspace, of which this machine may hold the files
-        workspace = Workspace(without_credentials(place))
+        workspace = Workspace(reject_credentials(place))
         workspace.look()
-        return str(brought(workspace.dataset))
-    return str(copied(dataset.url))
+        return str(ensure_local(workspace.dataset))
+    return str(download_tree(dataset.url))
 
 
 def _print(console: Console, done: "Push") -> None:

@@ -53,10 +53,12 @@ def report(
     from fineweb_mask.tasks.reporting.breakdown import check_columns
 
     try:
-        lake, last, begun = last_run(workspace)
-        settings = _changed(last.settings, lake.url or str(lake.root), {"by": by, "sample": sample, "map": kind_of_map})
-        if lake.url is None:
-            check_columns((lake.root / "documents").rglob("*.parquet"), settings.report.by)
+        opened, last, begun = last_run(workspace)
+        settings = _changed(
+            last.settings, opened.url or str(opened.root), {"by": by, "sample": sample, "map": kind_of_map}
+        )
+        if opened.url is None:
+            check_columns((opened.root / "documents").rglob("*.parquet"), settings.report.by)
     except ValidationError as error:
         fail("\n".join(explain(problem) for problem in error.errors()), as_json, WRONG_USAGE)
     except ValueError as error:
@@ -75,7 +77,7 @@ def report(
             fail("interrupted; run the same command again", as_json, 130)
         except Exception as error:  # noqa: BLE001 - the last place that can say what happened
             fail(f"{type(error).__name__}: {error}", as_json, FAILED)
-    folder = lake.reports
+    folder = opened.reports
     page = folder / "index.html"
     if as_json:
         plots = sorted(str(path) for path in (folder / "plots").glob("*.png"))

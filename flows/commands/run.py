@@ -13,8 +13,8 @@ from fineweb_mask.flows.commands._common import (
     Overrides,
     Recipe,
     WorkspaceFolder,
-    outcome_of,
-    settings_of,
+    load_settings_or_exit,
+    run_or_exit,
 )
 from fineweb_mask.flows.recipe import RecipeError
 
@@ -48,7 +48,7 @@ def run(
 
     Example: fineweb-mask run deployments/recipes/sample.yaml --set selection.lamb=0.3 --workspace workspaces/try
     """
-    settings = settings_of(
+    settings = load_settings_or_exit(
         recipe,
         overrides,
         workspace,
@@ -61,10 +61,10 @@ def run(
     if only is not None:
         again = only in (refresh or [])
         _print_stages(
-            outcome_of(lambda: run_stage(cast("Any", only), settings, refresh=again), as_json=as_json), as_json
+            run_or_exit(lambda: run_stage(cast("Any", only), settings, refresh=again), as_json=as_json), as_json
         )
         return
-    summary = outcome_of(lambda: run_curate(settings, cast("Any", refit), cast("Any", refresh)), as_json=as_json)
+    summary = run_or_exit(lambda: run_curate(settings, cast("Any", refit), cast("Any", refresh)), as_json=as_json)
     if as_json:
         typer.echo(summary.model_dump_json())
     else:

@@ -114,7 +114,7 @@ def _solver_progress() -> Iterator[Callable[[int, float, float], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from fineweb_mask.models.runtime.progress import Step, heard_by
+    from fineweb_mask.models.runtime.progress import Step, reporting_to
 
     said = {"place": "selecting", "objective": ""}
 
@@ -125,5 +125,5 @@ def _solver_progress() -> Iterator[Callable[[int, float, float], None] | None]:
     def at_work(_share: float, steps: tuple[Step, ...]) -> None:
         show(place=", ".join(map(str, steps)) or "selecting")
 
-    with Console(stderr=True).status("selecting") as status, heard_by(at_work):
+    with Console(stderr=True).status("selecting") as status, reporting_to(at_work):
         yield lambda _step, _seconds, objective: show(objective=f": objective {objective:.6f}")

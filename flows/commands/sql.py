@@ -52,20 +52,20 @@ def sql(
     as_json = form == "json" and output is None
     if wrong := _wrong_usage(form, output):
         fail(wrong, as_json, WRONG_USAGE)
-    from fineweb_mask.models.urls import without_credentials, writable
-    from fineweb_mask.tasks.workspace.catalog import bring_all
-    from fineweb_mask.tasks.workspace.query import QueryError, answers, opened
+    from fineweb_mask.models.urls import reject_credentials, require_writable
+    from fineweb_mask.tasks.workspace.catalog import ensure_views_local
+    from fineweb_mask.tasks.workspace.query import QueryError, answers, open_catalog
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     try:
-        lake = Workspace(writable(without_credentials(workspace)))
-        lake.look()
+        opened = Workspace(require_writable(reject_credentials(workspace)))
+        opened.look()
     except (OSError, ValueError) as error:
         fail(visible(str(error)), as_json, WRONG_USAGE)
     try:
-        bring_all(lake)
-        _have_catalog(lake, workspace, as_json)
-        with opened(lake, memory_limit) as connection:
+        ensure_views_local(opened)
+        _have_catalog(opened, workspace, as_json)
+        with open_catalog(opened, memory_limit) as connection:
             found = answers(connection, sys.stdin.read() if query == "-" else query)
             if form == "table":
                 for place, answer in enumerate(found):
@@ -126,13 +126,13 @@ def _write(found: "list[Answer]", form: str, output: Path | None) -> None:
 
 @contextmanager
 def _sink(output: Path | None) -> Iterator[BinaryIO]:
-    from fineweb_mask.tasks.storage.atomic import written_file
+    from fineweb_mask.tasks.storage.atomic import atomic_write
 
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with written_file(output.absolute()) as partial, partial.open("wb") as stream:
+    with atomic_write(output.absolute()) as partial, partial.open("wb") as stream:
         yield stream
 
 

@@ -11,9 +11,9 @@ from fineweb_mask.flows.commands._common import (
     Overrides,
     Recipe,
     WorkspaceFolder,
+    load_settings_or_exit,
     open_page,
-    outcome_of,
-    settings_of,
+    run_or_exit,
 )
 from fineweb_mask.flows.commands._tables import print_selections
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
@@ -47,10 +47,10 @@ def sweep(
         parse_lambs(lamb)
         check_inputs(settings)
 
-    settings = settings_of(recipe, overrides, workspace, check, as_json=as_json)
+    settings = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)
     from fineweb_mask.flows.sweep import run_sweep
 
-    summary = outcome_of(lambda: run_sweep(settings, lamb), as_json=as_json)
+    summary = run_or_exit(lambda: run_sweep(settings, lamb), as_json=as_json)
     if as_json:
         typer.echo(summary.model_dump_json())
     else:

@@ -101,7 +101,7 @@ def train_quality(
     if as_json:
         typer.echo(metrics.model_copy(update={"model": str(output)}).model_dump_json())
     else:
-        _print_metrics(Console(), metrics, trained.reused, job.model_path)
+        _print_metrics(Console(), metrics, trained.cached, job.model_path)
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _training_progress() -> Iterator[Callable[[str, int, int], None]]:
     yield log
 
 
-def _print_metrics(console: Console, metrics: "TrainedMetrics", reused: bool, model: Path) -> None:
+def _print_metrics(console: Console, metrics: "TrainedMetrics", cached: bool, model: Path) -> None:
     held_out = metrics.held_out
     dropped = ", ".join(f"{reason} {rows:,}" for reason, rows in metrics.dropped.items())
     console.print(
@@ -151,7 +151,7 @@ def _print_metrics(console: Console, metrics: "TrainedMetrics", reused: bool, mo
             f"{one.low:.1f}-{one.high:.1f}", f"{one.documents:,}", f"{one.mean_score:.3f}", f"{one.positive_share:.3f}"
         )
     console.print(table)
-    state = "already there, from the same labels and settings" if reused else "written"
+    state = "already there, from the same labels and settings" if cached else "written"
     for name, suffix in (("model", ".bin"), ("metrics", ".metrics.json"), ("plot", ".reliability.png")):
         console.print(f"{name:8} {model.with_suffix(suffix)}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"model {state}", highlight=False)

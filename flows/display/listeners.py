@@ -59,7 +59,7 @@ class LogLines:
         """Log what was done."""
         if file is not None:
             rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
-            state = "already there" if file.reused else f"{file.seconds:.1f} s{rate}"
+            state = "already there" if file.cached else f"{file.seconds:.1f} s{rate}"
             get_run_logger().info("%s: %s, %d rows, %s", stage, file.name, file.rows, state)
 
     def at_work(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:  # noqa: ARG002

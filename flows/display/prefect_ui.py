@@ -28,7 +28,7 @@ from prefect.settings import PREFECT_API_URL
 from fineweb_mask.flows.display.listeners import Listener, listener
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
-from fineweb_mask.tasks.storage.mirror import brought
+from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.counts import documents_through
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.workspace import StageFile
@@ -76,7 +76,7 @@ class StageProgress:
         else:
             documents, _ = documents_through(file) or (0, 0)
             self.documents += documents
-            if not file.reused:
+            if not file.cached:
                 self.since = min(self.since, self.until - file.seconds)
                 self.built += 1
                 self.documents_built += documents
@@ -90,8 +90,8 @@ class StageProgress:
         """Return one line: jobs, documents, documents per second, seconds left, the loops of the jobs at work."""
         seconds = max(self.until - self.since, 1e-3)
         parts = [f"{self.done:,} of {self.jobs:,} done"]
-        if reused := self.done - self.built - self.set_aside:
-            parts.append(f"{reused:,} already there")
+        if cached := self.done - self.built - self.set_aside:
+            parts.append(f"{cached:,} already there")
         if self.set_aside:
             parts.append(f"{self.set_aside:,} set aside")
         if self.documents:
@@ -105,7 +105,7 @@ class StageProgress:
         return ", ".join(parts)
 
 
-class Shown:
+class UiListener:
     """A listener that keeps the books of the run, and tells the listener that was there before, too."""
 
     def __init__(self, other: Listener) -> None:
@@ -129,7 +129,7 @@ class Shown:
             if file is not None:
                 through = documents_through(file)
                 if through is not None:
-                    cached = "yes" if file.reused else "no"
+                    cached = "yes" if file.cached else "no"
                     self._files.append(_row(stage, file.name, through, file.seconds, cached))
         self._other.finished(stage, file)
 
@@ -188,12 +188,12 @@ class Shown:
 
 
 @contextmanager
-def shown_in_ui() -> Iterator[Shown]:
+def published_to_ui() -> Iterator[UiListener]:
     """Listen to the run, and keep its progress up to date where a server shows it while the block runs.
 
     The temporary server of a run without one has no UI: there, only the table and the report are published.
     """
-    shown = Shown(listener.get())
+    shown = UiListener(listener.get())
     token = listener.set(shown)
     ended = Event()
     live = [Thread(target=copy_context().run, args=(_keep_fresh, shown, ended))] if PREFECT_API_URL.value() else []
@@ -208,7 +208,7 @@ def shown_in_ui() -> Iterator[Shown]:
             thread.join()
 
 
-def _keep_fresh(shown: Shown, ended: Event) -> None:
+def _keep_fresh(shown: UiListener, ended: Event) -> None:
     last = False
     while not last:
         last = ended.wait(REFRESH_SECONDS)
@@ -271,10 +271,10 @@ def page_markdown(folder: Path) -> str:
     manifest = read_manifest(folder / "manifest.json")
     if manifest is None:
         return ""
-    text = brought(folder / "index.md").read_text(encoding="utf-8")
+    text = ensure_local(folder / "index.md").read_text(encoding="utf-8")
     left = PAGE_BYTES - len(text.encode())
     for name in (name for name in manifest.files if name.endswith(".png")):
-        picture = f"data:image/png;base64,{base64.b64encode(brought(folder / name).read_bytes()).decode()}"
+        picture = f"data:image/png;base64,{base64.b64encode(ensure_local(folder / name).read_bytes()).decode()}"
         fits = len(picture) <= left
         left -= len(picture) if fits else 0
         alt = Path(name).stem

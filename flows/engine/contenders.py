@@ -12,7 +12,7 @@ from fineweb_mask.flows.engine.scheduler import Run
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection import contenders
 from fineweb_mask.tasks.selection.blocks import SelectionShard, group_name, grouped
-from fineweb_mask.tasks.selection.contenders import ContendJob
+from fineweb_mask.tasks.selection.contenders import SelectorJob
 from fineweb_mask.tasks.workspace.workspace import StageFile
 
 
@@ -51,18 +51,18 @@ class Contest:
         """Return the ranges of a group; None with a budget of tokens."""
         return self._scales.get(group_name(group))
 
-    def contend(self, selectors: list[str]) -> None:
+    def run_selector(self, selectors: list[str]) -> None:
         """Have every selector select from every group, one after another: their times are compared."""
         self._run.expect("contend", len(selectors) * len(self.groups))
         for selector in selectors:
             self.files[selector], self.masks[selector] = [], []
             for group in self.groups:
-                job = contenders.plan_contender(self._run.workspace, group, self.settings, selector, self.scale(group))
+                job = contenders.plan_selector(self._run.workspace, group, self.settings, selector, self.scale(group))
                 self._run.add("contend", job, partial(self._contended, job))
             get_run_logger().info("contend: %s selects", selector)
             self._run.work(at_once=1)
 
-    def _contended(self, job: ContendJob, file: StageFile | None) -> None:
+    def _contended(self, job: SelectorJob, file: StageFile | None) -> None:
         if file is not None:
             self.files[job.selector].append(file)
             self.masks[job.selector] += job.shard_files() or []

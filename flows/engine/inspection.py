@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from fineweb_mask.flows.engine.plan import Curation, Given
-from fineweb_mask.flows.engine.scheduler import STAGES, Stage, Then, recorded_seconds
+from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
+from fineweb_mask.flows.engine.scheduler import STAGES, OnDone, Stage, recorded_seconds
 from fineweb_mask.flows.engine.session import check_inputs
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
-from fineweb_mask.models.urls import without_credentials, writable
+from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.workspace.catalog import write_catalog
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.runs import LastRun
-from fineweb_mask.tasks.workspace.workspace import LakeError, StageFile, Workspace
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, WorkspaceError
 
 FOLDERS: dict[Stage, str] = {"ingest": "documents", "score": "scores", "embed": "embeddings", "select": "masks"}
 """Where a stage writes one file per shard."""
@@ -52,7 +52,7 @@ class WorkspaceStatus(BaseModel):
     stages: list[StageStatus]
 
 
-class _Looked:
+class _JobProbe:
     """Takes the jobs of a pipeline and only looks whether they are done."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Looked:
     def expect(self, stage: Stage, jobs: int) -> None:
         """Nobody watches."""
 
-    def add(self, stage: Stage, job: StageJob, then: Then) -> None:
+    def add(self, stage: Stage, job: StageJob, then: OnDone) -> None:
         """Look for a job's output."""
         file = job.current()
         self.found[stage].append((job, file))
@@ -77,7 +77,7 @@ def _as_it_will_be(job: ScoreJob | EmbedJob) -> StageFile:
     )
 
 
-class Look(NamedTuple):
+class Inspection(NamedTuple):
     """What was found in a workspace under the recipe of its last run."""
 
     workspace: Workspace
@@ -96,7 +96,7 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
         If the folder is no workspace, or the folder that the run was begun from is gone.
     """
     try:
-        workspace = Workspace(writable(without_credentials(str(folder))))
+        workspace = Workspace(require_writable(reject_credentials(str(folder))))
         workspace.look()
         last = LastRun.of(workspace)
     except (FileNotFoundError, ValidationError) as error:
@@ -109,7 +109,7 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     return workspace, last, begun if begun.is_dir() else Path.cwd()  # the run was another machine's
 
 
-def look_at(folder: str | Path) -> Look:
+def inspect_workspace(folder: str | Path) -> Inspection:
     """Return what is there of every stage, under the recipe of the workspace's last run.
 
     Raises
@@ -121,10 +121,10 @@ def look_at(folder: str | Path) -> Look:
     with chdir(begun):
         try:
             shards = check_inputs(last.settings)
-            given = Given.of(last.settings)
+            given = PretrainedModels.of(last.settings)
         except (OSError, ValueError, ImportError) as error:
             raise StatusError(f"{folder}: what its last run read is out of reach: {error}") from error
-        looked = _Looked()
+        looked = _JobProbe()
         curation = Curation(looked, workspace, last.settings, shards, given)
         curation.plan_documents()
         if curation.is_scored:
@@ -132,7 +132,7 @@ def look_at(folder: str | Path) -> Look:
             if set(curation.masks) == {shard.name for shard in shards}:
                 curation.plan_dataset()
                 curation.plan_report([])
-    return Look(workspace, last.settings, [shard.name for shard in shards], looked.found, curation)
+    return Inspection(workspace, last.settings, [shard.name for shard in shards], looked.found, curation)
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:
@@ -143,11 +143,13 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
     StatusError
         If the folder is no workspace, or its source or models are out of reach.
     """
-    look = look_at(folder)
+    look = inspect_workspace(folder)
     stages = [
         _stage(look.workspace, stage, look.found[stage], look.shards, look.settings) for stage in _stages(look.settings)
     ]
-    return WorkspaceStatus(workspace=look.workspace.shown(look.workspace.root), shards=len(look.shards), stages=stages)
+    return WorkspaceStatus(
+        workspace=look.workspace.display_path(look.workspace.root), shards=len(look.shards), stages=stages
+    )
 
 
 def _stages(settings: PipelineSettings) -> Iterator[Stage]:
@@ -225,6 +227,6 @@ def rewrite_catalog(folder: str) -> None:
         )
     try:
         with workspace.exclusive():
-            write_catalog(workspace, look_at(folder).curation.catalogued())
-    except (StatusError, LakeError, OSError) as error:
+            write_catalog(workspace, inspect_workspace(folder).curation.catalogued())
+    except (StatusError, WorkspaceError, OSError) as error:
         raise CatalogError(str(error)) from error

@@ -8,12 +8,12 @@ from collections.abc import Container, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeGuard
 
-from fineweb_mask.flows.engine.scheduler import Jobs, Stage, Then
+from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, Stage
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings
 from fineweb_mask.tasks import dedup, embed, fit, ingest, materialize, report, score, score_embed, select
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, given_model
+from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
 from fineweb_mask.tasks.inference.scoring_pool import useful_processes
 from fineweb_mask.tasks.reporting.samples import SelectedShard
 from fineweb_mask.tasks.reporting.sections import StageTime
@@ -24,7 +24,7 @@ from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 
-class Given(NamedTuple):
+class PretrainedModels(NamedTuple):
     """The models that the settings name, fetched before the first stage: a wrong name is known at once."""
 
     scorers: dict[str, QualityModel]  # by the scorer's name
@@ -36,8 +36,8 @@ class Given(NamedTuple):
         named = [scorer for scorer in settings.quality.scorers if not _is_trained(scorer)]
         built_in = settings.embedding.model in embed.BUILT_IN
         return cls(
-            scorers={scorer.name: given_model(scorer) for scorer in named},
-            encoder=None if built_in else embed.given_model(settings.embedding),
+            scorers={scorer.name: resolve_model(scorer) for scorer in named},
+            encoder=None if built_in else embed.resolve_model(settings.embedding),
         )
 
 
@@ -71,7 +71,12 @@ class Curation:
     """
 
     def __init__(
-        self, jobs: Jobs, workspace: Workspace, settings: PipelineSettings, shards: list[SourceShard], given: Given
+        self,
+        jobs: Jobs,
+        workspace: Workspace,
+        settings: PipelineSettings,
+        shards: list[SourceShard],
+        given: PretrainedModels,
     ) -> None:
         self.documents: dict[str, StageFile] = {}
         self.duplicates: dict[str, StageFile] = {}
@@ -165,7 +170,7 @@ class Curation:
         sample = [self.documents[name] for name in self._sample if name in self.documents]
         ready = self._settled.issuperset(self._sample) and any(file.rows for file in sample)
         settings = self._settings
-        jobs: dict[str, tuple[fit.FitJob, Then]] = {}
+        jobs: dict[str, tuple[fit.FitJob, OnDone]] = {}
         if len(self._models) == len(settings.quality.scorers):
             models = self._models_in_order
             processes = useful_processes(self._expected_rows, settings.engine.score_processes)
@@ -217,7 +222,7 @@ class Curation:
             job = embed.plan(self._workspace, self.documents[name], self._encoder, self._settings.embedding)
             self._jobs.add("embed", job, partial(self._keep, self._embeddings, name))
 
-    def _scored_and_embedded(self, job: score_embed.OnePassJob, file: StageFile | None) -> None:
+    def _scored_and_embedded(self, job: score_embed.ScoreEmbedJob, file: StageFile | None) -> None:
         files = None if file is None else job.files()
         if files is not None:
             self._scores[job.name], self._embeddings[job.name] = files

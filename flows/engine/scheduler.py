@@ -15,7 +15,7 @@ from prefect.futures import PrefectFuture
 from fineweb_mask.flows.display import events
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.summary import StageSummary
-from fineweb_mask.models.runtime.progress import heard_by
+from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks import dedup, embed, fit, ingest, materialize, report, score, score_embed, select
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.selection import compare_page, contenders, frontier, sweep_page
@@ -23,7 +23,7 @@ from fineweb_mask.tasks.workspace.counts import documents_through
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
-Then = Callable[[StageFile | None], None]
+OnDone = Callable[[StageFile | None], None]
 """Hears of a job's output, or of None if its shard was set aside."""
 
 PipelineStage = Literal["ingest", "dedup", "fit", "score", "embed", "score_embed", "select", "materialize", "report"]
@@ -49,13 +49,13 @@ TASKS: dict[str, Task[..., StageFile]] = {
     "fit_encoder": fit.fit_encoder_task,
     "score": score.score_task,
     "embed": embed.embed_task,
-    "score_embed": score_embed.one_pass_task,
+    "score_embed": score_embed.score_embed_task,
     "select": select.select_task,
     "materialize": materialize.materialize_task,
     "report": report.report_task,
     "scale": contenders.find_scale_task,
     "frontier": frontier.frontier_task,
-    "contend": contenders.contend_task,
+    "contend": contenders.selector_task,
     "sweep": sweep_page.sweep_task,
     "compare": compare_page.compare_task,
 }
@@ -86,14 +86,14 @@ class Jobs(Protocol):
     def expect(self, stage: Stage, jobs: int) -> None:
         """Hear how many more jobs a stage will have (fewer, if negative)."""
 
-    def add(self, stage: Stage, job: StageJob, then: Then) -> None:
+    def add(self, stage: Stage, job: StageJob, then: OnDone) -> None:
         """Take a job; `then` hears of its output."""
 
 
 class _Started(NamedTuple):
     stage: Stage
     job: StageJob
-    then: Then
+    then: OnDone
     future: PrefectFuture[StageFile]
 
 
@@ -133,7 +133,7 @@ class Run:
         self._refresh = refresh
         self._scope = scope
         self._order = count()
-        self._waiting: list[tuple[int, int, Stage, StageJob, Then]] = []  # a heap
+        self._waiting: list[tuple[int, int, Stage, StageJob, OnDone]] = []  # a heap
         self._started: dict[int, _Started] = {}
         self._done: SimpleQueue[tuple[int, float]] = SimpleQueue()
         self._times: dict[str, StageTime] = {}
@@ -144,7 +144,7 @@ class Run:
         if self._scope is None or stage in {label_of(name) for name in self._scope}:
             listener.get().started(stage, jobs)
 
-    def add(self, stage: Stage, job: StageJob, then: Then) -> None:
+    def add(self, stage: Stage, job: StageJob, then: OnDone) -> None:
         """Take a job; one that is out of scope must have been done before."""
         if self._scope is not None and job.key.stage not in self._scope:
             if (file := job.current()) is not None:
@@ -217,9 +217,9 @@ class Run:
     def _count(self, stage: Stage, job: StageJob, file: StageFile) -> None:
         time = self._times.setdefault(stage, StageTime(stage=stage, files=0))
         time.files += 1
-        time.cached += file.reused
+        time.cached += file.cached
         time.seconds = round(time.seconds + file.seconds, 3)
-        built = recorded_seconds(self.workspace, job) if file.reused else file.seconds
+        built = recorded_seconds(self.workspace, job) if file.cached else file.seconds
         time.built_seconds = round(time.built_seconds + built, 3)
         if (through := documents_through(file)) is not None:
             time.documents = (time.documents or 0) + through[0]
@@ -229,13 +229,13 @@ class Run:
 
     def _submit(self, stage: Stage, job: StageJob) -> PrefectFuture[StageFile]:
         """Submit a job; a cached result whose file is no longer whole is not used."""
-        anew = job.key.stage in self._refresh
-        if anew:
-            job = job.model_copy(update={"anew": True})
+        force = job.key.stage in self._refresh
+        if force:
+            job = job.model_copy(update={"force": True})
         task = TASKS[job.key.stage].with_options(
-            refresh_cache=anew or job.current() is None, result_storage=self.workspace.cache
+            refresh_cache=force or job.current() is None, result_storage=self.workspace.cache
         )
-        with heard_by(partial(listener.get().at_work, stage, job.name)):  # a task runs in a copy of this context
+        with reporting_to(partial(listener.get().at_work, stage, job.name)):  # a task runs in a copy of this context
             return task.submit(job=job)
 
     def _result(self, done: _Started) -> StageFile | None:
@@ -249,10 +249,10 @@ class Run:
             return None
         if isinstance(file, BaseException):
             raise file
-        if done.future.state.name == "Cached" or file.reused:
-            file = file.model_copy(update={"reused": True, "seconds": 0.0})
+        if done.future.state.name == "Cached" or file.cached:
+            file = file.model_copy(update={"cached": True, "seconds": 0.0})
         self._count(done.stage, done.job, file)
-        summary.cached += file.reused
+        summary.cached += file.cached
         summary.seconds = round(summary.seconds + file.seconds, 3)
         listener.get().finished(done.stage, file)
         return file

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from prefect.context import FlowRunContext
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from fineweb_mask.flows.display.prefect_ui import Shown, shown_in_ui
-from fineweb_mask.flows.engine.plan import Curation, Given
+from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
+from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
 from fineweb_mask.flows.engine.scheduler import Run
 from fineweb_mask.models.forward.device import choose_devices
-from fineweb_mask.models.runtime.stopping import allow_work, request_stop
+from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
@@ -22,7 +22,7 @@ from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
 from fineweb_mask.tasks.source.column_checks import check_columns
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
-from fineweb_mask.tasks.storage.atomic import removed
+from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.counts import mean_terms
@@ -39,14 +39,14 @@ CATALOGUED = frozenset({"ingest", "dedup", "score", "embed", "score_embed"})
 
 
 @contextmanager
-def opened(
+def open_session(
     settings: PipelineSettings,
     *,
     refit: Sequence[Refit] | None = None,
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
     keep: bool = True,
-) -> Iterator[tuple[Run, Curation, Shown]]:
+) -> Iterator[tuple[Run, Curation, UiListener]]:
     """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails.
 
     At the end the run is recorded, whatever came of it. With `keep`, the recipe becomes that of the workspace's last
@@ -54,7 +54,7 @@ def opened(
     """
     shards = check_inputs(settings)
     opened_workspace = Workspace(settings.workspace, settings.engine.scratch)
-    with opened_workspace.exclusive() as workspace, shown_in_ui() as shown:
+    with opened_workspace.exclusive() as workspace, published_to_ui() as shown:
         run = Run(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
@@ -66,11 +66,11 @@ def opened(
         forget_fitted(workspace, refit or [])
         if keep or not workspace.holds(LastRun.path(workspace)):
             LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
-        allow_work()
+        clear_stop_request()
         offer_slots()
         with recorded(run, settings) as record:
             try:
-                curation = Curation(run, workspace, settings, shards, Given.of(settings))
+                curation = Curation(run, workspace, settings, shards, PretrainedModels.of(settings))
                 yield run, curation, shown
             except BaseException:
                 request_stop()  # Prefect waits for the tasks that still run
@@ -145,7 +145,7 @@ def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:
     for name in refit:
         for pattern in patterns[name]:
             for manifest in workspace.files(f"fitted/{pattern}"):
-                removed(manifest)
+                remove_file(manifest)
 
 
 def workers(settings: PipelineSettings) -> int:

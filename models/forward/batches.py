@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.forward.tokens import TokenIds
-from fineweb_mask.models.runtime.progress import told_by_size
+from fineweb_mask.models.runtime.progress import track_by_size
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def for_each_batch(
             yield left[: max(1, budget.tokens // max(1, int(lengths[left[0]])))]
 
     tokens = int(lengths.sum())
-    for rows in told_by_size("tokens", batches(), tokens, lambda rows: int(lengths[rows].sum()), part=(0, 1)):
+    for rows in track_by_size("tokens", batches(), tokens, lambda rows: int(lengths[rows].sum()), part=(0, 1)):
         if _has_memory_for(work, rows):
             left = left[len(rows) :]
             continue

@@ -1,7 +1,7 @@
 """How far a long computation is: its loops count their steps, and tell whoever listens.
 
-A loop over `told(...)` is one that may be stopped on request between its steps, and whose place is known. Who listens
-is a matter of the context (`heard_by`), so that nothing is handed down to the loops. They tell nothing until they
+A loop over `track(...)` is one that may be stopped on request between its steps, and whose place is known. Who listens
+is a matter of the context (`reporting_to`), so that nothing is handed down to the loops. They tell nothing until they
 have lasted a while, so brief ones cost no more than the request to stop.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
 SECONDS = 0.5
 """Between two reports of one job, and for how long a loop must have run before it is reported."""
@@ -32,7 +32,7 @@ class Step(NamedTuple):
         return f"{self.what} {self.done:,} of {self.total:,}"
 
 
-Hear = Callable[[float, tuple[Step, ...]], None]
+ProgressCallback = Callable[[float, tuple[Step, ...]], None]
 """Hears what share of the job is done, 0 to 1 as far as that is known, and the loops it is in, the outermost first."""
 
 
@@ -49,7 +49,7 @@ class _Loop:
 class _Job:
     """The loops that one thread's computation is in."""
 
-    def __init__(self, hear: Hear) -> None:
+    def __init__(self, hear: ProgressCallback) -> None:
         self.loops: list[_Loop] = []
         self._hear = hear
         self._due = monotonic() + SECONDS
@@ -79,7 +79,7 @@ _job: ContextVar[_Job | None] = ContextVar("job", default=None)
 
 
 @contextmanager
-def heard_by(hear: Hear) -> Iterator[None]:
+def reporting_to(hear: ProgressCallback) -> Iterator[None]:
     """Have the loops that run in the block, or in a copy of its context, tell how far they are.
 
     Parameters
@@ -95,7 +95,7 @@ def heard_by(hear: Hear) -> Iterator[None]:
         _job.reset(token)
 
 
-def told(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0, 0.0)) -> Iterator[Item]:
+def track(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0, 0.0)) -> Iterator[Item]:
     """Go through the steps of a loop; before each a request to stop is heard, and who listens is told the place.
 
     Parameters
@@ -113,10 +113,10 @@ def told(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0, 
     StoppedError
         If a stop was requested.
     """
-    return told_by_size(what, items, len(items), lambda _: 1, part=part)
+    return track_by_size(what, items, len(items), lambda _: 1, part=part)
 
 
-def told_by_size(
+def track_by_size(
     what: str,
     items: Iterable[Item],
     total: int,
@@ -124,12 +124,12 @@ def told_by_size(
     *,
     part: tuple[float, float] = (0.0, 0.0),
 ) -> Iterator[Item]:
-    """Go through the steps of a loop as `told` does, where a step is as large as it says: documents of a batch.
+    """Go through the steps of a loop as `track` does, where a step is as large as it says: documents of a batch.
 
     Parameters
     ----------
     what, items, part
-        As `told` takes them; `what` names what is counted.
+        As `track` takes them; `what` names what is counted.
     total
         The size of all items.
     size
@@ -143,7 +143,7 @@ def told_by_size(
     job = _job.get()
     if job is None:
         for item in items:
-            stop_if_requested()
+            raise_if_stopped()
             yield item
         return
     depth = len(job.loops)
@@ -151,7 +151,7 @@ def told_by_size(
     job.loops.append(loop)
     try:
         for item in items:
-            stop_if_requested()
+            raise_if_stopped()
             loop.step = size(item)
             job.tell_if_due()
             yield item

@@ -14,12 +14,12 @@ def request_stop() -> None:
     _requested.set()
 
 
-def allow_work() -> None:
+def clear_stop_request() -> None:
     """Take the request back: a new run begins."""
     _requested.clear()
 
 
-def stop_if_requested() -> None:
+def raise_if_stopped() -> None:
     """End here if a stop was requested.
 
     Raises

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import BuiltInMetric
 from fineweb_mask.models.selection.metrics.disf import Disf
 from fineweb_mask.models.selection.metrics.facility import Facility
@@ -118,7 +118,7 @@ def tightened_bound(
             if other < bound:
                 tangents, bound, chosen = start, other, other_chosen
     best, factor = bound, effort.factor
-    for _ in told("steps of the proof", range(round(effort_share * effort.n_steps))):
+    for _ in track("steps of the proof", range(round(effort_share * effort.n_steps))):
         if best - reached <= effort.closed * (best - random_objective):
             break
         tangents.descend(factor * (bound - reached), chosen)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +78,7 @@ def nearest(rows: Rows, k: int) -> Neighbours:
     index = torch.zeros((n, k), dtype=torch.int32, device=device)
     side = max(k, min(n, int(PRODUCT_ELEMENTS[device.type] ** 0.5)))
     blocks = list(rows.slices(side))
-    for left, right in told("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
+    for left, right in track("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
         if right is left:
             left_rows = rows.block(left)
             products = (left_rows @ left_rows.T).clamp_(min=0)

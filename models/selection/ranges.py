@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import BuiltInMetric, DifferentiableMetric, Metric
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.objective import METRICS, Objective
@@ -129,7 +129,7 @@ def find_ranges(
     if settings.normalize == "range":
         best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))
         quality_term = _range(quality_term.random, best)
-        for name, metric in told("ranges of metrics", list(metrics.items())):
+        for name, metric in track("ranges of metrics", list(metrics.items())):
             alone = Objective(quality, budget, {name: metric}, linear_weight=0.0, weights={name: 1.0})
             best = _best_value(metric, Problem(rows, alone, settings, generator))
             terms[name] = _range(terms[name].random, best)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ class Rows:
         """Cut the rows into consecutive blocks."""
         step = block_rows or self.block_rows
         for start in range(0, self.n, step):
-            stop_if_requested()
+            raise_if_stopped()
             yield slice(start, min(start + step, self.n))
 
     def block(self, rows: slice) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.certificate import tightened_bound
 from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
@@ -342,7 +342,7 @@ def solve_tokens(block: Block, history: History, lamb: float) -> tuple[Scaled, S
     n_documents = block.budget
     tried: set[int] = set()
     closest: tuple[float, Scaled, Solution] | None = None
-    for _ in told("solves for the budget of tokens", range(TOKEN_ROUNDS)):
+    for _ in track("solves for the budget of tokens", range(TOKEN_ROUNDS)):
         if n_documents in tried:
             break
         tried.add(n_documents)

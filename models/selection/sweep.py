@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.disf import Disf
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
@@ -96,11 +96,11 @@ def sweep(
         block.take_ranges(ranges)
     _hold_matrices(block)
     found: list[_Found] = []
-    for lamb in told("values of lamb", values, part=(0, 0.5)):
+    for lamb in track("values of lamb", values, part=(0, 0.5)):
         found.append(_solve(block, lamb, found[-1] if found else None))
         if progress is not None:
             progress(len(found), lamb)
-    return [_best(block, one, found) for one in told("proofs", found, part=(0.5, 1))]
+    return [_best(block, one, found) for one in track("proofs", found, part=(0.5, 1))]
 
 
 def _hold_matrices(block: Block) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from fineweb_mask.models.settings.base import Settings
-from fineweb_mask.models.urls import without_credentials, writable
+from fineweb_mask.models.urls import reject_credentials, require_writable
 
 FLAT = "flat"
 """The `materialize.layout` that puts all files into one folder."""
@@ -58,7 +58,7 @@ class MaterializeSettings(Settings):
     @field_validator("output")
     @classmethod
     def _output_can_be_written(cls, output: str | None) -> str | None:
-        return None if output is None else writable(without_credentials(output))
+        return None if output is None else require_writable(reject_credentials(output))
 
 
 TEXT_IS_NO_GROUP = "the text itself is no group; name a column such as a page's type"

@@ -14,7 +14,7 @@ from fineweb_mask.models.settings.output import MaterializeSettings, ReportSetti
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
-from fineweb_mask.models.urls import without_credentials, writable
+from fineweb_mask.models.urls import reject_credentials, require_writable
 
 
 class PipelineSelectionSettings(SelectionSettings):
@@ -49,7 +49,7 @@ class PipelineSettings(Settings):
     @field_validator("workspace")
     @classmethod
     def _workspace_can_be_written(cls, workspace: str) -> str:
-        return writable(without_credentials(workspace))
+        return require_writable(reject_credentials(workspace))
 
     @model_validator(mode="after")
     def _scores_of_the_source_are_carried_along(self) -> Self:

@@ -48,7 +48,7 @@ class FastTextTrainingSettings(Settings):
 class ScorerBase(Settings):
     """What the settings of every scorer share."""
 
-    beside_the_score: ClassVar[frozenset[str]] = frozenset({"weight"})
+    NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight"})
     """Settings that a score does not depend on; a model counts by its content, not by where it lies."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
@@ -64,7 +64,7 @@ class ScorerBase(Settings):
 class FastTextScorerSettings(ScorerBase):
     """A fastText classifier; the score is the probability of its positive label."""
 
-    beside_the_score = frozenset({"weight", "model", "labels", "training"})
+    NOT_IN_SCORE_KEY = frozenset({"weight", "model", "labels", "training"})
 
     name: str = Field(
         "fasttext", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case."
@@ -94,7 +94,7 @@ class FastTextScorerSettings(ScorerBase):
 class EduScorerSettings(ScorerBase):
     """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
 
-    beside_the_score = frozenset({"weight", "model", "batch_tokens", "device"})
+    NOT_IN_SCORE_KEY = frozenset({"weight", "model", "batch_tokens", "device"})
 
     name: str = Field("edu", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
     kind: Literal["edu"] = Field("edu", description="Kind of scorer.")

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from fineweb_mask.models.settings.base import Settings
-from fineweb_mask.models.urls import without_credentials
+from fineweb_mask.models.urls import reject_credentials
 
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 """Columns of every document that hold a number, whatever the source's `extra_columns`."""
@@ -40,7 +40,7 @@ class SourceSettings(Settings):
     @field_validator("path")
     @classmethod
     def _holds_no_credentials(cls, path: str) -> str:
-        return without_credentials(path)
+        return reject_credentials(path)
 
 
 class IngestSettings(Settings):

@@ -22,9 +22,9 @@ class Kept(NamedTuple):
     tables: list[Table]
 
 
-def what_was_kept(lake: Workspace, shards: Sequence[MaskedShard]) -> Kept:
+def what_was_kept(workspace: Workspace, shards: Sequence[MaskedShard]) -> Kept:
     """Return what was selected of which documents; groups that do not differ are not shown."""
-    breakdown = break_down(lake, shards, groups=())
+    breakdown = break_down(workspace, shards, groups=())
     kept = retention(breakdown)
     groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
     return Kept(

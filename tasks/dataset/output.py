@@ -24,14 +24,14 @@ class Output(NamedTuple):
 
     folder: Path  # of this machine, in which it is made
     url: str | None  # to which it is then sent; not of a workspace that is itself at a URL
-    shown: str  # as a user knows it
+    display_path: str  # as a user knows it
     is_own: bool  # of the workspace, in which nobody else writes
 
     @classmethod
     def of(cls, workspace: Workspace, settings: MaterializeSettings) -> Self:
         """Return where the settings have it."""
         if settings.output is None:
-            return cls(workspace.dataset, None, workspace.shown(workspace.dataset), is_own=True)
+            return cls(workspace.dataset, None, workspace.display_path(workspace.dataset), is_own=True)
         if is_url(settings.output) and not settings.output.startswith("file://"):
             return cls(workspace.cache / "dataset", settings.output, settings.output.rstrip("/"), is_own=False)
         folder = Path(settings.output.removeprefix("file://")).absolute()

@@ -16,7 +16,7 @@ from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import in_order_of_sending
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import Manifest
-from fineweb_mask.tasks.workspace.workspace import LakeError, file_digest
+from fineweb_mask.tasks.workspace.workspace import WorkspaceError, file_digest
 
 VERSION_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 PROVENANCE, CARD = "provenance.json", "README.md"
@@ -51,13 +51,13 @@ def publish(folder: Path, url: str) -> None:
         with lease(store, folder.parent / f".{hashlib.sha256(store.url.encode()).hexdigest()[:12]}.lease"):
             _send(store, folder, version)
     except HeldError as error:
-        raise LakeError(str(error)) from error
+        raise WorkspaceError(str(error)) from error
 
 
 def _version(folder: Path) -> str:
     versions = [path.name for path in folder.iterdir() if path.is_dir() and VERSION_FOLDER.fullmatch(path.name)]
     if len(versions) != 1 or not all((folder / name).is_file() for name in (PROVENANCE, CARD)):
-        raise LakeError(
+        raise WorkspaceError(
             f"{folder} cannot be published: it must hold one data-<version> folder, {CARD} and {PROVENANCE}"
         )
     return versions[0]

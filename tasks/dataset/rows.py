@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.schemas import MASKS, MEASURED
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
-from fineweb_mask.tasks.workspace.workspace import LakeError, digest
+from fineweb_mask.tasks.workspace.workspace import WorkspaceError, digest
 
 UNKNOWN = "unknown"
 MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
@@ -94,7 +94,7 @@ class SelectedDocuments:
         )
         layout = self._settings.layout
         if layout != FLAT and layout not in self._documents.names:
-            raise LakeError(
+            raise WorkspaceError(
                 f"materialize.layout: no column {layout!r}, it may be {FLAT!r} or one of "
                 f"{', '.join(name for name in self._documents.names if name not in MEASURED.names)}"
             )
@@ -129,7 +129,7 @@ class SelectedDocuments:
             """
         ).fetchall()
         if len(found) > MAX_FOLDERS:
-            raise LakeError(
+            raise WorkspaceError(
                 f"materialize.layout: {self._settings.layout!r} has {len(found):,} values, a folder each: "
                 f"choose a column with at most {MAX_FOLDERS:,}, or {FLAT!r}"
             )
@@ -213,12 +213,14 @@ class SelectedDocuments:
             table = pa.table(batch)
             part = beside.slice(start, table.num_rows)
             if not np.array_equal(table["row"].to_numpy(), part["row"].to_numpy()):
-                raise LakeError(f"{self._shards[shard].documents}: rows came out of order: please report this fault")
+                raise WorkspaceError(
+                    f"{self._shards[shard].documents}: rows came out of order: please report this fault"
+                )
             start += table.num_rows
             if table.num_rows:
                 yield self._beside(table, part)
         if start != len(wanted):
-            raise LakeError(
+            raise WorkspaceError(
                 f"{self._shards[shard].documents}: {len(wanted):,} documents were selected, {start:,} found: run again"
             )
 
@@ -262,7 +264,7 @@ class SelectedDocuments:
         for batch in self._connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS):
             keys = [batch.column(name).to_numpy(zero_copy_only=False) for name in order]
             if not _increases([np.concatenate(pair) for pair in zip(last, keys, strict=True)] if last else keys):
-                raise LakeError("rows of the dataset came out of order or twice: please report this fault")
+                raise WorkspaceError("rows of the dataset came out of order or twice: please report this fault")
             last = [key[-1:] for key in keys] if len(batch) else last
             table = pa.table(batch)
             documents = table.select([f"d{index}" for index in range(len(names))]).rename_columns(names)
@@ -275,7 +277,7 @@ class SelectedDocuments:
                     yield folder, documents.slice(start, stop - start)
         for folder in self.folders:
             if rows[folder.number] != folder.rows:
-                raise LakeError(
+                raise WorkspaceError(
                     f"data/{folder.name}: {folder.rows:,} documents were selected, {rows[folder.number]:,} found: "
                     "run again"
                 )

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from fineweb_mask.models.urls import is_url, without_credentials
+from fineweb_mask.models.urls import is_url, reject_credentials
 from fineweb_mask.tasks.source.hub import pinned
 from fineweb_mask.tasks.storage.errors import RemoteError
 from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem
@@ -115,7 +115,7 @@ def find_dataset(place: str) -> Dataset:
     """
     place = place.rstrip("/") or "/"
     try:
-        place = pinned(without_credentials(place))
+        place = pinned(reject_credentials(place))
         found = _dataset_at(place)
         is_there = found is not None or _kind(place) == "directory"
         output = None if found is not None else _output_of(place)
@@ -134,7 +134,7 @@ def find_dataset(place: str) -> Dataset:
 
 
 def _dataset_at(place: str) -> Dataset | None:
-    filesystem, root = open_filesystem(without_credentials(place))
+    filesystem, root = open_filesystem(reject_credentials(place))
     return Dataset(filesystem, root, place) if _kind(f"{place}/{PROVENANCE}") == "file" else None
 
 

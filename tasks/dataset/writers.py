@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import MaterializeSettings
 
 ROW_GROUP_BYTES = 256 * 2**20
@@ -65,7 +65,7 @@ class PartWriter(ABC):
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they reach the disk when a row group is full."""
-        stop_if_requested()
+        raise_if_stopped()
         self._pending.append(table)
         self._flush(everything=False)
 

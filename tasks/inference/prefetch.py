@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Ahead(Generic[Item]):
+class Prefetched(Generic[Item]):
     """Iterates over items of which the next is made in a thread while the caller uses the last one."""
 
     def __init__(self, items: Iterable[Item]) -> None:
@@ -37,7 +37,7 @@ class Ahead(Generic[Item]):
 
 
 @contextmanager
-def behind() -> Iterator[Callable[[Callable[[], object]], None]]:
+def background_writer() -> Iterator[Callable[[Callable[[], object]], None]]:
     """Give a function that runs its argument in a thread, in the order of the calls, at most one behind.
 
     An error is raised by the next call, or at the end of the block.

@@ -44,7 +44,7 @@ class QualityModel(BaseModel):
     @property
     def identity(self) -> str:
         """A digest of all that a score depends on, the document aside."""
-        return digest([self.settings.model_dump(exclude=set(self.settings.beside_the_score)), self.fingerprint])
+        return digest([self.settings.model_dump(exclude=set(self.settings.NOT_IN_SCORE_KEY)), self.fingerprint])
 
 
 def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
@@ -84,7 +84,7 @@ def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> Quality
     )
 
 
-def given_model(settings: ScorerSettings) -> QualityModel:
+def resolve_model(settings: ScorerSettings) -> QualityModel:
     """Return the model that a scorer names by path or hub address.
 
     Raises

@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fineweb_mask.models.runtime.progress import told_by_size
-from fineweb_mask.models.runtime.stopping import StoppedError, stop_if_requested
+from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.runtime.stopping import StoppedError, raise_if_stopped
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.inference.scoring_worker import STEP_ROWS
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -71,7 +71,7 @@ def useful_processes(rows: int, wanted: int | None) -> int:
     return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores
 
 
-def forked_models(models: Sequence[QualityModel], processes: int) -> list[QualityModel]:
+def pooled_models(models: Sequence[QualityModel], processes: int) -> list[QualityModel]:
     """Return the models that score in processes of their own: none if there is only one process."""
     return [model for model in models if processes > 1 and model.settings.kind in FORKED_KINDS]
 
@@ -138,7 +138,7 @@ class _Job(NamedTuple):
 def _done(job: _Job, asking: Sequence["Future[None]"], rows: int) -> Iterator[int]:
     """Yield how many rows come back, until all have or nobody asks for more."""
     while rows > 0:
-        stop_if_requested()
+        raise_if_stopped()
         nobody_asks = all(future.done() for future in asking)
         try:
             part = job.done.get(timeout=WAIT_SECONDS)
@@ -203,7 +203,7 @@ class ScoringProcesses:
     def score(self, path: Path, part: tuple[float, float] = (0.0, 0.0)) -> NDArray[np.float32]:
         """Return the scores of the `text` column of a Parquet file, (scorers, rows).
 
-        `part` says what part of the caller's work this is, as `fineweb_mask.models.runtime.progress.told` takes it.
+        `part` says what part of the caller's work this is, as `fineweb_mask.models.runtime.progress.track` takes it.
 
         Raises
         ------
@@ -221,7 +221,7 @@ class ScoringProcesses:
         pending: list[Future[None]] = []
         try:
             pending = [self._threads.submit(self._ask, job, worker) for worker in range(self.processes)]
-            for _ in told_by_size("documents scored", _done(job, pending, sum(rows)), sum(rows), int, part=part):
+            for _ in track_by_size("documents scored", _done(job, pending, sum(rows)), sum(rows), int, part=part):
                 pass
             for future in pending:
                 future.result()
@@ -301,7 +301,7 @@ def score_file(
 ) -> NDArray[np.float32]:
     """Return the scores of a Parquet file's `text` column, (models, rows), by workers kept for the next file.
 
-    `part` says what part of the caller's work this is, as `fineweb_mask.models.runtime.progress.told` takes it.
+    `part` says what part of the caller's work this is, as `fineweb_mask.models.runtime.progress.track` takes it.
 
     Raises
     ------

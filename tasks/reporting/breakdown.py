@@ -147,7 +147,7 @@ def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
 
 
 def break_down(
-    lake: Workspace,
+    workspace: Workspace,
     shards: Sequence[MaskedShard],
     by: Sequence[str] = (),
     *,
@@ -157,7 +157,7 @@ def break_down(
 
     Parameters
     ----------
-    lake
+    workspace
         The workspace.
     shards
         Its shards.
@@ -171,12 +171,12 @@ def break_down(
     ValueError
         If none of the shards has such a column, or its values have no text.
     """
-    check_columns([lake.resolve(shard.documents) for shard in shards], by)
+    check_columns([workspace.resolve(shard.documents) for shard in shards], by)
     by = [name for name in by if name not in NUMBERS]  # they are broken down by anyway
-    numbers = _prepared(lake, shards)
+    numbers = _prepared(workspace, shards)
     tallies = {name: Tally() for name in (*groups, *by)}
     read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in tallies)]
-    for table in eligible_tables(lake, shards, list(dict.fromkeys(read))):
+    for table in eligible_tables(workspace, shards, list(dict.fromkeys(read))):
         selected = table["selected"]
         for name, counted in numbers.counted.items():
             counted.add(_numbers(table, name), selected.to_numpy())
@@ -201,11 +201,11 @@ class _Prepared(NamedTuple):
     quality: NDArray[np.float32]
 
 
-def _prepared(lake: Workspace, shards: Sequence[MaskedShard]) -> _Prepared:
+def _prepared(workspace: Workspace, shards: Sequence[MaskedShard]) -> _Prepared:
     """Return counters whose edges come from a sample."""
     rows = sum(shard.documents.rows for shard in shards)
     step = max(1, rows // EDGE_VALUES)
-    samples = _sample(eligible_tables(lake, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)
+    samples = _sample(eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)
     counted = {name: _Numbers(samples[name], logarithmic=name == "n_chars") for name in NUMBERS}
     return _Prepared(counted, np.sort(samples["quality"]).astype(np.float32))
 

@@ -83,14 +83,14 @@ class Spread(NamedTuple):
         return nearest_cosines(unit, self.unit, own)
 
 
-def measure(lake: Workspace, shards: Sequence[SelectedShard], settings: ReportSettings) -> Spread | None:
+def measure(workspace: Workspace, shards: Sequence[SelectedShard], settings: ReportSettings) -> Spread | None:
     """Draw documents and measure their vectors; None where nothing was eligible or nothing selected."""
     generator = np.random.default_rng(SEED)
-    eligible, selected = draw(lake, shards, settings.sample, generator)
+    eligible, selected = draw(workspace, shards, settings.sample, generator)
     if not eligible.places or not selected.places:
         return None
-    before = unit_rows(vectors_at(lake, shards, eligible.places))
-    after = unit_rows(vectors_at(lake, shards, selected.places))
+    before = unit_rows(vectors_at(workspace, shards, eligible.places))
+    after = unit_rows(vectors_at(workspace, shards, selected.places))
     same = np.sort(generator.choice(len(before), size=min(len(before), len(after)), replace=False))
     plane = _plane(before, after, settings)
     return Spread(
@@ -100,7 +100,7 @@ def measure(lake: Workspace, shards: Sequence[SelectedShard], settings: ReportSe
             "selected": _geometry(after, generator),
         },
         map=plane,
-        clusters=_clusters(lake, shards, eligible.places, before, after, plane),
+        clusters=_clusters(workspace, shards, eligible.places, before, after, plane),
         eligible=eligible,
         selected=selected,
         unit=after,
@@ -136,7 +136,12 @@ def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
 
 
 def _clusters(
-    lake: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place], before: Unit, after: Unit, plane: Map
+    workspace: Workspace,
+    shards: Sequence[SelectedShard],
+    places: Sequence[Place],
+    before: Unit,
+    after: Unit,
+    plane: Map,
 ) -> list[Cluster]:
     """Cluster the eligible documents, put the selected ones to the nearest centre, and name each cluster."""
     import torch
@@ -154,7 +159,7 @@ def _clusters(
     centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
     kept = np.bincount((after @ centres.T).argmax(axis=1), minlength=n_clusters)
     step = max(1, -(-len(places) // NAMED_BY))
-    named, texts = texts_at(lake, shards, places[::step], READ)
+    named, texts = texts_at(workspace, shards, places[::step], READ)
     words = telling_words(texts, labels[::step][named], n_clusters)
     clusters = [
         Cluster(name, (float(x), float(y)), len(rows), int(after_count))

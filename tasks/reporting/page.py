@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fineweb_mask.tasks.reporting.templating import Form, render, static
-from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey
@@ -157,7 +157,7 @@ class PageJob(StageJob):
         manifest = read_manifest(self.manifest_path)
         if manifest is None or manifest.key != self.key or not is_whole(self.manifest_path, manifest):
             return None
-        return manifest_reference(self.lake, self.manifest_path, self.name, manifest)
+        return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
 
 
 def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, Any] | None = None) -> None:
@@ -177,7 +177,7 @@ def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, An
     manifest = folder / "manifest.json"
     manifest.unlink(missing_ok=True)
     for path, content in outputs.items():
-        with written_file(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_bytes(content)
     for plot in (folder / "plots").glob("*.png"):
         if plot not in outputs:

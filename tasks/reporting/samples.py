@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 SAMPLED_SHARDS = 16
@@ -58,28 +58,28 @@ class Place(NamedTuple):
     row: int
 
 
-def eligible_table(lake: Workspace, shard: MaskedShard, columns: Sequence[str]) -> pa.Table:
+def eligible_table(workspace: Workspace, shard: MaskedShard, columns: Sequence[str]) -> pa.Table:
     """Return a shard's documents that were in a block: columns of `documents`, then `quality` and `selected`.
 
     A column that the shard lacks is null.
     """
-    path = lake.resolve(shard.documents)
+    path = workspace.resolve(shard.documents)
     there = set(pq.read_schema(path).names)
     documents = pq.read_table(path, columns=[name for name in columns if name in there])
-    masks = pq.read_table(lake.resolve(shard.masks), columns=["selected", "block"])
+    masks = pq.read_table(workspace.resolve(shard.masks), columns=["selected", "block"])
     found = {name: documents[name] if name in there else pa.nulls(masks.num_rows) for name in columns}
-    found["quality"] = pq.read_table(lake.resolve(shard.scores), columns=["quality"])["quality"]
+    found["quality"] = pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"]
     table = pa.table({**found, "selected": masks["selected"]})
     return table.filter(masks["block"].is_valid())
 
 
 def eligible_tables(
-    lake: Workspace, shards: Sequence[MaskedShard], columns: Sequence[str], at_most: int | None = None
+    workspace: Workspace, shards: Sequence[MaskedShard], columns: Sequence[str], at_most: int | None = None
 ) -> Iterator[pa.Table]:
     """Yield the tables of all shards, or of so many evenly spaced ones."""
     for index in spread(len(shards), at_most):
-        stop_if_requested()
-        yield eligible_table(lake, shards[index], columns)
+        raise_if_stopped()
+        yield eligible_table(workspace, shards[index], columns)
 
 
 def spread(n: int, at_most: int | None) -> range:
@@ -96,14 +96,14 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    lake: Workspace, shards: Sequence[SelectedShard], limit: int, generator: np.random.Generator
+    workspace: Workspace, shards: Sequence[SelectedShard], limit: int, generator: np.random.Generator
 ) -> tuple[Drawn, Drawn]:
     """Draw up to `limit` eligible and up to `limit` selected documents, uniformly over `SAMPLED_SHARDS` shards."""
     chosen = spread(len(shards), SAMPLED_SHARDS)
     eligible, selected = [], []
     for index in chosen:
-        stop_if_requested()
-        masks = pq.read_table(lake.resolve(shards[index].masks), columns=["selected", "block"])
+        raise_if_stopped()
+        masks = pq.read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
         eligible.append(np.flatnonzero(masks["block"].is_valid().to_numpy()))
         selected.append(np.flatnonzero(masks["selected"].to_numpy()))
     return _drawn(chosen, eligible, limit, generator), _drawn(chosen, selected, limit, generator)
@@ -120,38 +120,38 @@ def _drawn(chosen: Sequence[int], rows: list[NDArray[np.intp]], limit: int, gene
     return Drawn(places, total, len(chosen))
 
 
-def vectors_at(lake: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place]) -> NDArray[Any]:
+def vectors_at(workspace: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place]) -> NDArray[Any]:
     """Return the vectors of documents in the order of their places, (n, d) float16 or float32."""
     from fineweb_mask.models.embedding.arrow import vectors_of
 
     found = [
-        vectors_of(take_rows(lake.resolve(shards[index].embeddings), rows, ["embedding", "scale"]))[0]
+        vectors_of(take_rows(workspace.resolve(shards[index].embeddings), rows, ["embedding", "scale"]))[0]
         for index, rows in _by_shard(places)
     ]
     return np.concatenate(found) if found else np.empty((0, 1), dtype=np.float32)
 
 
 def documents_at(
-    lake: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place], columns: Sequence[str]
+    workspace: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place], columns: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return columns of `documents` and the quality of documents, in the order of their places."""
     found: list[dict[str, Any]] = []
     for index, rows in _by_shard(places):
-        documents = take_rows(lake.resolve(shards[index].documents), rows, columns)
-        quality = take_rows(lake.resolve(shards[index].scores), rows, ["quality"])
+        documents = take_rows(workspace.resolve(shards[index].documents), rows, columns)
+        quality = take_rows(workspace.resolve(shards[index].scores), rows, ["quality"])
         found += documents.append_column("quality", quality["quality"]).to_pylist()
     return found
 
 
 def texts_at(
-    lake: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place], longest: int
+    workspace: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place], longest: int
 ) -> tuple[list[int], list[str]]:
     """Return the beginnings of those documents that share one row group of each shard, and which ones these are."""
     index_of = {place: index for index, place in enumerate(places)}
     kept: list[int] = []
     texts: list[str] = []
     for index, rows in _by_shard(places):
-        path = lake.resolve(shards[index].documents)
+        path = workspace.resolve(shards[index].documents)
         near = _in_one_row_group(path, rows)
         kept += [index_of[Place(index, int(row))] for row in near]
         texts += [text[:longest] for text in take_rows(path, near, ["text"])["text"].to_pylist()]
@@ -160,7 +160,7 @@ def texts_at(
 
 def _by_shard(places: Sequence[Place]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     for index, group in groupby(places, key=lambda place: place.shard):
-        stop_if_requested()
+        raise_if_stopped()
         yield index, np.array([place.row for place in group], dtype=np.int64)
 
 
@@ -199,7 +199,7 @@ class NearThreshold(NamedTuple):
 
 
 def near_threshold(
-    lake: Workspace, shards: Sequence[SelectedShard], each: int = NEAR
+    workspace: Workspace, shards: Sequence[SelectedShard], each: int = NEAR
 ) -> tuple[list[NearThreshold], list[NearThreshold]]:
     """Return the kept and the rejected documents nearest to their block's threshold, from all blocks in turn."""
     kept: list[list[NearThreshold]] = []
@@ -213,8 +213,8 @@ def near_threshold(
             rejected.append(sides[1])
 
     for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # as blocks are made of them
-        stop_if_requested()
-        masks = pq.read_table(lake.resolve(shards[index].masks)).filter(pa.compute.field("block").is_valid())
+        raise_if_stopped()
+        masks = pq.read_table(workspace.resolve(shards[index].masks)).filter(pa.compute.field("block").is_valid())
         masks = masks.append_column("shard", pa.array(np.full(masks.num_rows, index, dtype=np.int32)))
         blocks = masks["block"].unique().to_pylist()
         close([block for block in pending if block not in blocks])

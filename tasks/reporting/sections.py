@@ -371,9 +371,9 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
     )
 
 
-def threshold(lake: Workspace, shards: Sequence[SelectedShard], spread: Spread, breakdown: Breakdown) -> Section:
+def threshold(workspace: Workspace, shards: Sequence[SelectedShard], spread: Spread, breakdown: Breakdown) -> Section:
     """Show documents on either side of the threshold, and why they are there."""
-    sides = zip(("Just kept", "Just rejected"), near_threshold(lake, shards), strict=True)
+    sides = zip(("Just kept", "Just rejected"), near_threshold(workspace, shards), strict=True)
     return Section(
         "Near the threshold",
         [
@@ -382,7 +382,7 @@ def threshold(lake: Workspace, shards: Sequence[SelectedShard], spread: Spread, 
             f"{'' if len(spread.selected.places) == spread.selected.of else ' of the sample'}."
         ],
         sides=[
-            Side(f"{title} ({len(found)})", _cards(lake, shards, spread, breakdown, found))
+            Side(f"{title} ({len(found)})", _cards(workspace, shards, spread, breakdown, found))
             for title, found in sides
             if found
         ],
@@ -390,15 +390,15 @@ def threshold(lake: Workspace, shards: Sequence[SelectedShard], spread: Spread, 
 
 
 def _cards(
-    lake: Workspace,
+    workspace: Workspace,
     shards: Sequence[SelectedShard],
     spread: Spread,
     breakdown: Breakdown,
     found: Sequence[NearThreshold],
 ) -> list[Card]:
     places = sorted(near.place for near in found)
-    rows = documents_at(lake, shards, places, ["id", "url", "text"])
-    similar = spread.nearest_selected(unit_rows(vectors_at(lake, shards, places)), places)
+    rows = documents_at(workspace, shards, places, ["id", "url", "text"])
+    similar = spread.nearest_selected(unit_rows(vectors_at(workspace, shards, places)), places)
     row_of, similar_of = dict(zip(places, rows, strict=True)), dict(zip(places, similar, strict=True))
     cards = []
     for near in found:

@@ -20,7 +20,7 @@ from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.workspace.job import StageJob
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class GroupJob(StageJob):
         """Return the files of the group's shards, or None if one is not current."""
         files = []
         for shard in self.shards:
-            path = self.lake.shard_path(self.folder, shard.name)
-            if (file := current_parquet(self.lake, path, shard.name, self.key)) is None:
+            path = self.workspace.shard_path(self.folder, shard.name)
+            if (file := current_parquet(self.workspace, path, shard.name, self.key)) is None:
                 return None
             files.append(file)
         return files
@@ -88,7 +88,7 @@ class GroupJob(StageJob):
             bytes=sum(file.bytes for file in files),
             fingerprint=self.key.fingerprint,
             details=files[0].details,
-            reused=True,
+            cached=True,
         )
 
 
@@ -162,8 +162,8 @@ def write_masks(
         masks.block[block.rows] = block.name
     start = 0
     for shard in job.shards:
-        path = job.lake.shard_path(job.folder, shard.name)
-        with written_parquet(path, MASKS, job.key) as writer:
+        path = job.workspace.shard_path(job.folder, shard.name)
+        with stage_file_writer(path, MASKS, job.key) as writer:
             writer.write(_as_batch(masks, start, start + shard.rows))
             writer.details = {"blocks": blocks, "excluded": group.excluded}
         start += shard.rows
@@ -188,7 +188,7 @@ class Block(NamedTuple):
 
 def read_group(job: GroupJob) -> Candidates:
     """Read what a selection reads of a group of shards."""
-    return _joined([_read_shard(job.lake, shard) for shard in job.shards])
+    return _joined([_read_shard(job.workspace, shard) for shard in job.shards])
 
 
 def blocks_of(job: GroupJob, group: Candidates) -> Iterator[Block]:
@@ -205,18 +205,18 @@ def block_settings(settings: PipelineSelectionSettings, block: Block) -> Pipelin
     return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
 
 
-def _read_shard(lake: Workspace, shard: SelectionShard) -> Candidates:
+def _read_shard(workspace: Workspace, shard: SelectionShard) -> Candidates:
     from fineweb_mask.models.documents import token_counts
     from fineweb_mask.models.embedding.arrow import vectors_of
 
-    vectors, has_vector = vectors_of(pq.read_table(lake.resolve(shard.embeddings)))
+    vectors, has_vector = vectors_of(pq.read_table(workspace.resolve(shard.embeddings)))
     candidate = np.ones(shard.rows, dtype=bool)
-    candidate[pq.read_table(lake.resolve(shard.duplicates))["row"].to_numpy()] = False
+    candidate[pq.read_table(workspace.resolve(shard.duplicates))["row"].to_numpy()] = False
     excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
-    counts = pq.read_table(lake.resolve(shard.documents), columns=["token_count", "n_chars"])
+    counts = pq.read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
     return Candidates(
         vectors=vectors,
-        quality=pq.read_table(lake.resolve(shard.scores), columns=["quality"])["quality"].to_numpy(),
+        quality=pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy(),
         candidate=candidate & has_vector,
         tokens=token_counts(counts["token_count"], counts["n_chars"]),
         excluded=excluded,

@@ -86,7 +86,7 @@ class CompareJob(PageJob):
     @property
     def folder(self) -> Path:
         """Where the page lies."""
-        return self.lake.root / "compare"
+        return self.workspace.root / "compare"
 
 
 def plan(
@@ -108,7 +108,7 @@ def plan(
         inputs=digest(inputs),
     )
     return CompareJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name="compare",
         key=key,
         settings=settings,
@@ -178,13 +178,14 @@ def _overlap_and_topics(job: CompareJob) -> tuple[NDArray[np.int64], dict[str, C
     topics: dict[str, Counter[str]] = {}
     for place, documents in enumerate(job.documents):
         tables = [
-            pq.read_table(job.lake.resolve(job.masks[name][place]), columns=["selected", "block"]) for name in names
+            pq.read_table(job.workspace.resolve(job.masks[name][place]), columns=["selected", "block"])
+            for name in names
         ]
         masks = np.array([table["selected"].to_numpy() for table in tables])
         both += intersections(masks)
         if job.label_column is None:
             continue
-        labels = _labels(job.lake.resolve(documents), job.label_column)
+        labels = _labels(job.workspace.resolve(documents), job.label_column)
         for name, mask in zip(["", *names], [tables[0]["block"].is_valid().to_numpy(), *masks], strict=True):
             for entry in pc.value_counts(labels.filter(pa.array(mask)).drop_null()).to_pylist():
                 topics.setdefault(entry["values"], Counter())[name] += entry["counts"]

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import Solver
 from fineweb_mask.tasks.inference.gpu import gpu_slot
@@ -32,7 +32,7 @@ from fineweb_mask.tasks.selection.blocks import (
     slices_of,
     write_masks,
 )
-from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import build_once, stage_task
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
@@ -87,14 +87,14 @@ class ScaleJob(GroupJob):
     @property
     def manifest_path(self) -> Path:
         """Where the ranges lie."""
-        return self.lake.root / self.folder / f"{self.group}.json"
+        return self.workspace.root / self.folder / f"{self.group}.json"
 
     def current(self) -> StageFile | None:
         """Return a reference to the ranges if they are current, else None."""
         manifest = read_manifest(self.manifest_path)
         if manifest is None or manifest.key != self.key:
             return None
-        return manifest_reference(self.lake, self.manifest_path, self.name, manifest)
+        return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
 
 
 def plan_scale(
@@ -105,7 +105,7 @@ def plan_scale(
         return []
     return [
         ScaleJob(
-            workspace=str(workspace.root),
+            root=str(workspace.root),
             name=group_name(group),
             key=group_key("scale", VERSION, group, settings, settings.model_dump(exclude=NOT_SCALED)),
             shards=group,
@@ -128,7 +128,7 @@ def _build_scale(job: ScaleJob) -> None:
     group = read_group(job)
     device = choose_device(job.settings.device)
     found = {}
-    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
+    for block in track("blocks", list(blocks_of(job, group)), part=(0, 1)):
         with gpu_slot(device):
             ranges = term_ranges(
                 group.vectors[block.rows], group.quality[block.rows], block_settings(job.settings, block), device=device
@@ -147,7 +147,7 @@ def ranges_of(scale: StageFile | None, block: Block) -> "Ranges | None":
     return Ranges(Term(**found["quality"]), {name: Term(**term) for name, term in found["metrics"].items()})
 
 
-class ContendJob(GroupJob):
+class SelectorJob(GroupJob):
     """Select from one group of shards by one selector, and measure what was selected."""
 
     selector: str
@@ -161,21 +161,21 @@ class ContendJob(GroupJob):
     @property
     def seconds_path(self) -> Path:
         """Where it is noted how long the selection took."""
-        return self.lake.root / self.folder / f"{self.group}.seconds.json"
+        return self.workspace.root / self.folder / f"{self.group}.seconds.json"
 
 
-def plan_contender(
+def plan_selector(
     workspace: Workspace,
     group: list[SelectionShard],
     settings: PipelineSelectionSettings,
     selector: str,
     scale: StageFile | None,
-) -> ContendJob:
+) -> SelectorJob:
     """Return the job of one selector over one group of shards; `scale` holds the group's ranges."""
     solved = settings.model_copy(update={"solver": SELECTORS[selector]})
     key = group_key("contend", VERSION, group, solved, solved.model_dump(exclude={"device", "block_size"}))
-    return ContendJob(
-        workspace=str(workspace.root),
+    return SelectorJob(
+        root=str(workspace.root),
         name=f"{selector} {group_name(group)}",
         key=key.model_copy(update={"inputs": digest([key.inputs, None if scale is None else scale.fingerprint])}),
         shards=group,
@@ -186,15 +186,15 @@ def plan_contender(
     )
 
 
-def contend(job: ContendJob) -> StageFile:
+def run_selector(job: SelectorJob) -> StageFile:
     """Write the masks of a group of shards, with every block's measures."""
     return build_once(job, lambda: _build(job))
 
 
-def _build(job: ContendJob) -> None:
+def _build(job: SelectorJob) -> None:
     group = read_group(job)
     selections, described, seconds = [], [], 0.0
-    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
+    for block in track("blocks", list(blocks_of(job, group)), part=(0, 1)):
         started = time.perf_counter()
         selection = select_block(job, block, group, ranges_of(job.scale, block))
         seconds += time.perf_counter() - started
@@ -216,7 +216,7 @@ def measures_of(job: GroupJob, block: Block, group: Candidates) -> "Measures":
 
 def note_seconds(path: Path, key: StageKey, seconds: dict[str, float]) -> None:
     """Note how long something took; masks hold no time, so that equal inputs give equal bytes."""
-    with written_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(json.dumps({"key": key.fingerprint, **seconds}) + "\n")
 
 
@@ -301,4 +301,4 @@ def described_settings(settings: PipelineSelectionSettings) -> str:
 
 
 find_scale_task = stage_task(find_scale)
-contend_task = stage_task(contend)
+selector_task = stage_task(run_selector)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import ROW
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
@@ -29,7 +29,7 @@ from fineweb_mask.tasks.selection.blocks import (
 )
 from fineweb_mask.tasks.selection.contenders import measures_of, note_seconds, ranges_of
 from fineweb_mask.tasks.workspace.job import build_once, stage_task
-from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, digest
 
 VERSION = 1
@@ -49,7 +49,7 @@ class FrontierJob(GroupJob):
     @property
     def seconds_path(self) -> Path:
         """Where it is noted how long each value took."""
-        return self.lake.root / self.folder / f"{self.group}.seconds.json"
+        return self.workspace.root / self.folder / f"{self.group}.seconds.json"
 
 
 def plan(
@@ -63,7 +63,7 @@ def plan(
     reads = settings.model_dump(exclude={"device", "block_size", "solver", "lamb"})
     key = group_key("frontier", VERSION, group, settings, [reads, lambs])
     return FrontierJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name=group_name(group),
         key=key.model_copy(update={"inputs": digest([key.inputs, None if scale is None else scale.fingerprint])}),
         shards=group,
@@ -85,7 +85,7 @@ def _build(job: FrontierJob) -> None:
     names = np.full(len(group.candidate), None, dtype=object)
     described: list[dict[str, Any]] = []
     seconds = dict.fromkeys(job.lambs, 0.0)
-    for block in told("blocks", list(blocks_of(job, group)), part=(0, 1)):
+    for block in track("blocks", list(blocks_of(job, group)), part=(0, 1)):
         names[block.rows] = block.name
         described += _sweep_block(job, block, group, chosen, seconds)
     note_seconds(job.seconds_path, job.key, {str(lamb): spent for lamb, spent in seconds.items()})
@@ -97,7 +97,7 @@ def _build(job: FrontierJob) -> None:
     for shard, (start, stop) in zip(job.shards, pairwise(edges), strict=True):
         columns = [pa.array(np.arange(stop - start, dtype=np.uint32)), pa.array(names[start:stop], pa.string())]
         columns += [pa.array(mask[start:stop]) for mask in chosen]
-        with written_parquet(job.lake.shard_path(job.folder, shard.name), schema, job.key) as writer:
+        with stage_file_writer(job.workspace.shard_path(job.folder, shard.name), schema, job.key) as writer:
             writer.write(pa.record_batch(columns, schema=schema))
             writer.details = {"blocks": described, "excluded": group.excluded}
 

@@ -48,7 +48,7 @@ class SweepJob(PageJob):
     @property
     def folder(self) -> Path:
         """Where the page lies."""
-        return self.lake.root / "sweep"
+        return self.workspace.root / "sweep"
 
 
 def plan(
@@ -69,7 +69,7 @@ def plan(
         inputs=digest(inputs),
     )
     return SweepJob(
-        workspace=str(workspace.root),
+        root=str(workspace.root),
         name="sweep",
         key=key,
         settings=settings,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fineweb_mask.models.settings.selection import SelectionSettings
-from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.storage.atomic import atomic_write
 
 BATCH_ROWS = 10_000
 
@@ -133,7 +133,7 @@ def select_file(
     seconds = time.perf_counter() - started
     selected = table.select([columns.id, *columns.quality]).take(pa.array(selection.indices))
     selected = selected.append_column("inclusion", pa.array(selection.inclusion[selection.indices]))
-    with written_file(output) as partial:
+    with atomic_write(output) as partial:
         pq.write_table(selected, partial, compression="zstd")
     return FileSelection(
         output=str(output),

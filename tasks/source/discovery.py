@@ -10,7 +10,7 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.hub import pinned
 from fineweb_mask.tasks.storage.errors import is_missing
 from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem, stored, version_of
-from fineweb_mask.tasks.storage.remote_file import opened
+from fineweb_mask.tasks.storage.remote_file import open_source
 from fineweb_mask.tasks.storage.retries import attempt
 
 FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
@@ -126,5 +126,5 @@ def fingerprint_of(info: dict[str, Any]) -> str:
 
 
 def _content(url: str) -> str:
-    with opened(url) as stream:
+    with open_source(url) as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

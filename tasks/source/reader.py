@@ -17,7 +17,7 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.storage.filesystem import is_local, look_anew, open_filesystem
-from fineweb_mask.tasks.storage.remote_file import RemoteFile, opened
+from fineweb_mask.tasks.storage.remote_file import RemoteFile, open_source
 from fineweb_mask.tasks.storage.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
@@ -143,7 +143,7 @@ class ShardReader:
 
     def _json_records(self) -> Iterator[dict[str, Any] | None]:
         name = self.shard.relative.lower()
-        with opened(self.shard.url) as stream, _decompressed(stream, name) as lines:
+        with open_source(self.shard.url) as stream, _decompressed(stream, name) as lines:
             for line in lines:
                 if line.strip():
                     yield _parse(line)

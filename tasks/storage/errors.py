@@ -113,7 +113,7 @@ def redacted(text: str) -> str:
     return without_secrets(text)
 
 
-def is_of_storage(error: BaseException) -> bool:
+def is_storage_error(error: BaseException) -> bool:
     """Return whether an error is of a file or a server, or passes; any other is not for `explain`."""
     foreign = type(error).__module__.partition(".")[0] in {*LOST_CONNECTIONS, "aiobotocore", "huggingface_hub", "s3fs"}
     return isinstance(error, OSError) or foreign or is_transient(error)

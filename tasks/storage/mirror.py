@@ -254,7 +254,7 @@ def mirror_of(path: Path) -> Mirror | None:
         return next((_mirrors[folder] for folder in (path, *path.parents) if folder in _mirrors), None)
 
 
-def brought(path: Path) -> Path:
+def ensure_local(path: Path) -> Path:
     """Return a local path whose file or folder is now here, if it is anywhere."""
     mirror = mirror_of(path)
     if mirror is not None:
@@ -262,7 +262,7 @@ def brought(path: Path) -> Path:
     return path
 
 
-def copied(url: str) -> Path:
+def download_tree(url: str) -> Path:
     """Return a local folder with what is at a URL now, but hidden files."""
     mirror = mirror_at(url)
     mirror.synchronise()

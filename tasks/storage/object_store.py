@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.errors import answer_of, is_missing
 from fineweb_mask.tasks.storage.filesystem import TRANSFER_BYTES, TRANSFERS_AT_ONCE, Stored, open_filesystem, stored
 from fineweb_mask.tasks.storage.remote_file import RemoteFile
@@ -98,7 +98,7 @@ class Store:
         return attempt(self.url_of(name), self._download, name, target)
 
     def _download(self, name: str, target: Path) -> Stored:
-        stop_if_requested()
+        raise_if_stopped()
         before = stored(self._filesystem.info(self._path(name)), self.url_of(name))
         self._filesystem.get_file(self._path(name), str(target))
         after = stored(self._filesystem.info(self._path(name)), self.url_of(name))
@@ -115,7 +115,7 @@ class Store:
         return found
 
     def _upload(self, source: Path, name: str, tries: Iterator[int]) -> Stored:
-        stop_if_requested()
+        raise_if_stopped()
         next(tries)
         size = source.stat().st_size
         parts = {"chunksize": TRANSFER_BYTES, "max_concurrency": TRANSFERS_AT_ONCE} if self._is_s3 else {}

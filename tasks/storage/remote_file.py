@@ -5,7 +5,7 @@ import io
 import os
 from typing import Any
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError, redacted
 from fineweb_mask.tasks.storage.filesystem import Stored, is_local, look_anew, open_filesystem, stored
 from fineweb_mask.tasks.storage.retries import attempt
@@ -107,7 +107,7 @@ class RemoteFile(io.RawIOBase):
         )
 
     def _range(self, start: int, size: int) -> bytes:
-        stop_if_requested()
+        raise_if_stopped()
         try:
             if self._file is None:
                 self._open()
@@ -133,7 +133,7 @@ class RemoteFile(io.RawIOBase):
             file.close()
 
 
-def opened(url: str) -> io.BufferedReader:
+def open_source(url: str) -> io.BufferedReader:
     """Open a local file, or one at a URL that is asked for again where reading it fails."""
     filesystem, path = open_filesystem(url)
     if is_local(filesystem):

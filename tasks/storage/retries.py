@@ -12,8 +12,8 @@ from typing import ParamSpec, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
-from fineweb_mask.tasks.storage.errors import RemoteError, explain, is_of_storage, is_transient
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.tasks.storage.errors import RemoteError, explain, is_storage_error, is_transient
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -63,7 +63,7 @@ def _attempt(patience: float, url: str, work: Callable[[], Result]) -> Result:
     except RemoteError:
         raise
     except Exception as error:
-        if not is_of_storage(error):
+        if not is_storage_error(error):
             raise
         explained = explain(url, error, patience)
     raise explained  # outside of the handler: the error's own text, which may hold a secret, is not chained
@@ -78,5 +78,5 @@ def _tell(state: RetryCallState) -> None:
 def _sleep(seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        stop_if_requested()
+        raise_if_stopped()
         time.sleep(min(left, 0.5))

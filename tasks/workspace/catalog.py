@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.schemas import MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
-from fineweb_mask.tasks.storage.atomic import written_file
-from fineweb_mask.tasks.storage.mirror import brought
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
@@ -82,12 +82,12 @@ def is_current(workspace: Workspace) -> bool:
         return False
 
 
-def bring_all(workspace: Workspace) -> None:
+def ensure_views_local(workspace: Workspace) -> None:
     """Copy what the views read to this machine, where the workspace is at a URL."""
     if workspace.url is not None:
         workspace.look()
         for name in (NAME, RUNS, "documents", "duplicates", "scores", "embeddings", "masks"):
-            brought(workspace.root / name)
+            ensure_local(workspace.root / name)
 
 
 def write_catalog(workspace: Workspace, shards: Sequence[CatalogShard]) -> Path:
@@ -104,7 +104,7 @@ def write_catalog(workspace: Workspace, shards: Sequence[CatalogShard]) -> Path:
     for leftover in workspace.root.glob(f".{NAME}.*.wal"):  # of a process that was killed in here
         leftover.unlink()
     config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": f"{path}.tmp"}
-    with written_file(path) as partial:
+    with atomic_write(path) as partial:
         with duckdb.connect(str(partial), config=config) as connection:
             for view, query in _views(connection, workspace, shards).items():
                 connection.execute(f"CREATE VIEW {view} AS {query}")

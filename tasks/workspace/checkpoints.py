@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.stage_parquet import written_key
 from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
@@ -36,7 +36,7 @@ def discard_finished(workspace: Workspace) -> None:
                 shutil.rmtree(shard)
 
 
-class Parts(Generic[Values_contra]):
+class Checkpoints(Generic[Values_contra]):
     """Writes a stage file through a writer, and keeps what it has written until the whole is there.
 
     Parameters
@@ -74,7 +74,7 @@ class Parts(Generic[Values_contra]):
     def write(self, rows: pa.Array, values: Values_contra) -> None:
         """Keep the next rows as a part, which is on the disk when this returns, and write them."""
         batch = self._writer.batch(rows, values)
-        with written_file(self._path(rows)) as partial, pa.ipc.new_file(str(partial), batch.schema) as file:
+        with atomic_write(self._path(rows)) as partial, pa.ipc.new_file(str(partial), batch.schema) as file:
             file.write_batch(batch)
         self._writer.write(batch)
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
-from fineweb_mask.tasks.workspace.workspace import LakeError, StageFile, StageKey, Workspace, disk_errors_explained
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, WorkspaceError, disk_errors_explained
 
 Parameters = ParamSpec("Parameters")
 
@@ -29,15 +29,15 @@ class StageJob(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True)
 
-    workspace: str
+    root: str
     name: str
     key: StageKey
-    anew: bool = False  # build it although the output is current
+    force: bool = False  # build it although the output is current
 
     @property
-    def lake(self) -> Workspace:
+    def workspace(self) -> Workspace:
         """The workspace that the job reads and writes."""
-        return Workspace(self.workspace)
+        return Workspace(self.root)
 
     @abstractmethod
     def current(self) -> StageFile | None:
@@ -52,11 +52,11 @@ class ShardJob(StageJob):
     @property
     def output(self) -> Path:
         """Where the output lies."""
-        return self.lake.shard_path(self.folder, self.name)
+        return self.workspace.shard_path(self.folder, self.name)
 
     def current(self) -> StageFile | None:
         """Return the shard's file if it is current, else None."""
-        return current_parquet(self.lake, self.output, self.name, self.key)
+        return current_parquet(self.workspace, self.output, self.name, self.key)
 
 
 def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
@@ -67,15 +67,15 @@ def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
     LakeError
         If the output is not current after building it, or the disk is full or read-only.
     """
-    if not job.anew and (found := job.current()) is not None:
+    if not job.force and (found := job.current()) is not None:
         return found
     started = time.perf_counter()
-    with disk_errors_explained(job.lake.root):
+    with disk_errors_explained(job.workspace.root):
         build()
     built = job.current()
     if built is None:
-        raise LakeError(f"{job.key.stage} {job.name}: the output does not agree with what was to be built")
-    return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "reused": False})
+        raise WorkspaceError(f"{job.key.stage} {job.name}: the output does not agree with what was to be built")
+    return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
 
 
 def _retry(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:

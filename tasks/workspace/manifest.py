@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fineweb_mask.tasks.storage.atomic import written_file
-from fineweb_mask.tasks.storage.mirror import brought, mirror_of, size_of
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, size_of
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
 
 SMALL_BYTES = 2**18
@@ -54,7 +54,7 @@ def write_manifest(
         details=dict(details),
         fitted_on={file.name: file.fingerprint for file in fitted_on},
     )
-    with written_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(manifest.model_dump_json(indent=2) + "\n")
 
 
@@ -66,7 +66,7 @@ def read_manifest(path: Path) -> Manifest | None:
     RemoteError
         If it is at a URL that does not answer.
     """
-    brought(path)
+    ensure_local(path)
     try:
         return Manifest.model_validate_json(path.read_text())
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def is_whole(path: Path, manifest: Manifest, *, here: bool = False) -> bool:
         if size_of(target) != file.bytes:
             return False
         is_compared = is_mirrored and (file.bytes <= SMALL_BYTES or (here and not target.is_file()))
-        if is_compared and file_digest(brought(target)) != file.sha256:
+        if is_compared and file_digest(ensure_local(target)) != file.sha256:
             return False
     return True
 
@@ -109,5 +109,5 @@ def manifest_reference(workspace: Workspace, path: Path, name: str, manifest: Ma
         bytes=sum(file.bytes for file in manifest.files.values()),
         fingerprint=manifest.content,
         details=manifest.details,
-        reused=True,
+        cached=True,
     )

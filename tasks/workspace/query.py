@@ -126,7 +126,7 @@ def _identifier(name: str) -> str:
 
 
 @contextmanager
-def opened(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a workspace's catalog for reading, with nothing but the workspace in reach.
 
     Parameters

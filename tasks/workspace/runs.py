@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.storage.atomic import written_file
-from fineweb_mask.tasks.storage.mirror import brought
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOLDER = "runs"
@@ -51,7 +51,7 @@ class RunRecord(BaseModel):
         self.seconds = round((datetime.now(UTC) - self.started).total_seconds(), 3)
         identity = (self.flow_run or "local").split("-")[0]
         path = workspace.root / FOLDER / f"{self.started:%Y%m%dT%H%M%S.%fZ}-{identity}.json"
-        with written_file(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
         return path
 
@@ -69,10 +69,10 @@ class LastRun(BaseModel):
 
     def keep(self, workspace: Workspace) -> None:
         """Write it to the workspace."""
-        with written_file(self.path(workspace)) as partial:
+        with atomic_write(self.path(workspace)) as partial:
             partial.write_text(self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def of(cls, workspace: Workspace) -> Self:
         """Read it from the workspace."""
-        return cls.model_validate_json(brought(cls.path(workspace)).read_text())
+        return cls.model_validate_json(ensure_local(cls.path(workspace)).read_text())

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
-from fineweb_mask.tasks.storage.atomic import written_file
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import mirror_of, size_of
-from fineweb_mask.tasks.workspace.workspace import LakeError, StageFile, StageKey, Workspace
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, WorkspaceError
 
 FOOTER_KEY = b"fineweb_mask"
 ROW_GROUP_BYTES = 64 * 2**20
@@ -24,7 +24,7 @@ ROW_GROUP_ROWS = 65_536
 
 
 class ParquetStageWriter:
-    """Streams record batches into one row group after the other; made by `written_parquet`."""
+    """Streams record batches into one row group after the other; made by `stage_file_writer`."""
 
     def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
         self.rows = 0
@@ -35,7 +35,7 @@ class ParquetStageWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add a batch; it reaches the disk when a row group is full."""
-        stop_if_requested()
+        raise_if_stopped()
         self._pending.append(batch)
         self.rows += batch.num_rows
         if (
@@ -53,7 +53,7 @@ class ParquetStageWriter:
 
 
 @contextmanager
-def written_parquet(
+def stage_file_writer(
     path: Path,
     schema: pa.Schema,
     key: StageKey,
@@ -77,7 +77,7 @@ def written_parquet(
     LakeError
         If what was written does not read back with the same rows and columns.
     """
-    with written_file(path) as partial:
+    with atomic_write(path) as partial:
         with pq.ParquetWriter(
             partial, schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
         ) as writer:
@@ -88,7 +88,7 @@ def written_parquet(
             writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()})
         written = pq.ParquetFile(partial)
         if written.metadata.num_rows != stage_writer.rows or not written.schema_arrow.equals(schema):
-            raise LakeError(
+            raise WorkspaceError(
                 f"{path.name} did not read back as written: {written.metadata.num_rows} rows, {stage_writer.rows} sent"
             )
 
@@ -150,5 +150,5 @@ def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) 
         bytes=size,
         fingerprint=details.get("content", key.fingerprint),
         details=details,
-        reused=True,
+        cached=True,
     )

@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.lease import HeldError, lease
-from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, brought, mirror_at, mirror_in
+from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
 
 
-class LakeError(RuntimeError):
+class WorkspaceError(RuntimeError):
     """The workspace cannot be used as asked."""
 
 
@@ -48,7 +48,7 @@ def disk_errors_explained(place: Path) -> Iterator[None]:
         if error.errno not in DISK_REMEDIES:
             raise
         where, why = error.filename or place, os.strerror(error.errno)
-        raise LakeError(
+        raise WorkspaceError(
             f"{where}: {why}: {DISK_REMEDIES[error.errno]}; what was finished before is unchanged"
         ) from error
 
@@ -87,7 +87,7 @@ class StageFile(BaseModel):
     fingerprint: str
     details: dict[str, Any] = {}  # counts that the reports need; also in the footer
     seconds: float = 0.0  # spent building it; 0 where it was found current
-    reused: bool = False  # found current, not built
+    cached: bool = False  # found current, not built
 
 
 def digest(value: object) -> str:
@@ -124,7 +124,7 @@ class Workspace:
         """Where the workspace is, unless it is a folder of this machine."""
         return None if self._mirror is None else self._mirror.url
 
-    def shown(self, path: Path) -> str:
+    def display_path(self, path: Path) -> str:
         """Return where a path of the workspace is, as a user knows it: at the URL, or here."""
         return str(path) if self._mirror is None else self._mirror.url_of(path)
 
@@ -158,7 +158,7 @@ class Workspace:
 
     def resolve(self, file: StageFile) -> Path:
         """Return where a referenced file lies now, on this machine."""
-        return brought(self.root / file.path)
+        return ensure_local(self.root / file.path)
 
     def files(self, pattern: str) -> list[Path]:
         """Return the paths that match a pattern such as `fitted/*.json`, here or at the URL."""
@@ -200,7 +200,7 @@ class Workspace:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise LakeError(
+                raise WorkspaceError(
                     f"another run is using the workspace {self.url or self.root}: wait for it, "
                     "or choose another with --workspace"
                 ) from error
@@ -214,7 +214,7 @@ class Workspace:
                 try:
                     held.enter_context(lease(self._mirror.store, self.root / ".lease"))
                 except HeldError as error:
-                    raise LakeError(str(error)) from error
+                    raise WorkspaceError(str(error)) from error
             yield
 
     def check(self) -> None:
@@ -229,5 +229,5 @@ class Workspace:
         try:
             with self._locked():
                 self._mirror.synchronise()
-        except LakeError:  # a run of this machine works there
+        except WorkspaceError:  # a run of this machine works there
             self._mirror.look()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.plan import Curation, Given
+from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import dedup, select
 from fineweb_mask.tasks.embed import EmbeddingModel
@@ -57,7 +57,7 @@ def keys(tmp_path, monkeypatch):
         path.write_text(RECIPE.format(workspace=tmp_path / workspace))
         settings = load_recipe(path, overrides)
         column, classifier = settings.quality.scorers
-        given = Given(
+        given = PretrainedModels(
             scorers={
                 column.name: QualityModel(settings=column, path="", fingerprint=""),
                 classifier.name: QualityModel(settings=classifier, path="/edu", fingerprint=edu),

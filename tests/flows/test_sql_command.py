@@ -19,7 +19,7 @@ from fineweb_mask.flows.commands import sql
 from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS, visible
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.tasks.workspace.catalog import CatalogShard, write_catalog
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
 HOSTILE = {
@@ -34,34 +34,34 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace of one shard of hostile texts, as far as ingest."""
-    lake = Workspace(tmp_path_factory.mktemp("sql") / "workspace")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of one shard of hostile texts, as far as ingest."""
+    workspace = Workspace(tmp_path_factory.mktemp("sql") / "workspace")
     key = StageKey(stage="ingest", version=1, settings="s", inputs="i")
     schema = documents_schema([pa.field("\x1b[1m[b]", pa.string())])
     rows = [
         {"row": row, "id": name, "text": text, "n_chars": 1, "content_hash": b"0" * 16, "\x1b[1m[b]": text}
         for row, (name, text) in enumerate(HOSTILE.items())
     ]
-    path = lake.shard_path("documents", "a")
-    with written_parquet(path, schema, key) as writer:
+    path = workspace.shard_path("documents", "a")
+    with stage_file_writer(path, schema, key) as writer:
         writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
         writer.details = {"dropped": {}}
-    file = current_parquet(lake, path, "a", key)
+    file = current_parquet(workspace, path, "a", key)
     assert file is not None
-    (lake.root / "run.json").write_text("{}")
-    write_catalog(lake, [CatalogShard(documents=file)])
-    return lake.root
+    (workspace.root / "run.json").write_text("{}")
+    write_catalog(workspace, [CatalogShard(documents=file)])
+    return workspace.root
 
 
 @pytest.fixture
-def ask(workspace, monkeypatch):
+def ask(folder, monkeypatch):
     """Ask as a user does; `width` is that of a terminal."""
 
     def call(*arguments, width=None):
         if width is not None:
             monkeypatch.setattr(sql, "console", lambda: Console(force_terminal=True, width=width, no_color=True))
-        return CliRunner().invoke(app, ["sql", str(workspace), *map(str, arguments)])
+        return CliRunner().invoke(app, ["sql", str(folder), *map(str, arguments)])
 
     return call
 
@@ -140,24 +140,24 @@ def test_what_is_wrong_is_said(ask, arguments, code, message):
         assert json.loads(ask(*arguments, "--json").stdout)["status"] == "failed"
 
 
-def test_sql_can_come_from_standard_input(workspace):
-    result = CliRunner().invoke(app, ["sql", str(workspace), "-"], input="SELECT count(*) AS n FROM documents")
+def test_sql_can_come_from_standard_input(folder):
+    result = CliRunner().invoke(app, ["sql", str(folder), "-"], input="SELECT count(*) AS n FROM documents")
     assert result.stdout.split() == ["n", "7"]
 
 
 def test_a_folder_without_a_run_is_told_to_run_first(tmp_path):
     result = CliRunner().invoke(app, ["sql", str(tmp_path), "SELECT 1", "--json"])
     assert result.exit_code == 2
-    assert "is no workspace in which a run was begun: first `fineweb-mask run RECIPE --workspace" in result.stderr
+    assert "is no folder in which a run was begun: first `fineweb-mask run RECIPE --workspace" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_catalog_that_cannot_be_brought_up_to_date_is_used_with_a_warning(workspace, ask):
-    os.utime(workspace / "run.json", (2_000_000_000, 2_000_000_000))
+def test_a_catalog_that_cannot_be_brought_up_to_date_is_used_with_a_warning(folder, ask):
+    os.utime(folder / "run.json", (2_000_000_000, 2_000_000_000))
     try:
         result = ask("SELECT count(*) AS n FROM documents")
     finally:
-        os.utime(workspace / "run.json", (1, 1))
+        os.utime(folder / "run.json", (1, 1))
     assert result.exit_code == 0
     assert "the catalog is older than the last run and stays so" in result.stderr
     assert result.stdout.split() == ["n", "7"]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.flows.sweep import run_sweep
-from fineweb_mask.models.runtime.stopping import allow_work
+from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -60,7 +60,7 @@ def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_
 
     with pytest.raises(BadShardError, match="no column 'nosuch'"):
         run_sample(workspace, "source.text_column=nosuch", "ingest.on_bad_shard=fail")
-    allow_work()  # a run that fails asks all that works in this process to stop
+    clear_stop_request()  # a run that fails asks all that works in this process to stop
     *_, failed = ask(workspace, "FROM runs")
     assert failed["status"] == "failed"
     assert "no column 'nosuch'" in failed["error"]

@@ -70,14 +70,16 @@ def test_sweep_takes_over_the_contenders_of_a_comparison(contest):
 
 
 def test_solvers_tell_how_far_they_are_from_the_threads_of_their_tasks(contest):
-    [greedy] = [told for (stage, job), told in contest.heard.items() if stage == "contend" and job.startswith("greedy")]
+    [greedy] = [
+        track for (stage, job), track in contest.heard.items() if stage == "contend" and job.startswith("greedy")
+    ]
     selected = contest.compared.selectors["greedy"]["selected"]
     picks = [step.done for _, steps in greedy for step in steps if step.what == "greedy picks"]
     assert picks == list(range(selected + 1))
     shares = [share for share, _ in greedy]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    [frontier] = [told for (stage, _), told in contest.heard.items() if stage == "frontier"]
+    [frontier] = [track for (stage, _), track in contest.heard.items() if stage == "frontier"]
     values = [steps[0].done for _, steps in frontier if len(steps) == 1 and steps[0].what == "values of lamb"]
     assert list(dict.fromkeys(values)) == [0, 1, 2, 3, 4, 5]
 

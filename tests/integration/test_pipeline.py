@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.workspace import LakeError, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace, WorkspaceError
 
 SHARDS = 4
 
@@ -174,7 +174,7 @@ def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_p
 
 
 def test_a_workspace_in_use_is_refused(workspace, run_sample):
-    with Workspace(workspace).exclusive(), pytest.raises(LakeError, match="another run"):
+    with Workspace(workspace).exclusive(), pytest.raises(WorkspaceError, match="another run"):
         run_sample(workspace)
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fineweb_mask.models.urls import is_url, names_a_commit, redacted, without_credentials, writable
+from fineweb_mask.models.urls import is_url, names_a_commit, redacted, reject_credentials, require_writable
 
 
 @pytest.mark.parametrize("path", ["folder", "/a/b", "C:\\data", "s3:bucket", "a@b?token=1"])
 def test_a_local_path_is_no_url_and_may_hold_anything(path):
     assert not is_url(path)
-    assert without_credentials(path) == path
+    assert reject_credentials(path) == path
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_local_path_is_no_url_and_may_hold_anything(path):
 )
 def test_a_url_without_credentials_is_taken(url):
     assert is_url(url)
-    assert without_credentials(url) == url
+    assert reject_credentials(url) == url
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_url_without_credentials_is_taken(url):
 )
 def test_a_url_with_credentials_is_refused_and_not_repeated(url):
     with pytest.raises(ValueError, match="put credentials in the environment") as caught:
-        without_credentials(url)
+        reject_credentials(url)
     assert "hunter2" not in str(caught.value)
     if "[" not in url:
         assert "hunter2" not in redacted(f"cannot read '{url}': no")
@@ -66,14 +66,14 @@ def test_redaction_leaves_the_rest():
 @pytest.mark.parametrize("url", ["https://example.org/x", "http://example.org/x"])
 def test_https_can_only_be_read(url):
     with pytest.raises(ValueError, match="can only be read"):
-        writable(url)
-    assert writable("s3://bucket/x") == "s3://bucket/x"
+        require_writable(url)
+    assert require_writable("s3://bucket/x") == "s3://bucket/x"
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/x/y", "hf://buckets/x/y", "simplecache::hf://datasets/x/y@main/z"])
 def test_the_hub_can_only_be_read_and_what_to_do_is_said(url):
     with pytest.raises(ValueError, match=r"give a folder or s3://bucket/folder, .* with `fineweb-mask push`"):
-        writable(url)
+        require_writable(url)
 
 
 def test_a_commit_is_told_from_a_branch():

@@ -248,7 +248,7 @@ def materialize_again(built: Built, **changes: Any) -> StageFile:
     given = MaterializeSettings.model_validate(built.recipe.materialize.model_dump() | changes)
     recipe = built.recipe.model_copy(update={"materialize": given})
     job = materialize.plan(built.workspace, built.dataset_job.shards, built.counts, built.blocks, recipe)
-    return materialize.materialize(job.model_copy(update={"anew": True}))
+    return materialize.materialize(job.model_copy(update={"force": True}))
 
 
 def read_card(workspace: Workspace) -> tuple[dict[str, Any], str]:
@@ -327,7 +327,7 @@ def built(recipe: PipelineSettings, tmp_path_factory: pytest.TempPathFactory) ->
     """The tiny workspace, built once; only to be read."""
     workspace = tmp_path_factory.mktemp("built") / "workspace"
     built = run_pipeline(recipe.model_copy(update={"workspace": str(workspace)}))
-    assert not built.report.reused
+    assert not built.report.cached
     return built
 
 
@@ -363,5 +363,5 @@ def hostile_dumps(make_workspace: Callable[..., Built]) -> Built:
     extra = [pa.field("tags", pa.list_(pa.string())), pa.field('say "hi"', pa.int64())]
     rows = [document(i, dump=dump, tags=[str(i)]) | {'say "hi"': i} for i, dump in enumerate(HOSTILE_DUMPS)]
     built = make_workspace("it's [hostile]", {"a.parquet": (rows[::2], extra), "b.parquet": (rows[1::2], extra)})
-    assert not built.report.reused
+    assert not built.report.cached
     return built

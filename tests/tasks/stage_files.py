@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageKey
 
 KEY = StageKey(stage="numbers", version=1, settings="s", inputs="i")
@@ -16,7 +16,7 @@ def batch(rows: int = 3) -> pa.RecordBatch:
 
 
 def write(path: Path, rows: int = 3, key: StageKey = KEY) -> Path:
-    with written_parquet(path, SCHEMA, key) as writer:
+    with stage_file_writer(path, SCHEMA, key) as writer:
         writer.write(batch(rows))
         writer.details = {"b": 2, "a": [1, None]}
     return path

@@ -18,7 +18,7 @@ from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks import embed, ingest
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.workspace.checkpoints import Parts
+from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
@@ -97,7 +97,7 @@ def test_single_precision_and_encoding_on_disk(copied: Any) -> None:
 def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
     documents = ingested(["red red", "void", "blue", "wild red", "¿¡", "red blue"])
     given = settings(colours)
-    file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))
+    file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given))
     table = pq.read_table(tmp_path / file.path)
     assert table["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
     assert [value is None for value in table["embedding"].to_pylist()] == [False, True, False, True, True, False]
@@ -109,7 +109,7 @@ def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[...
 def test_bad_vectors_can_be_an_error(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
     documents = ingested(["red red", "blue", "void"])
     given = settings(colours, on_bad_vector="raise")
-    job = embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given)
+    job = embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given)
     with pytest.raises(BadShardError, match="a: the vector of row 2 is zero or not finite"):
         embed.embed(job)
     assert not job.output.exists()
@@ -122,7 +122,7 @@ def test_prompt_and_token_limit_reach_the_model(
     found = {}
     for name, changes in {"plain": {}, "prompt": {"prompt": "blue "}, "limit": {"max_tokens": 1}}.items():
         given = settings(colours, **changes)
-        file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))
+        file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given))
         found[name] = vectors(pq.read_table(tmp_path / file.path))[0]
     assert found["limit"] == pytest.approx([1, 0], abs=1e-3)
     assert found["prompt"][1] > found["plain"][1] + 0.01
@@ -133,13 +133,13 @@ def test_the_fingerprint_follows_the_model_s_content(tmp_path: Path, colours: Pa
 
     moved = tmp_path / "moved"
     shutil.copytree(colours, moved)
-    first, same = embed.given_model(settings(colours)), embed.given_model(settings(moved))
+    first, same = embed.resolve_model(settings(colours)), embed.resolve_model(settings(moved))
     assert first.fingerprint == same.fingerprint
     weights = next(moved.rglob("*.safetensors"))
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    other = embed.given_model(settings(moved))
+    other = embed.resolve_model(settings(moved))
     assert other.fingerprint != first.fingerprint
 
     def key(model: embed.EmbeddingModel, **changes: Any) -> str:
@@ -154,7 +154,7 @@ def test_equal_inputs_give_equal_bytes(copied: Any) -> None:
     before = path.read_bytes()
     path.unlink()
     job = embed.plan(copied.workspace, copied.documents[0], copied.embedding_model, copied.recipe.embedding)
-    assert not embed.embed(job).reused
+    assert not embed.embed(job).cached
     assert path.read_bytes() == before
 
 
@@ -164,7 +164,7 @@ def test_a_pickled_model_is_refused(tmp_path: Path, ingested: Callable[..., Stag
     (folder / "config.json").write_text('{"model_type": "bert"}')
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
     given = settings(folder)
-    job = embed.plan(Workspace(tmp_path), ingested(["red"]), embed.given_model(given), given)
+    job = embed.plan(Workspace(tmp_path), ingested(["red"]), embed.resolve_model(given), given)
     with pytest.raises(EncoderError, match="embedding model"):
         embed.embed(job)
 
@@ -188,7 +188,7 @@ def test_a_shard_that_was_killed_goes_on_where_it_was(
 
     documents = ingested(TWELVE)
     given = settings(colours, chunk_documents=3, precision=precision)
-    job = embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given)
+    job = embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given)
     whole = tmp_path / embed.embed(job).path
     undisturbed = whole.read_bytes()
     whole.unlink()
@@ -218,13 +218,13 @@ def test_parts_of_other_settings_are_not_taken(
 
     def job(**changes: Any) -> embed.EmbedJob:
         given = settings(colours, chunk_documents=3, **changes)
-        return embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given)
+        return embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given)
 
-    def killed(parts: Parts) -> None:
+    def killed(parts: Checkpoints) -> None:
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(Parts, "discard", killed)
+        patched.setattr(Checkpoints, "discard", killed)
         with pytest.raises(Killed):
             embed.embed(job())
     assert list((tmp_path / "embeddings").rglob("*.arrow"))
@@ -237,13 +237,13 @@ def test_a_part_is_written_for_every_chunk_and_none_is_left(
     tmp_path: Path, ingested: Callable[[list[str]], StageFile], colours: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    write = Parts.write
+    write = Checkpoints.write
     monkeypatch.setattr(
-        Parts, "write", lambda self, rows, values: (written.append(rows[0].as_py()), write(self, rows, values))
+        Checkpoints, "write", lambda self, rows, values: (written.append(rows[0].as_py()), write(self, rows, values))
     )
     documents = ingested(TWELVE)
     given = settings(colours, chunk_documents=5)
-    embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))
+    embed.embed(embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given))
     assert written == [0, 5, 10]
     assert not (tmp_path / "embeddings" / ".parts" / "a").exists()
 
@@ -253,7 +253,7 @@ def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., S
 
     documents = ingested(["red red", "void", "red blue"])
     given = settings(colours, precision="int8")
-    file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.given_model(given), given))
+    file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given))
     table = pq.read_table(tmp_path / file.path)
     assert table.schema.equals(embeddings_schema(2, "int8"))
     found, present = vectors_of(table)

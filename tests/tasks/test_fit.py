@@ -93,14 +93,14 @@ def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forgotten(copied: An
     ):
         plan(few).forget()
         first = run(plan(few))
-        assert not first.reused
+        assert not first.cached
         grown = run(plan(copied.documents))
-        assert grown.reused
+        assert grown.cached
         assert grown.fingerprint == first.fingerprint
         plan(copied.documents).forget()
-        anew = run(plan(copied.documents))
-        assert not anew.reused
-        assert anew.fingerprint != first.fingerprint
+        force = run(plan(copied.documents))
+        assert not force.cached
+        assert force.fingerprint != first.fingerprint
 
 
 @pytest.mark.parametrize("damage", ["model", "folder"])
@@ -117,7 +117,7 @@ def test_a_damaged_encoder_is_fitted_again_as_it_was(copied: Any, damage: str) -
         weights.write_bytes(weights.read_bytes()[:-1])
     grown = fit.plan_encoder(copied.workspace, copied.documents, copied.recipe.embedding)
     assert grown.current() is None
-    assert not fit.fit_encoder(grown).reused
+    assert not fit.fit_encoder(grown).cached
     after = contents(copied.workspace.fitted)
     assert {name: after[name] for name in before if name != "encoder.json"} == {
         name: content for name, content in before.items() if name != "encoder.json"
@@ -133,7 +133,7 @@ def test_a_damaged_encoder_whose_shards_changed_is_fitted_on_all(copied: Any) ->
 def test_the_encoder_is_the_same_bytes_in_another_workspace(
     built: Any, pipeline: Callable[..., Any], tmp_path: Path
 ) -> None:
-    job = built.encoder_job.model_copy(update={"workspace": str(tmp_path)})
+    job = built.encoder_job.model_copy(update={"root": str(tmp_path)})
     shutil.copytree(built.workspace.root / "documents", tmp_path / "documents")
     fit.fit_encoder(job)
     assert contents(tmp_path / "fitted") == {

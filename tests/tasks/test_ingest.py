@@ -24,13 +24,13 @@ LENIENT = IngestSettings(min_chars=1)
 
 
 def ingest_file(
-    workspace: Path, path: Path, settings: IngestSettings = LENIENT, **source: Any
+    folder: Path, path: Path, settings: IngestSettings = LENIENT, **source: Any
 ) -> tuple[pa.Table, StageFile]:
     given = SourceSettings(path=str(path), **source)
-    lake = Workspace(workspace)
+    workspace = Workspace(folder)
     [shard] = discover(given)
-    file = ingest.ingest(ingest.plan(lake, shard, given, settings))
-    return pq.read_table(lake.resolve(file)), file
+    file = ingest.ingest(ingest.plan(workspace, shard, given, settings))
+    return pq.read_table(workspace.resolve(file)), file
 
 
 @pytest.fixture
@@ -216,8 +216,8 @@ def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path: Path, corp
     source = SourceSettings(path=str(corpus / "b.parquet"))
     [shard] = discover(source)
 
-    def key(workspace: str = "one", **changes: Any) -> str:
-        return ingest.plan(Workspace(tmp_path / workspace), shard, source, IngestSettings(**changes)).key.fingerprint
+    def key(folder: str = "one", **changes: Any) -> str:
+        return ingest.plan(Workspace(tmp_path / folder), shard, source, IngestSettings(**changes)).key.fingerprint
 
     assert key() == key("two") == key(on_bad_shard="fail") == key(exact_dedup="shard")
     assert (
@@ -232,9 +232,9 @@ def test_a_second_run_reuses_and_a_deleted_file_is_made_again(tmp_path: Path, co
         return ingest_file(tmp_path, corpus / "b.parquet")[1]
 
     first, second = once(), once()
-    assert (first.reused, second.reused) == (False, True)
+    assert (first.cached, second.cached) == (False, True)
     (tmp_path / first.path).unlink()
-    assert not once().reused
+    assert not once().cached
 
 
 def test_a_bad_shard_leaves_no_file(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from fineweb_mask.tasks import materialize
 from fineweb_mask.tasks.dataset.output import Output, OutputError
 from fineweb_mask.tasks.dataset.writers import ParquetParts
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
-from fineweb_mask.tasks.workspace.workspace import LakeError, digest, file_digest
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import WorkspaceError, digest, file_digest
 from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows, snapshot
 
 
@@ -50,7 +50,7 @@ def test_a_writer_that_loses_a_row_is_found_out(copied: Any, monkeypatch: pytest
     before = snapshot(copied.workspace.dataset)
     append = ParquetParts._append
     monkeypatch.setattr(ParquetParts, "_append", lambda self, table: append(self, table.slice(1)))
-    with pytest.raises(LakeError, match=r"files hold 14 documents of \d+ tokens, 16 of \d+ were selected"):
+    with pytest.raises(WorkspaceError, match=r"files hold 14 documents of \d+ tokens, 16 of \d+ were selected"):
         materialize_again(copied)
     assert snapshot(copied.workspace.dataset) == before
 
@@ -59,19 +59,19 @@ def test_files_of_another_run_are_not_mixed_in(copied: Any) -> None:
     before = snapshot(copied.workspace.dataset)
     path = copied.workspace.resolve(copied.masks[1])
     table = pq.read_table(path)
-    with written_parquet(path, table.schema, copied.select_jobs[0].key.model_copy(update={"inputs": "x"})) as writer:
+    with stage_file_writer(path, table.schema, copied.select_jobs[0].key.model_copy(update={"inputs": "x"})) as writer:
         writer.write(table.combine_chunks().to_batches()[0])
-    with pytest.raises(LakeError, match=r"^masks/a-001\.parquet was written by another run since"):
+    with pytest.raises(WorkspaceError, match=r"^masks/a-001\.parquet was written by another run since"):
         materialize_again(copied)
     path.unlink()
-    with pytest.raises(LakeError, match=r"^masks/a-001\.parquet is missing or damaged: run again"):
+    with pytest.raises(WorkspaceError, match=r"^masks/a-001\.parquet is missing or damaged: run again"):
         materialize_again(copied)
     assert snapshot(copied.workspace.dataset) == before
 
 
 def test_too_little_memory_says_which_setting_to_raise(copied: Any) -> None:
     before = snapshot(copied.workspace.dataset)
-    with pytest.raises(LakeError, match=r"materialize\.memory_limit: 1MB is too little for DuckDB: raise it"):
+    with pytest.raises(WorkspaceError, match=r"materialize\.memory_limit: 1MB is too little for DuckDB: raise it"):
         materialize_again(copied, memory_limit="1MB", layout="url")
     assert snapshot(copied.workspace.dataset) == before
 
@@ -96,7 +96,7 @@ def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk
     """The workspace's dataset lies on a small disk; what DuckDB needs beside it lies elsewhere."""
     root = small_disk / "workspace"
     shutil.copytree(copied.workspace.root, root, ignore=shutil.ignore_patterns("reports", "fitted", "embeddings"))
-    jobs = copied.dataset_job.model_copy(update={"workspace": str(root), "anew": True})
+    jobs = copied.dataset_job.model_copy(update={"root": str(root), "force": True})
     before = snapshot(root / "dataset")
     spill = copied.recipe.model_copy(
         update={"materialize": copied.recipe.materialize.model_copy(update={"spill": str(copied.workspace.root)})}
@@ -104,15 +104,17 @@ def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk
     with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"x" * 4096)
-    with pytest.raises(LakeError, match=r"No space left on device: free some space there, or choose another workspace"):
+    with pytest.raises(
+        WorkspaceError, match=r"No space left on device: free some space there, or choose another workspace"
+    ):
         materialize.materialize(jobs.model_copy(update={"recipe": spill}))
-    with pytest.raises(LakeError, match=r"materialize-spill: .*No space left on device.*: free some"):
+    with pytest.raises(WorkspaceError, match=r"materialize-spill: .*No space left on device.*: free some"):
         materialize.materialize(jobs)
     assert snapshot(root / "dataset") == before
     assert not list(root.rglob(".*.partial"))
     (small_disk / "filler").unlink()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(LakeError, match=r"Read-only file system: choose a workspace that can be written"):
+    with pytest.raises(WorkspaceError, match=r"Read-only file system: choose a workspace that can be written"):
         materialize.materialize(jobs.model_copy(update={"recipe": spill}))
     assert snapshot(root / "dataset") == before
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
@@ -148,7 +150,9 @@ def test_rows_that_differ_from_the_selection_are_not_published(copied: Any) -> N
     given = copied.recipe.materialize.model_copy(update={"title": "Another"})
     recipe = copied.recipe.model_copy(update={"materialize": given})
     job = materialize.plan(copied.workspace, copied.dataset_job.shards, wrong, copied.blocks, recipe)
-    with pytest.raises(LakeError, match=f"select {copied.counts.selected} documents, the books say {wrong.selected}"):
+    with pytest.raises(
+        WorkspaceError, match=f"select {copied.counts.selected} documents, the books say {wrong.selected}"
+    ):
         materialize.materialize(job)
     assert snapshot(copied.workspace.dataset) == before
 
@@ -161,7 +165,7 @@ def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
     scores = copied.workspace.resolve(copied.scores[1])
     whole = scores.read_bytes()
     scores.write_bytes(whole[:-20])
-    with pytest.raises(LakeError, match=r"^scores/a-001\.parquet is missing or damaged: run again"):
+    with pytest.raises(WorkspaceError, match=r"^scores/a-001\.parquet is missing or damaged: run again"):
         materialize.materialize(job)
     scores.write_bytes(whole[:40] + bytes(byte ^ 255 for byte in whole[40:80]) + whole[80:])  # a page, found on reading
     with pytest.raises(duckdb.Error):
@@ -178,7 +182,7 @@ def test_a_lost_part_builds_the_dataset_again(built: Any, copied: Any) -> None:
     parts(copied.workspace)[0].unlink()
     (copied.workspace.dataset / "left over.txt").write_text("x")
     assert copied.dataset_job.current() is None
-    assert not materialize.materialize(copied.dataset_job).reused
+    assert not materialize.materialize(copied.dataset_job).cached
     for path, original in zip(parts(copied.workspace), parts(built.workspace), strict=True):
         assert path.read_bytes() == original.read_bytes()
     assert not (copied.workspace.dataset / "left over.txt").exists()
@@ -210,7 +214,7 @@ def test_the_dataset_goes_to_a_folder_of_its_own(copied: Any, pipeline: Callable
     assert made.dataset.fingerprint == copied.dataset.fingerprint
     assert made.dataset_job.current() is not None
     assert made.dataset_job.output.is_there
-    assert made.dataset_job.output.shown == str(folder)
+    assert made.dataset_job.output.display_path == str(folder)
     made.dataset_job.output.check()
     next(folder.rglob("*.parquet")).unlink()
     assert made.dataset_job.current() is None
@@ -229,7 +233,7 @@ def test_a_folder_of_something_else_is_not_replaced(copied: Any, tmp_path: Path,
     with pytest.raises(OutputError, match=r"mine holds something else .*: give a new or empty folder"):
         output.check()
     job = copied.dataset_job.model_copy(
-        update={"recipe": copied.recipe.model_copy(update={"materialize": settings}), "anew": True}
+        update={"recipe": copied.recipe.model_copy(update={"materialize": settings}), "force": True}
     )
     with pytest.raises(OutputError):
         materialize.materialize(job)

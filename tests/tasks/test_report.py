@@ -64,7 +64,7 @@ def hostile(recipe: Any, make_document: Any, make_parquet: Any, pipeline: Any, t
         "materialize": recipe.materialize.model_copy(update={"layout": "flat"}),
     }
     built = pipeline(recipe.model_copy(update=changes))
-    assert not built.report.reused
+    assert not built.report.cached
     return built
 
 
@@ -167,7 +167,7 @@ def test_hostile_documents_are_text_in_markdown(hostile: Any) -> None:
 
 
 def test_a_report_is_of_one_dataset_and_its_settings(copied: Any) -> None:
-    assert copied.report.reused
+    assert copied.report.cached
     job = copied.report_job
     assert job.current() is not None
     assert again(copied, stages=[]).current() is not None  # what it took is no part of it
@@ -178,7 +178,7 @@ def test_a_report_is_of_one_dataset_and_its_settings(copied: Any) -> None:
     assert again(copied, shards=shards).current() is None
     (copied.workspace.reports / "metrics.json").unlink()
     assert job.current() is None
-    assert not report.report(job).reused
+    assert not report.report(job).cached
 
 
 def test_a_small_sample_says_so_and_gives_the_same_page_again(copied: Any) -> None:
@@ -188,7 +188,7 @@ def test_a_small_sample_says_so_and_gives_the_same_page_again(copied: Any) -> No
     assert f"Measured on a sample: 12 of {copied.counts.documents_eligible}" in text
     assert "other selected document of the sample" in text
     assert metrics(copied)["diversity"]["eligible"]["documents"] == 12
-    report.report(again(copied, settings=settings).model_copy(update={"anew": True}))
+    report.report(again(copied, settings=settings).model_copy(update={"force": True}))
     assert page(copied) == text
 
 

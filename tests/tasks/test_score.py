@@ -18,7 +18,7 @@ from fineweb_mask.models.settings.quality import (
     QualitySettings,
 )
 from fineweb_mask.tasks import ingest, score
-from fineweb_mask.tasks.inference.scorers import QualityModel, given_model, load_models
+from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 
@@ -62,12 +62,12 @@ def test_two_scorers_are_combined(copied: Any) -> None:
 
 def test_equal_inputs_give_equal_bytes(built: Any, copied: Any) -> None:
     for file in copied.scores:
-        assert file.reused
+        assert file.cached
     path = copied.workspace.resolve(copied.scores[0])
     before = path.read_bytes()
     path.unlink()
     job = score.plan(copied.workspace, copied.documents[0], copied.models, copied.statistics, copied.recipe.quality)
-    assert not score.score(job).reused
+    assert not score.score(job).cached
     assert path.read_bytes() == before == built.workspace.resolve(built.scores[0]).read_bytes()
 
 
@@ -141,7 +141,7 @@ def scored(
     documents = ingest.ingest(ingest.plan(copied.workspace, shard, source, IngestSettings(min_chars=1)))
 
     def job(**settings: Any) -> score.ScoreJob:
-        model = given_model(ColumnScorerSettings(name="own", **settings))
+        model = resolve_model(ColumnScorerSettings(name="own", **settings))
         statistics = copied.statistics.model_copy(update={"details": {"statistics": {"own": (1.0, 2.0)}}})
         return score.plan(copied.workspace, documents, [model], statistics, QualitySettings(scorers=[model.settings]))
 
@@ -181,7 +181,7 @@ def test_a_column_that_is_no_score_is_an_error_that_names_it(
 
 def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on() -> None:
     def column(**changes: Any) -> str:
-        return given_model(ColumnScorerSettings(**{"column": "score"} | changes)).identity
+        return resolve_model(ColumnScorerSettings(**{"column": "score"} | changes)).identity
 
     assert column() == column(weight=3)
     assert len({column(), column(column="other"), column(missing=0), column(name="x")}) == 4

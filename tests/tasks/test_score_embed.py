@@ -12,7 +12,7 @@ from fineweb_mask.models.schemas import embeddings_schema, scores_schema
 from fineweb_mask.models.settings import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from fineweb_mask.tasks import embed, score, score_embed
-from fineweb_mask.tasks.inference.scorers import QualityModel, given_model, load_models
+from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 STATISTICS = {"space": (0.5, 0.1), "edu": (1.0, 2.0), "tokens": (20.0, 3.0)}
@@ -25,14 +25,14 @@ def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_facto
 
 
 @pytest.fixture
-def plan(copied: Any, folder: Path) -> Callable[..., score_embed.OnePassJob]:
-    def job(**embedding: Any) -> score_embed.OnePassJob:
+def plan(copied: Any, folder: Path) -> Callable[..., score_embed.ScoreEmbedJob]:
+    def job(**embedding: Any) -> score_embed.ScoreEmbedJob:
         scorers = [
             copied.recipe.quality.scorers[0],
             EduScorerSettings(model=str(folder), device="cpu"),
             ColumnScorerSettings(name="tokens", column="token_count", weight=0.5),
         ]
-        models = [*copied.models, *(given_model(settings) for settings in scorers[1:])]
+        models = [*copied.models, *(resolve_model(settings) for settings in scorers[1:])]
         statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
         return score_embed.plan(
             copied.workspace,
@@ -46,8 +46,8 @@ def plan(copied: Any, folder: Path) -> Callable[..., score_embed.OnePassJob]:
     return job
 
 
-def edu_of(job: score_embed.OnePassJob) -> EduScorer:
-    scorer = load_models(job.lake, job.score.models)["edu"]
+def edu_of(job: score_embed.ScoreEmbedJob) -> EduScorer:
+    scorer = load_models(job.workspace, job.score.models)["edu"]
     assert isinstance(scorer, EduScorer)
     return scorer
 
@@ -77,9 +77,9 @@ def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, 
 
 
 def test_a_second_run_finds_both_files(plan: Any) -> None:
-    assert not score_embed.score_and_embed(plan()).reused
+    assert not score_embed.score_and_embed(plan()).cached
     again = score_embed.score_and_embed(plan())
-    assert again.reused
+    assert again.cached
     assert again.fingerprint == plan().key.fingerprint
 
 
@@ -96,7 +96,7 @@ def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: st
     else:
         gone.write_bytes(gone.read_bytes()[:-9])
     assert job.current() is None
-    assert not score_embed.score_and_embed(job).reused
+    assert not score_embed.score_and_embed(job).cached
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before[kept]
     assert gone.read_bytes() == before[gone][0]
 
@@ -111,7 +111,7 @@ def test_the_scores_are_those_of_the_score_stage_and_not_scored_again(plan: Any)
 
 
 def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> None:
-    def key(job: score_embed.OnePassJob) -> str:
+    def key(job: score_embed.ScoreEmbedJob) -> str:
         return job.key.fingerprint
 
     assert key(plan()) == key(plan(batch_tokens=3, device="cpu"))
@@ -128,7 +128,7 @@ def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> 
     assert embed_key(job, renamed, copied) == job.embed.key
 
 
-def embed_key(job: score_embed.OnePassJob, models: list[QualityModel], copied: Any) -> Any:
+def embed_key(job: score_embed.ScoreEmbedJob, models: list[QualityModel], copied: Any) -> Any:
     statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
     quality, embedding = job.score.settings, job.embed.settings
     return score_embed.plan(copied.workspace, copied.documents[0], models, statistics, quality, embedding).embed.key
@@ -177,7 +177,7 @@ def test_a_shard_that_was_killed_goes_on_where_it_was(plan: Any, monkeypatch: py
     score_embed.score_and_embed(job)
     assert len(passes) == 1 + -(-job.score.documents.rows // 7) > 4
     assert [path.read_bytes() for path in (job.embed.output, job.score.output)] == undisturbed
-    assert not list(job.lake.root.rglob("*.arrow"))
+    assert not list(job.workspace.root.rglob("*.arrow"))
 
 
 def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +191,6 @@ def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pyte
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
     message = r"scorer 'edu', model: 'a/b' is neither .* `hf download a/b`"
     with pytest.raises(model_files.ModelFolderError, match=message):
-        given_model(EduScorerSettings(model="a/b"))
+        resolve_model(EduScorerSettings(model="a/b"))
     with pytest.raises(model_files.ModelFolderError, match=r"embedding\.model: 'a/b' is neither .* `hf download a/b`"):
-        embed.given_model(EmbeddingSettings(model="a/b"))
+        embed.resolve_model(EmbeddingSettings(model="a/b"))

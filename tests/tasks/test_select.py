@@ -13,7 +13,7 @@ from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.selection.blocks import SelectionShard
-from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace
 
 DIMENSIONS = 8
@@ -24,7 +24,13 @@ def settings(**changes: Any) -> PipelineSelectionSettings:
 
 
 def numbers(
-    lake: Workspace, name: str, rows: int, *, seed: int = 0, duplicates: tuple[int, ...] = (), bad: tuple[int, ...] = ()
+    workspace: Workspace,
+    name: str,
+    rows: int,
+    *,
+    seed: int = 0,
+    duplicates: tuple[int, ...] = (),
+    bad: tuple[int, ...] = (),
 ) -> SelectionShard:
     """Write a shard of random vectors and qualities; the rows to leave out have the best quality."""
     dice = np.random.default_rng(seed)
@@ -46,15 +52,15 @@ def numbers(
     files = {}
     for stage, columns in tables.items():
         table = pa.table(columns)
-        path = lake.shard_path(stage, name)
+        path = workspace.shard_path(stage, name)
         key = StageKey(stage=stage, version=1, settings=str(seed), inputs=f"{name} {rows} {duplicates} {bad}")
-        with written_parquet(path, table.schema, key) as writer:
+        with stage_file_writer(path, table.schema, key) as writer:
             for batch in table.to_batches():
                 writer.write(batch)
         files[stage] = StageFile(
             stage=stage,
             name=name,
-            path=lake.relative(path),
+            path=workspace.relative(path),
             rows=table.num_rows,
             bytes=path.stat().st_size,
             fingerprint=key.fingerprint,
@@ -62,21 +68,21 @@ def numbers(
     return SelectionShard(**files)
 
 
-def run(lake: Workspace, shards: list[SelectionShard], given: PipelineSelectionSettings) -> list[StageFile]:
-    return [select.select(job) for job in select.plan(lake, shards, given)]
+def run(workspace: Workspace, shards: list[SelectionShard], given: PipelineSelectionSettings) -> list[StageFile]:
+    return [select.select(job) for job in select.plan(workspace, shards, given)]
 
 
-def masks(lake: Workspace, name: str) -> pa.Table:
-    return pq.read_table(lake.shard_path("masks", name))
+def masks(workspace: Workspace, name: str) -> pa.Table:
+    return pq.read_table(workspace.shard_path("masks", name))
 
 
 @pytest.mark.parametrize(("ratio", "rows"), [(0.25, 40), (0.1, 37), (0.5, 3), (0.001, 20), (1.0, 12)])
 @pytest.mark.parametrize("solver", ["mean_field", "random", "top_quality"])
 def test_exactly_the_ratio_is_selected(tmp_path: Path, ratio: float, rows: int, solver: str) -> None:
-    lake = Workspace(tmp_path)
-    shard = numbers(lake, "a", rows)
-    [file] = run(lake, [shard], settings(select_ratio=ratio, solver=solver))
-    table = masks(lake, "a")
+    workspace = Workspace(tmp_path)
+    shard = numbers(workspace, "a", rows)
+    [file] = run(workspace, [shard], settings(select_ratio=ratio, solver=solver))
+    table = masks(workspace, "a")
     expected = max(1, round(ratio * rows))
     assert table.schema.equals(MASKS)
     assert table["row"].to_pylist() == list(range(rows))
@@ -89,17 +95,17 @@ def test_exactly_the_ratio_is_selected(tmp_path: Path, ratio: float, rows: int, 
 
 
 def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> None:
-    lake = Workspace(tmp_path)
+    workspace = Workspace(tmp_path)
     sizes = {"a": 10, "b": 15, "c": 20, "d": 100, "e": 30, "f": 5, "g": 0}
-    shards = [numbers(lake, name, rows, seed=index) for index, (name, rows) in enumerate(sizes.items())]
-    jobs = select.plan(lake, shards[::-1], settings(block_size=40))
+    shards = [numbers(workspace, name, rows, seed=index) for index, (name, rows) in enumerate(sizes.items())]
+    jobs = select.plan(workspace, shards[::-1], settings(block_size=40))
     assert {job.name: (len(job.shards), job.slices) for job in jobs} == {
         "a..b": (2, 1),
         "c": (1, 1),
         "d": (1, 3),
         "e..g": (3, 1),
     }
-    files = {file.name: file for file in run(lake, shards, settings(block_size=40, solver="random"))}
+    files = {file.name: file for file in run(workspace, shards, settings(block_size=40, solver="random"))}
     blocks = {block["name"]: block for file in files.values() for block in file.details["blocks"]}
     assert {name: block["documents"] for name, block in blocks.items()} == {
         "a..b": 25,
@@ -110,26 +116,29 @@ def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> 
         "e..g": 35,
     }
     assert all(block["selected"] == round(0.25 * block["documents"]) for block in blocks.values())
-    assert masks(lake, "d")["block"].to_pylist() == ["d#0"] * 33 + ["d#1"] * 34 + ["d#2"] * 33
+    assert masks(workspace, "d")["block"].to_pylist() == ["d#0"] * 33 + ["d#1"] * 34 + ["d#2"] * 33
     for name, rows in sizes.items():
-        assert masks(lake, name).num_rows == rows
+        assert masks(workspace, name).num_rows == rows
     for name, block in blocks.items():
         chosen = sum(
-            mask["selected"] for shard in sizes for mask in masks(lake, shard).to_pylist() if mask["block"] == name
+            mask["selected"] for shard in sizes for mask in masks(workspace, shard).to_pylist() if mask["block"] == name
         )
         assert chosen == block["selected"]
     assert files["a..b"].rows == 25
 
 
 def test_what_is_excluded_is_in_no_block(tmp_path: Path) -> None:
-    lake = Workspace(tmp_path)
-    shards = [numbers(lake, "a", 30, duplicates=(2, 3, 9), bad=(3, 4)), numbers(lake, "b", 20, seed=1, bad=(0,))]
-    [file] = run(lake, shards, settings(solver="top_quality", select_ratio=0.2))
+    workspace = Workspace(tmp_path)
+    shards = [
+        numbers(workspace, "a", 30, duplicates=(2, 3, 9), bad=(3, 4)),
+        numbers(workspace, "b", 20, seed=1, bad=(0,)),
+    ]
+    [file] = run(workspace, shards, settings(solver="top_quality", select_ratio=0.2))
     assert file.details["excluded"] == {"duplicate": 3, "bad_vector": 2}
     [block] = file.details["blocks"]
     assert (block["documents"], block["selected"]) == (45, 9)
     for name, out in {"a": {2, 3, 4, 9}, "b": {0}}.items():
-        for mask in masks(lake, name).to_pylist():
+        for mask in masks(workspace, name).to_pylist():
             if mask["row"] in out:
                 assert (mask["selected"], mask["inclusion"], mask["block"]) == (False, None, None)
             else:
@@ -138,11 +147,11 @@ def test_what_is_excluded_is_in_no_block(tmp_path: Path) -> None:
 
 
 def test_the_best_are_selected_where_only_quality_counts(tmp_path: Path) -> None:
-    lake = Workspace(tmp_path)
-    shards = [numbers(lake, "a", 30), numbers(lake, "b", 30, seed=1)]
-    run(lake, shards, settings(lamb=1.0))
-    quality = np.concatenate([pq.read_table(lake.resolve(shard.scores))["quality"].to_numpy() for shard in shards])
-    selected = np.concatenate([masks(lake, name)["selected"].to_numpy() for name in "ab"])
+    workspace = Workspace(tmp_path)
+    shards = [numbers(workspace, "a", 30), numbers(workspace, "b", 30, seed=1)]
+    run(workspace, shards, settings(lamb=1.0))
+    quality = np.concatenate([pq.read_table(workspace.resolve(shard.scores))["quality"].to_numpy() for shard in shards])
+    selected = np.concatenate([masks(workspace, name)["selected"].to_numpy() for name in "ab"])
     assert set(np.flatnonzero(selected)) == set(np.argsort(-quality)[:15])
 
 
@@ -151,7 +160,7 @@ def test_masks_are_the_same_bytes_in_another_workspace(built: Any, copied: Any, 
         assert job.key == original.key
         for file in job.shard_files() or []:
             copied.workspace.resolve(file).unlink()
-        assert not select.select(job).reused
+        assert not select.select(job).cached
     for file in built.masks:
         assert copied.workspace.resolve(file).read_bytes() == built.workspace.resolve(file).read_bytes()
 
@@ -172,40 +181,40 @@ def test_a_block_does_not_depend_on_other_groups(tmp_path: Path, solver: str) ->
     lakes = [Workspace(tmp_path / name) for name in ("alone", "together")]
     run(lakes[0], [numbers(lakes[0], "b", 30)], given)
     run(lakes[1], [numbers(lakes[1], name, 30) for name in "abc"], given)
-    alone, together = (lake.shard_path("masks", "b").read_bytes() for lake in lakes)
+    alone, together = (workspace.shard_path("masks", "b").read_bytes() for workspace in lakes)
     assert alone == together
     if solver == "random":  # equal numbers, but a seed of its own
         assert masks(lakes[1], "a")["selected"] != masks(lakes[1], "b")["selected"]
 
 
 def test_the_seed_changes_a_random_selection(tmp_path: Path) -> None:
-    lake = Workspace(tmp_path)
-    shard = numbers(lake, "a", 50)
+    workspace = Workspace(tmp_path)
+    shard = numbers(workspace, "a", 50)
     found = []
     for seed in (0, 1):
-        run(lake, [shard], settings(solver="random", seed=seed))
-        found.append(masks(lake, "a")["selected"])
+        run(workspace, [shard], settings(solver="random", seed=seed))
+        found.append(masks(workspace, "a")["selected"])
     assert found[0] != found[1]
 
 
 def test_a_lost_mask_builds_its_group_again(tmp_path: Path) -> None:
-    lake = Workspace(tmp_path)
-    shards = [numbers(lake, name, 20, seed=index) for index, name in enumerate("abc")]
+    workspace = Workspace(tmp_path)
+    shards = [numbers(workspace, name, 20, seed=index) for index, name in enumerate("abc")]
     given = settings(block_size=40, solver="random")
-    run(lake, shards, given)
-    path = lake.shard_path("masks", "b")
+    run(workspace, shards, given)
+    path = workspace.shard_path("masks", "b")
     before = path.read_bytes()
     path.unlink()
-    assert [file.reused for file in run(lake, shards, given)] == [False, True]
+    assert [file.cached for file in run(workspace, shards, given)] == [False, True]
     assert path.read_bytes() == before
 
 
 def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
-    lake = Workspace(tmp_path)
-    shard = numbers(lake, "a", 20)
+    workspace = Workspace(tmp_path)
+    shard = numbers(workspace, "a", 20)
 
     def key(shard: SelectionShard = shard, **changes: Any) -> str:
-        [job] = select.plan(lake, [shard], settings(**changes))
+        [job] = select.plan(workspace, [shard], settings(**changes))
         return job.key.fingerprint
 
     assert key() == key(device="auto") == key(block_size=20)
@@ -218,26 +227,26 @@ def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
 
 
 def test_a_group_without_any_candidate(tmp_path: Path) -> None:
-    lake = Workspace(tmp_path)
-    [file] = run(lake, [numbers(lake, "a", 3, duplicates=(0, 1), bad=(2,))], settings())
+    workspace = Workspace(tmp_path)
+    [file] = run(workspace, [numbers(workspace, "a", 3, duplicates=(0, 1), bad=(2,))], settings())
     assert file.details["blocks"] == []
     assert (
-        masks(lake, "a").select(["selected", "inclusion", "block"]).to_pylist()
+        masks(workspace, "a").select(["selected", "inclusion", "block"]).to_pylist()
         == [{"selected": False, "inclusion": None, "block": None}] * 3
     )
-    [file] = run(lake, [numbers(lake, "empty", 0)], settings())
+    [file] = run(workspace, [numbers(workspace, "empty", 0)], settings())
     assert (file.rows, file.details["blocks"]) == (0, [])
 
 
 def test_a_moved_workspace_is_current_as_it_is(
     built: Any, copied: Any, pipeline: Callable[..., Any], tmp_path: Path
 ) -> None:
-    assert all(file.reused for file in copied.files)
+    assert all(file.cached for file in copied.files)
     assert [file.fingerprint for file in copied.files] == [file.fingerprint for file in built.files]
     narrower = copied.recipe.selection.model_copy(update={"lamb": 0.1})
     again = pipeline(copied.recipe.model_copy(update={"selection": narrower}))
-    assert all(file.reused for file in [*again.documents, *again.scores, *again.embeddings])
-    assert not any(file.reused for file in [*again.groups, again.dataset, again.report])
+    assert all(file.cached for file in [*again.documents, *again.scores, *again.embeddings])
+    assert not any(file.cached for file in [*again.groups, again.dataset, again.report])
 
 
 @pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
@@ -255,13 +264,13 @@ def test_stored_precision_hardly_changes_the_objective(
     encoded = unit_vectors(vectors.astype(np.float32))
     found = {}
     for stored in ("float32", precision):
-        lake = Workspace(tmp_path / stored)
-        shard = numbers(lake, "a", 600)
+        workspace = Workspace(tmp_path / stored)
+        shard = numbers(workspace, "a", 600)
         schema = embeddings_schema(96, stored)
         key = StageKey(stage="embeddings", version=1, settings=stored, inputs="")
-        with written_parquet(lake.resolve(shard.embeddings), schema, key) as writer:
+        with stage_file_writer(workspace.resolve(shard.embeddings), schema, key) as writer:
             writer.write(vector_batch(pa.array(range(600), pa.uint32()), encoded, schema))
-        [file] = run(lake, [shard], settings(metrics=metric, lamb=0.5, normalize="range"))
+        [file] = run(workspace, [shard], settings(metrics=metric, lamb=0.5, normalize="range"))
         found[stored] = file.details["blocks"][0]["objective"]
     assert found[precision] == pytest.approx(found["float32"], rel=tolerance)
     assert found[precision] != found["float32"]

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.runtime import progress
-from fineweb_mask.models.runtime.progress import Step, heard_by
-from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, request_stop
+from fineweb_mask.models.runtime.progress import Step, reporting_to
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.inference.scoring_pool import ScoringProcesses
 
@@ -29,7 +29,7 @@ def test_every_document_of_a_stage_is_told(
             assert 0 <= step.done <= step.total
             heard[step.what].append(step)
 
-    with heard_by(hear):
+    with reporting_to(hear):
         built = pipeline(recipe.model_copy(update={"workspace": str(tmp_path / "workspace")}))
     ended = [step.total for step in heard["documents"] if step.done == step.total]
     read = [file.details["rows_in"] for file in built.documents if file.details["rows_in"] > 1]
@@ -62,7 +62,7 @@ def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(
 ) -> None:
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     heard: list[tuple[float, tuple[Step, ...]]] = []
-    with heard_by(lambda share, steps: heard.append((share, steps))):
+    with reporting_to(lambda share, steps: heard.append((share, steps))):
         expected = processes.score(scored, (0.0, 0.5))
     assert heard[-1] == (0.5, (Step("documents scored", 6_000, 6_000),))
     assert len({share for share, _ in heard}) > 2
@@ -71,10 +71,10 @@ def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(
         request_stop()
 
     try:
-        with heard_by(stop_on_the_way), pytest.raises(StoppedError):
+        with reporting_to(stop_on_the_way), pytest.raises(StoppedError):
             processes.score(scored)
     finally:
-        allow_work()
+        clear_stop_request()
     assert np.array_equal(processes.score(scored), expected)  # the workers are as good as before
 
 

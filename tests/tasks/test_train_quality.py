@@ -82,10 +82,10 @@ def test_the_same_is_not_trained_again(settings, labels, output, tmp_path):
     again = train_quality(
         plan(output, settings.model_copy(update={"labels": labels.model_copy(update={"path": str(moved)})}))
     )
-    assert (first.reused, again.reused) == (False, True)
+    assert (first.cached, again.cached) == (False, True)
     assert describe(again.details) == describe(first.details)
     output.unlink()
-    assert not train_quality(plan(output, settings)).reused
+    assert not train_quality(plan(output, settings)).cached
 
 
 def test_other_labels_or_settings_are_trained(settings, labels, output):
@@ -172,7 +172,7 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
     assert set(table["text"].to_pylist()) <= set(pq.read_table(labels.path)["text"].to_pylist())
     steps.clear()
     longer = taught.model_copy(update={"training": TRAINING.model_copy(update={"epochs": 16})})
-    assert not train_quality(plan(output, longer), lambda *step: steps.append(step)).reused
+    assert not train_quality(plan(output, longer), lambda *step: steps.append(step)).cached
     assert not [what for what, _, _ in steps if "teacher" in what]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import BuiltInMetric
 from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.rows import Rows
@@ -61,7 +61,7 @@ class Facility(BuiltInMetric):
             columns = self.rows.take(facilities).T
             rows_at_once = max(1, self.rows.block_rows * self.rows.d // columns.shape[1])
             blocks = torch.split(documents, min(rows_at_once, self.rows.block_rows))
-            parts = [(self.rows.take(part) @ columns).amax(1) for part in told("blocks of documents", blocks)]
+            parts = [(self.rows.take(part) @ columns).amax(1) for part in track("blocks of documents", blocks)]
             if parts:
                 best = torch.maximum(best, torch.cat(parts))
         return best.clamp_(max=1.0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.solvers.mean_field import top
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
@@ -67,7 +67,7 @@ def solve_semdedup(problem: Problem) -> Solution:
     order = rank.sort(descending=True, stable=True).indices
     order = order[labels[order].sort(stable=True).indices]  # by cluster, within it the ones to keep first
     sizes: list[int] = torch.bincount(labels, minlength=n_clusters).tolist()
-    for members in told("clusters", torch.split(order, sizes)):
+    for members in track("clusters", torch.split(order, sizes)):
         for start in range(0, len(members), CLUSTER_ROWS):
             part = members[start : start + CLUSTER_ROWS]
             cosines = rows.take(part) @ rows.take(members[: start + len(part)]).T
@@ -93,7 +93,7 @@ def k_means(
     """
     start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
     centres = rows.take(start)
-    for iteration in told("rounds of k-means", range(n_iterations)):
+    for iteration in track("rounds of k-means", range(n_iterations)):
         closeness, labels = map(torch.cat, zip(*_nearest_centre(rows, centres), strict=True))
         if iteration == n_iterations - 1:
             break

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
@@ -40,7 +40,7 @@ def pick_greedily(problem: Problem, *, part: tuple[float, float] = (0, 0)) -> So
     kernels, facilities = _parts(objective)
     mask = torch.zeros(objective.n, dtype=torch.bool, device=objective.quality.device)
     inclusion = torch.zeros(objective.n, device=objective.quality.device)
-    for pick in told("greedy picks", range(objective.budget), part=part):
+    for pick in track("greedy picks", range(objective.budget), part=part):
         gains = objective.linear
         for kernel in kernels:
             gains = gains + kernel.gains()
@@ -124,7 +124,7 @@ class _FacilityGains:
         if 4 * n * n <= DENSE_BYTES[device.type]:
             self._dense = torch.empty((n, n), device=device)
         self.upper = torch.empty(n, device=device)
-        for rows in told("blocks of similarities", list(self.rows.slices(256))):
+        for rows in track("blocks of similarities", list(self.rows.slices(256))):
             similarity = self.rows.dot(self.rows.block(rows).T).T.clamp_(min=0, max=1)
             self.upper[rows] = similarity.mean(1) * weight
             if self._dense is not None:

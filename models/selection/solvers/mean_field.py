@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import DifferentiableMetric
 from fineweb_mask.models.selection.metrics.disf import Disf
@@ -198,7 +198,7 @@ class Annealing:
     def temperatures(self) -> Iterator[float]:
         """Cool geometrically along the schedule that suits the metrics; a start that is given skips its hot part."""
         cooling = self.schedule.coldest / self.schedule.hottest
-        for step in told("annealing steps", range(self.first_step, self.n_steps)):
+        for step in track("annealing steps", range(self.first_step, self.n_steps)):
             yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
 
     def slopes(self) -> dict[str, float]:

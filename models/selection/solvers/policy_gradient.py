@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import BuiltInMetric, Metric
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
@@ -62,7 +62,7 @@ def solve_policy_gradient(problem: Problem) -> Solution:
     batch_budget = min(batch_size, max(1, round(budget / kept * batch_size)))
     batch, local = logits[:0], objective
     batches = _batches(kept, batch_size, problem.generator)
-    for step in told("policy gradient steps", range(settings.n_epochs), part=(0, 1)):
+    for step in track("policy gradient steps", range(settings.n_epochs), part=(0, 1)):
         previous, batch = batch, next(batches)
         if batch is not previous:  # the same tensor comes again where every batch is all documents
             local = Objective(

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fineweb_mask.models.runtime.stopping import stop_if_requested
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class History:
 
     def record(self, step: int, objective: float) -> None:
         """Note the objective reached at a step; a worse one than before leaves the best standing."""
-        stop_if_requested()
+        raise_if_stopped()
         best = max(objective, self.entries[-1][2]) if self.entries else objective
         entry = (step, time.perf_counter() - self.started, best)
         self.entries.append(entry)

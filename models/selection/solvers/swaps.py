@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fineweb_mask.models.runtime.progress import told
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.metrics.pairwise import Pairwise
@@ -164,7 +164,7 @@ def refine(problem: Problem, mask: Tensor) -> Tensor:
     pool_size = settings.swap_pool or suited
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
-    for _ in told("rounds of swaps", range(settings.swap_rounds)):
+    for _ in track("rounds of swaps", range(settings.swap_rounds)):
         if in_pools:
             swapped, swaps = pool_round(objective, mask, pool_size, 2 * pool_size)
             value = objective.value_of(swapped)

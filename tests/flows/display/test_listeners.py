@@ -73,7 +73,7 @@ def test_log_lines_say_what_was_done(caplog, monkeypatch):
         lines = LogLines()
         lines.started("score", 2)
         lines.finished("score", FILE.model_copy(update={"seconds": 1.25}))
-        lines.finished("score", FILE.model_copy(update={"reused": True, "name": "100% %s shard"}))
+        lines.finished("score", FILE.model_copy(update={"cached": True, "name": "100% %s shard"}))
         lines.finished("score", None)
     assert caplog.messages == [
         "score: 2 to do",

@@ -7,19 +7,19 @@ from prefect.logging import disable_run_logger
 
 from fineweb_mask.flows.display import prefect_ui
 from fineweb_mask.flows.display.listeners import LogLines
-from fineweb_mask.flows.display.prefect_ui import LISTED_AT_WORK, Shown, StageProgress, _duration, page_markdown
+from fineweb_mask.flows.display.prefect_ui import LISTED_AT_WORK, StageProgress, UiListener, _duration, page_markdown
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.page import Figure, Page, Section, write_page
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey
 
 
-def file(rows: int, *, reused: bool = False) -> StageFile:
-    return StageFile(stage="embed", name="s", path="p", rows=rows, bytes=1, fingerprint="f", reused=reused)
+def file(rows: int, *, cached: bool = False) -> StageFile:
+    return StageFile(stage="embed", name="s", path="p", rows=rows, bytes=1, fingerprint="f", cached=cached)
 
 
 def test_progress_counts_what_was_built_apart_from_what_was_there():
     stage = StageProgress("embed", jobs=10, since=0.0)
-    for one in (file(1000), file(2000, reused=True), file(3000), None):
+    for one in (file(1000), file(2000, cached=True), file(3000), None):
         stage.count(one)
     stage.until = 20.0
     assert stage.percent == 40.0
@@ -37,7 +37,7 @@ def test_progress_tells_how_far_the_jobs_at_work_are(monkeypatch):
 
     monkeypatch.setattr(prefect_ui, "create_progress_artifact", lambda percent, key, text: publish(key, percent, text))
     monkeypatch.setattr(prefect_ui, "update_progress_artifact", publish)
-    shown = Shown(LogLines())
+    shown = UiListener(LogLines())
     with disable_run_logger():
         shown.started("contend", 4)
     shown.refresh()

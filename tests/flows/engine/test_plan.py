@@ -2,12 +2,12 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.plan import Curation, Given
+from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks import fit
 from fineweb_mask.tasks.embed import EmbeddingModel
-from fineweb_mask.tasks.inference.scorers import given_model
+from fineweb_mask.tasks.inference.scorers import resolve_model
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
@@ -56,16 +56,16 @@ def plan(tmp_path):
             embedding=EmbeddingSettings(model=model),
         )
         encoder = EmbeddingModel(path="/model", fingerprint="m") if model == "given" else None
-        given = Given(scorers={SCORER.name: given_model(SCORER)}, encoder=encoder)
-        lake = Workspace(tmp_path)
+        given = PretrainedModels(scorers={SCORER.name: resolve_model(SCORER)}, encoder=encoder)
+        workspace = Workspace(tmp_path)
         if fitted:
             for job in (
-                fit.plan_statistics(lake, [], [given_model(SCORER)], settings.quality),
-                fit.plan_encoder(lake, [], settings.embedding),
+                fit.plan_statistics(workspace, [], [resolve_model(SCORER)], settings.quality),
+                fit.plan_encoder(workspace, [], settings.embedding),
             ):
                 write_manifest(job.manifest_path, job.key, [], {"statistics": {}})
         jobs = HeldJobs()
-        curation = Curation(jobs, lake, settings, [shard(name) for name in names], given)
+        curation = Curation(jobs, workspace, settings, [shard(name) for name in names], given)
         curation.plan_documents()
         return jobs, curation
 
@@ -136,10 +136,10 @@ def test_nothing_is_fitted_on_no_documents(plan):
 
 
 def test_a_shard_that_an_earlier_fit_was_made_on_stays_in_the_sample(tmp_path):
-    lake = Workspace(tmp_path)
+    workspace = Workspace(tmp_path)
     names = [f"{number:03d}" for number in range(150)]
     file = StageFile(stage="ingest", name="001", path="x", rows=1, bytes=1, fingerprint="f")
-    job = fit.plan_encoder(lake, [], EmbeddingSettings())
+    job = fit.plan_encoder(workspace, [], EmbeddingSettings())
     write_manifest(job.manifest_path, job.key, [], {}, fitted_on=[file])
-    assert fit.sampled_shards(lake, names)[:4] == ["000", "001", "003", "006"]
-    assert fit.sampled_shards(lake, names[:64]) == names[:64]
+    assert fit.sampled_shards(workspace, names)[:4] == ["000", "001", "003", "006"]
+    assert fit.sampled_shards(workspace, names[:64]) == names[:64]

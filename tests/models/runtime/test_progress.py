@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.runtime import progress
-from fineweb_mask.models.runtime.progress import Step, heard_by, told, told_by_size
-from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, request_stop
+from fineweb_mask.models.runtime.progress import Step, reporting_to, track, track_by_size
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.measures import Measures
 from fineweb_mask.models.selection.sweep import sweep
@@ -38,14 +38,14 @@ def at_once(monkeypatch):
 def heard_of(work):
     """Return what is told while some work is done, and its outcome."""
     heard = []
-    with heard_by(lambda share, steps: heard.append((share, steps))):
+    with reporting_to(lambda share, steps: heard.append((share, steps))):
         outcome = work()
     return heard, outcome
 
 
 def test_nobody_need_listen():
-    assert list(told("steps", "abc")) == ["a", "b", "c"]
-    assert list(told("steps", range(0))) == []
+    assert list(track("steps", "abc")) == ["a", "b", "c"]
+    assert list(track("steps", range(0))) == []
 
 
 @pytest.mark.parametrize("listens", [False, True])
@@ -53,7 +53,7 @@ def test_a_request_to_stop_is_heard_before_every_step(listens):
     done = []
 
     def work():
-        for step in told("steps", range(5)):
+        for step in track("steps", range(5)):
             done.append(step)
             if step == 1:
                 request_stop()
@@ -62,15 +62,15 @@ def test_a_request_to_stop_is_heard_before_every_step(listens):
         with pytest.raises(StoppedError):
             heard_of(work) if listens else work()
     finally:
-        allow_work()
+        clear_stop_request()
     assert done == [0, 1]
 
 
 def test_a_place_is_told_twice_a_second_once_its_loop_has_taken_a_while(clock):
     def work():
-        for _ in told("outer", range(2)):
+        for _ in track("outer", range(2)):
             clock.now += 0.25
-            for _ in told("inner", range(8)):
+            for _ in track("inner", range(8)):
                 clock.now += 0.25
 
     heard, _ = heard_of(work)
@@ -83,8 +83,8 @@ def test_a_place_is_told_twice_a_second_once_its_loop_has_taken_a_while(clock):
 
 def test_steps_of_unequal_size_are_counted_by_what_they_hold(at_once):
     def work():
-        for batch in told_by_size("documents", iter(["aaa", "b"]), 4, len, part=(0, 1)):
-            list(told("tokens", range(len(batch)), part=(0, 1)))
+        for batch in track_by_size("documents", iter(["aaa", "b"]), 4, len, part=(0, 1)):
+            list(track("tokens", range(len(batch)), part=(0, 1)))
 
     heard, _ = heard_of(work)
     assert [(share, [step.done for step in steps]) for share, steps in heard] == [
@@ -101,26 +101,26 @@ def test_steps_of_unequal_size_are_counted_by_what_they_hold(at_once):
 
 
 def test_what_is_tried_again_never_makes_more_than_all(at_once):
-    heard, _ = heard_of(lambda: list(told_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
+    heard, _ = heard_of(lambda: list(track_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
     assert [steps[0].done for _, steps in heard] == [0, 3, 6, 6]
     assert heard[-1][0] == 1
 
 
 def test_sizes_need_no_listener_and_hear_a_request_to_stop():
-    assert list(told_by_size("documents", "ab", 2, len)) == ["a", "b"]
+    assert list(track_by_size("documents", "ab", 2, len)) == ["a", "b"]
     request_stop()
     try:
         with pytest.raises(StoppedError):
-            next(told_by_size("documents", "ab", 2, len))
+            next(track_by_size("documents", "ab", 2, len))
     finally:
-        allow_work()
+        clear_stop_request()
 
 
 def test_brief_loops_and_loops_of_one_step_are_not_told(clock):
     def work():
-        for _ in told("only", range(1)):
+        for _ in track("only", range(1)):
             for _ in range(50):
-                list(told("brief", range(1000)))
+                list(track("brief", range(1000)))
                 clock.now += 0.1
 
     heard, _ = heard_of(work)
@@ -130,9 +130,9 @@ def test_brief_loops_and_loops_of_one_step_are_not_told(clock):
 
 def test_a_loop_that_is_left_early_is_forgotten(at_once):
     def work():
-        for _ in told("first", range(9)):
+        for _ in track("first", range(9)):
             break
-        list(told("second", range(2)))
+        list(track("second", range(2)))
 
     heard, _ = heard_of(work)
     assert [steps for _, steps in heard] == [
@@ -145,22 +145,22 @@ def test_a_loop_that_is_left_early_is_forgotten(at_once):
 
 def test_the_share_is_that_of_nested_parts_and_never_falls(at_once):
     def work():
-        for _ in told("blocks", range(2), part=(0, 1)):
-            list(told("solving", range(2), part=(0, 0.5)))
-            list(told("unknown", range(3)))
+        for _ in track("blocks", range(2), part=(0, 1)):
+            list(track("solving", range(2), part=(0, 0.5)))
+            list(track("unknown", range(3)))
 
     heard, _ = heard_of(work)
     assert [share for share, _ in heard] == [0, 0, 0.125, 0.25, *[0.25] * 4, 0.5, 0.5, 0.625, 0.75, *[0.75] * 4, 1]
 
 
 def test_a_part_inside_a_loop_of_unknown_length_does_not_count(at_once):
-    heard, _ = heard_of(lambda: [list(told("inner", range(2), part=(0, 1))) for _ in told("outer", range(2))])
+    heard, _ = heard_of(lambda: [list(track("inner", range(2), part=(0, 1))) for _ in track("outer", range(2))])
     assert {share for share, _ in heard} == {0.0}
 
 
 def test_a_thread_with_a_copy_of_the_context_is_heard(at_once):
     def work():
-        thread = Thread(target=copy_context().run, args=(list, told("steps", range(2))))
+        thread = Thread(target=copy_context().run, args=(list, track("steps", range(2))))
         thread.start()
         thread.join()
 

@@ -5,23 +5,23 @@ import pytest
 
 from fineweb_mask.models.forward.batches import TokenBudget, for_each_batch
 from fineweb_mask.models.runtime import stopping
-from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, request_stop, stop_if_requested
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, raise_if_stopped, request_stop
 from fineweb_mask.models.selection import SelectionSettings, select
 
 
 @pytest.fixture(autouse=True)
 def taken_back():
     yield
-    allow_work()
+    clear_stop_request()
 
 
 def test_nothing_happens_unless_it_is_requested():
-    stop_if_requested()
+    raise_if_stopped()
     request_stop()
     with pytest.raises(StoppedError, match="stopped on request"):
-        stop_if_requested()
-    allow_work()
-    stop_if_requested()
+        raise_if_stopped()
+    clear_stop_request()
+    raise_if_stopped()
 
 
 def test_batches_end_at_the_next_one():

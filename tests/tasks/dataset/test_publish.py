@@ -10,7 +10,7 @@ from fineweb_mask.tasks.dataset.publish import publish, published, version_folde
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.workspace import LakeError, StageKey
+from fineweb_mask.tasks.workspace.workspace import StageKey, WorkspaceError
 from tests.conftest import Bucket
 
 KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
@@ -137,6 +137,6 @@ def test_only_a_whole_dataset_is_published(bucket: Bucket, tmp_path: Path, lost:
         next(folder.glob("data-*")).rename(folder / "data")
     else:
         (folder / lost).unlink()
-    with pytest.raises(LakeError, match="cannot be published"):
+    with pytest.raises(WorkspaceError, match="cannot be published"):
         publish(folder, f"{bucket.url}/out")
     assert bucket.names() == {}

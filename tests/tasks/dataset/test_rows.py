@@ -21,7 +21,7 @@ from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks import materialize
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardFiles, common_schema, folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.workspace import LakeError
+from fineweb_mask.tasks.workspace.workspace import WorkspaceError
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
 
 
@@ -68,14 +68,14 @@ def test_any_column_can_be_the_layout(copied: Any) -> None:
 
 def test_a_layout_that_no_column_has_is_refused(copied: Any) -> None:
     before = snapshot(copied.workspace.dataset)
-    with pytest.raises(LakeError, match=r"layout: no column 'lang', it may be 'flat' or one of text, id, d"):
+    with pytest.raises(WorkspaceError, match=r"layout: no column 'lang', it may be 'flat' or one of text, id, d"):
         materialize_again(copied, layout="lang")
     assert snapshot(copied.workspace.dataset) == before
 
 
 def test_a_layout_of_too_many_folders_is_refused(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fineweb_mask.tasks.dataset.rows.MAX_FOLDERS", 3)
-    with pytest.raises(LakeError, match=r"materialize\.layout: 'url' has 16 values, a folder each"):
+    with pytest.raises(WorkspaceError, match=r"materialize\.layout: 'url' has 16 values, a folder each"):
         materialize_again(copied, layout="url")
 
 

@@ -80,9 +80,9 @@ def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
         settings = built.recipe.model_copy(
             update={"materialize": built.recipe.materialize.model_copy(update={"output": output})}
         )
-        lake = Workspace(dataset.parent)
-        LastRun(settings=settings, folder=str(lake.root)).keep(lake)
-        return lake.root
+        workspace = Workspace(dataset.parent)
+        LastRun(settings=settings, folder=str(workspace.root)).keep(workspace)
+        return workspace.root
 
     return put
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fineweb_mask.tasks.inference.prefetch import Ahead, behind
+from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 
 
 def test_items_come_in_order_and_the_next_is_made_meanwhile():
@@ -16,11 +16,11 @@ def test_items_come_in_order_and_the_next_is_made_meanwhile():
         yield 2
 
     found = []
-    for item in Ahead(items()):
+    for item in Prefetched(items()):
         assert item == 2 or second_made.wait(10)
         found.append(item)
     assert found == [1, 2]
-    assert list(Ahead([])) == []
+    assert list(Prefetched([])) == []
 
 
 def test_no_more_than_one_item_is_made_ahead():
@@ -31,7 +31,7 @@ def test_no_more_than_one_item_is_made_ahead():
             made.append(item)
             yield item
 
-    for item in Ahead(items()):
+    for item in Prefetched(items()):
         assert made[-1] <= item + 1
 
 
@@ -43,7 +43,7 @@ def test_waiting_is_measured_after_the_first_item():
         release.wait(10)
         yield 2
 
-    ahead = Ahead(items())
+    ahead = Prefetched(items())
     timer = threading.Timer(0.2, release.set)
     timer.start()
     assert list(ahead) == [1, 2]
@@ -57,12 +57,12 @@ def test_an_error_in_making_an_item_reaches_the_caller():
 
     found = []
     with pytest.raises(ValueError, match="broken"):
-        found.extend(Ahead(items()))
+        found.extend(Prefetched(items()))
 
 
 def test_work_behind_is_done_in_order_and_whole_at_the_end():
     done = []
-    with behind() as later:
+    with background_writer() as later:
         for item in range(20):
             later(lambda item=item: done.append((item, threading.current_thread() is threading.main_thread())))
     assert done == [(item, False) for item in range(20)]
@@ -75,7 +75,7 @@ def test_work_behind_overlaps():
         started.set()
         assert release.wait(10)
 
-    with behind() as later:
+    with background_writer() as later:
         later(slow)
         assert started.wait(10)  # and `later` has returned
         release.set()
@@ -85,12 +85,12 @@ def test_an_error_behind_is_raised_by_the_next_call_or_the_end():
     def broken():
         raise ValueError("broken")
 
-    with pytest.raises(ValueError, match="broken"), behind() as later:
+    with pytest.raises(ValueError, match="broken"), background_writer() as later:
         later(broken)
     reached = []
 
     def twice():
-        with behind() as later:
+        with background_writer() as later:
             later(broken)
             later(lambda: reached.append("second"))
             reached.append("after")

@@ -16,7 +16,7 @@ from fineweb_mask.models.settings.quality import (
     QualitySettings,
 )
 from fineweb_mask.tasks import fit
-from fineweb_mask.tasks.inference.scorers import QualityModelError, check_scorers, given_model, load_models
+from fineweb_mask.tasks.inference.scorers import QualityModelError, check_scorers, load_models, resolve_model
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 
@@ -55,13 +55,13 @@ def test_a_folder_of_a_classifier_has_all_its_parts(folder: Path, tmp_path: Path
 
 def test_a_model_is_known_by_its_content(folder: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(folder, tmp_path / "moved")
-    first, same = (given_model(EduScorerSettings(model=str(one))) for one in (folder, moved))
+    first, same = (resolve_model(EduScorerSettings(model=str(one))) for one in (folder, moved))
     assert first.identity == same.identity
     weights = moved / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    assert given_model(EduScorerSettings(model=str(moved))).identity != first.identity
+    assert resolve_model(EduScorerSettings(model=str(moved))).identity != first.identity
 
 
 def test_statistics_of_every_kind_are_those_of_its_scores(copied: Any, folder: Path) -> None:
@@ -70,7 +70,7 @@ def test_statistics_of_every_kind_are_those_of_its_scores(copied: Any, folder: P
         EduScorerSettings(model=str(folder), device="cpu"),
         ColumnScorerSettings(name="tokens", column="token_count"),
     ]
-    models = [*copied.models, *(given_model(settings) for settings in scorers[1:])]
+    models = [*copied.models, *(resolve_model(settings) for settings in scorers[1:])]
     job = fit.plan_statistics(copied.workspace, copied.documents, models, QualitySettings(scorers=scorers))
     statistics = fit.fit_statistics_of_scores(job).details["statistics"]
     tables = [copied.read(file) for file in copied.documents]
@@ -85,6 +85,6 @@ def test_statistics_of_every_kind_are_those_of_its_scores(copied: Any, folder: P
 def test_statistics_of_a_column_that_is_not_there_name_it(copied: Any) -> None:
     scorer = ColumnScorerSettings(column="score")
     settings = QualitySettings(scorers=[scorer])
-    job = fit.plan_statistics(copied.workspace, copied.documents, [given_model(scorer)], settings)
+    job = fit.plan_statistics(copied.workspace, copied.documents, [resolve_model(scorer)], settings)
     with pytest.raises(BadShardError, match="a-000: no column 'score' to take a score from"):
         fit.fit_statistics_of_scores(job)

@@ -106,7 +106,7 @@ def test_stage_writes_the_same_bytes_with_any_number_of_processes(copied: Any) -
     path.unlink()
     job = score.plan(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality, 2)
     assert job.key == copied_key(copied, documents)
-    assert not score.score(job).reused
+    assert not score.score(job).cached
     assert path.read_bytes() == before
     assert len(_running) == 1
 

@@ -13,15 +13,15 @@ from fineweb_mask.tasks.reporting.samples import Place, vectors_at
 
 
 def test_the_geometry_is_that_of_the_vectors(built: Any) -> None:
-    lake, shards = built.workspace, built.report_job.shards
-    spread = measure(lake, shards, ReportSettings())
+    workspace, shards = built.workspace, built.report_job.shards
+    spread = measure(workspace, shards, ReportSettings())
     assert spread is not None
     masks = [built.read(shard.masks).to_pylist() for shard in shards]
     places = [Place(shard, row) for shard, rows in enumerate(masks) for row, mask in enumerate(rows) if mask["block"]]
     assert spread.eligible.places == places
     kept = [place for place in places if masks[place.shard][place.row]["selected"]]
     for name, where in (("eligible", places), ("selected", kept)):
-        unit = unit_rows(vectors_at(lake, shards, where))
+        unit = unit_rows(vectors_at(workspace, shards, where))
         found = spread.geometry[name]
         assert found.documents == len(where)
         assert found.effective_rank == pytest.approx(effective_rank(spectrum(unit)))
@@ -34,14 +34,14 @@ def test_the_geometry_is_that_of_the_vectors(built: Any) -> None:
 
 
 def test_the_nearest_selected_document_is_another_one(built: Any) -> None:
-    lake, shards = built.workspace, built.report_job.shards
-    spread = measure(lake, shards, ReportSettings())
+    workspace, shards = built.workspace, built.report_job.shards
+    spread = measure(workspace, shards, ReportSettings())
     assert spread is not None
     selected = spread.selected.places
     cosines = spread.unit @ spread.unit.T - 2 * np.eye(len(selected), dtype=np.float32)
     np.testing.assert_allclose(spread.nearest_selected(spread.unit, selected), cosines.max(axis=1), atol=1e-5)
     other = [place for place in spread.eligible.places if place not in selected]
-    unit = unit_rows(vectors_at(lake, shards, other))
+    unit = unit_rows(vectors_at(workspace, shards, other))
     np.testing.assert_allclose(spread.nearest_selected(unit, other), (unit @ spread.unit.T).max(axis=1), atol=1e-5)
 
 

@@ -111,9 +111,9 @@ def test_what_is_written_is_whole_and_of_its_key(tmp_path: Path) -> None:
     class Job(PageJob):
         @property
         def folder(self) -> Path:
-            return self.lake.reports
+            return self.workspace.reports
 
-    job = Job(workspace=str(tmp_path), name="page", key=KEY)
+    job = Job(root=str(tmp_path), name="page", key=KEY)
     assert job.current() is None
     write_page(job.folder, hostile_page("old"), KEY)
     write_page(job.folder, hostile_page(), KEY, {"rows": 3})

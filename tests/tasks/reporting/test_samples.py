@@ -24,12 +24,12 @@ from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 
 @pytest.fixture
-def lake(built: Any) -> tuple[Workspace, list[SelectedShard]]:
+def workspace(built: Any) -> tuple[Workspace, list[SelectedShard]]:
     return built.workspace, built.report_job.shards
 
 
-def test_the_rows_of_a_shard_s_files_stand_side_by_side(built: Any, lake: Any) -> None:
-    workspace, shards = lake
+def test_the_rows_of_a_shard_s_files_stand_side_by_side(built: Any, workspace: Any) -> None:
+    workspace, shards = workspace
     for shard in shards:
         table = eligible_table(workspace, shard, ["id", "n_chars", "nowhere"])
         masks = built.read(shard.masks).to_pylist()
@@ -50,35 +50,35 @@ def test_the_rows_of_a_shard_s_files_stand_side_by_side(built: Any, lake: Any) -
     assert len(eligible_table(workspace, shards[2], [])) < shards[2].documents.rows  # b has duplicates
 
 
-def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, lake: Any) -> None:
-    eligible, selected = draw(*lake, 1_000, np.random.default_rng(0))
+def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, workspace: Any) -> None:
+    eligible, selected = draw(*workspace, 1_000, np.random.default_rng(0))
     assert (len(eligible.places), eligible.of, eligible.shards) == (built.counts.documents_eligible,) * 2 + (3,)
     assert (len(selected.places), selected.of) == (built.counts.selected,) * 2
-    masks = [built.read(shard.masks).to_pylist() for shard in lake[1]]
+    masks = [built.read(shard.masks).to_pylist() for shard in workspace[1]]
     assert all(masks[place.shard][place.row]["selected"] for place in selected.places)
-    some, few = draw(*lake, 7, np.random.default_rng(1))
+    some, few = draw(*workspace, 7, np.random.default_rng(1))
     assert len(set(some.places)) == len(set(few.places)) == 7
     assert some.places == sorted(some.places)
     assert set(some.places) <= set(eligible.places)
-    assert some == draw(*lake, 7, np.random.default_rng(1))[0]
+    assert some == draw(*workspace, 7, np.random.default_rng(1))[0]
 
 
-def test_every_document_is_drawn_as_often(lake: Any) -> None:
+def test_every_document_is_drawn_as_often(workspace: Any) -> None:
     generator = np.random.default_rng(0)
-    drawn = [place for _ in range(300) for place in draw(*lake, 10, generator)[0].places]
+    drawn = [place for _ in range(300) for place in draw(*workspace, 10, generator)[0].places]
     by_shard = np.bincount([place.shard for place in drawn])
-    rows = np.bincount([place.shard for place in draw(*lake, 1_000, generator)[0].places])
+    rows = np.bincount([place.shard for place in draw(*workspace, 1_000, generator)[0].places])
     np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.03)
 
 
-def test_vectors_texts_and_documents_are_those_of_their_places(built: Any, lake: Any) -> None:
+def test_vectors_texts_and_documents_are_those_of_their_places(built: Any, workspace: Any) -> None:
     places = [Place(0, 1), Place(0, 9), Place(2, 0), Place(2, 5)]
-    vectors = vectors_at(*lake, places)
-    rows = documents_at(*lake, places, ["id", "text"])
-    which, texts = texts_at(*lake, places, 10)
+    vectors = vectors_at(*workspace, places)
+    rows = documents_at(*workspace, places, ["id", "text"])
+    which, texts = texts_at(*workspace, places, 10)
     assert which == [0, 1, 2, 3]
     for place, vector, row, text in zip(places, vectors, rows, texts, strict=True):
-        shard = lake[1][place.shard]
+        shard = workspace[1][place.shard]
         assert vector.tolist() == built.read(shard.embeddings)["embedding"][place.row].as_py()
         document = built.read(shard.documents).slice(place.row, 1).to_pylist()[0]
         assert (row["id"], row["text"]) == (document["id"], document["text"])
@@ -107,8 +107,8 @@ def test_only_the_row_groups_that_are_wanted_are_read(tmp_path: Any, monkeypatch
     assert (which, texts, read) == ([1, 2], ["text 350", "text 399"], [3])
 
 
-def test_the_documents_beside_the_threshold_are_the_nearest(built: Any, lake: Any) -> None:
-    workspace, shards = lake
+def test_the_documents_beside_the_threshold_are_the_nearest(built: Any, workspace: Any) -> None:
+    workspace, shards = workspace
     kept, rejected = near_threshold(workspace, shards, each=3)
     assert len(kept) == len(rejected) == 3
     assert len({near.block for near in kept}) == 2  # from all blocks in turn

@@ -38,15 +38,15 @@ def labelled(built: Any, pipeline: Any, tmp_path_factory: Any, make_parquet: Any
 
 
 def contended(built: Any, selectors: list[str]) -> dict[str, Any]:
-    lake, shards, settings = built.workspace, built.selection_shards, built.recipe.selection
-    scales = {job.name: contenders.find_scale(job) for job in contenders.plan_scale(lake, shards, settings)}
+    workspace, shards, settings = built.workspace, built.selection_shards, built.recipe.selection
+    scales = {job.name: contenders.find_scale(job) for job in contenders.plan_scale(workspace, shards, settings)}
     files: dict[str, Any] = {"groups": {}, "masks": {}, "scales": scales}
     for selector in selectors:
         planned = [
-            contenders.plan_contender(lake, group, settings, selector, scales[group_name(group)])
+            contenders.plan_selector(workspace, group, settings, selector, scales[group_name(group)])
             for group in grouped(shards, settings)
         ]
-        files["groups"][selector] = [contenders.contend(job) for job in planned]
+        files["groups"][selector] = [contenders.run_selector(job) for job in planned]
         files["masks"][selector] = [file for job in planned for file in job.shard_files() or []]
     return files
 
@@ -68,7 +68,7 @@ def compared(built: Any, label_column: str | None) -> compare_page.CompareJob:
 def test_the_numbers_of_a_comparison(labelled: Any) -> None:
     job = compared(labelled, "topic")
     compare_page.compare(job)
-    assert compare_page.compare(job).reused
+    assert compare_page.compare(job).cached
     metrics = json.loads((job.folder / "metrics.json").read_text())
     topics = labelled.read(labelled.documents[0])["topic"].to_pylist()
     masks = {name: labelled.read(files[0])["selected"].to_pylist() for name, files in job.masks.items()}
@@ -155,7 +155,7 @@ def test_a_sweep_recommends_its_knee(copied: Any) -> None:
         seconds={"0.5": 0.1},
     )
     written = sweep_page.sweep(job)
-    assert sweep_page.sweep(job).reused
+    assert sweep_page.sweep(job).cached
     metrics = json.loads((job.folder / "metrics.json").read_text())
     values = metrics["values"]
     assert [value["lamb"] for value in values] == list(lambs)

@@ -18,16 +18,16 @@ LAMBS = (0.0, 0.5, 1.0)
 EPOCHS = {"policy_gradient": {"n_epochs": 20}}
 
 
-def scales(lake: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
-    return {job.name: contenders.find_scale(job) for job in contenders.plan_scale(lake, shards, settings)}
+def scales(workspace: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
+    return {job.name: contenders.find_scale(job) for job in contenders.plan_scale(workspace, shards, settings)}
 
 
 def jobs(
-    lake: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str
-) -> Iterator[contenders.ContendJob]:
-    found = scales(lake, shards, settings)
+    workspace: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str
+) -> Iterator[contenders.SelectorJob]:
+    found = scales(workspace, shards, settings)
     for group in grouped(shards, settings):
-        yield contenders.plan_contender(lake, group, settings, selector, found.get(group_name(group)))
+        yield contenders.plan_selector(workspace, group, settings, selector, found.get(group_name(group)))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_datamask_contends_with_the_masks_of_the_pipeline(copied: Any) -> None:
     """Two blocks, each with a seed and ranges of its own: the same selection as `select` made, in another folder."""
     before = {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks}
     for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "datamask"):
-        contenders.contend(job)
+        contenders.run_selector(job)
         for file in job.shard_files() or []:
             ours, theirs = copied.read(file), pq.read_table(copied.workspace.shard_path("masks", file.name))
             assert file.path == f"compare/masks/datamask/{file.name}.parquet"
@@ -51,7 +51,7 @@ def test_every_selector_is_judged_by_the_same_objective(copied: Any, settings: P
     found = {}
     for selector in SELECTORS:
         [first, *_] = [
-            contenders.contend(job) for job in jobs(copied.workspace, copied.selection_shards, settings, selector)
+            contenders.run_selector(job) for job in jobs(copied.workspace, copied.selection_shards, settings, selector)
         ]
         [found[selector]] = first.details["blocks"]
     assert len({block["selected"] for block in found.values()}) == 1
@@ -66,35 +66,35 @@ def test_every_selector_is_judged_by_the_same_objective(copied: Any, settings: P
 
 
 def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied: Any) -> None:
-    lake, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
-    first = [contenders.contend(job) for job in jobs(lake, shards, settings, "random")]
-    assert not any(file.reused for file in first)
-    planned = list(jobs(lake, shards, settings, "random"))
-    again = [contenders.contend(job) for job in planned]
-    assert all(file.reused for file in again)
+    workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+    first = [contenders.run_selector(job) for job in jobs(workspace, shards, settings, "random")]
+    assert not any(file.cached for file in first)
+    planned = list(jobs(workspace, shards, settings, "random"))
+    again = [contenders.run_selector(job) for job in planned]
+    assert all(file.cached for file in again)
     assert all(contenders.noted_seconds(job.seconds_path, job.key)["seconds"] > 0 for job in planned)
-    masks = {path: path.read_bytes() for path in (lake.root / "compare" / "masks").rglob("*.parquet")}
+    masks = {path: path.read_bytes() for path in (workspace.root / "compare" / "masks").rglob("*.parquet")}
     for path in masks:
         path.unlink()
-    assert not any(contenders.contend(job).reused for job in planned)
+    assert not any(contenders.run_selector(job).cached for job in planned)
     assert {path: path.read_bytes() for path in masks} == masks
 
 
 def test_the_keys_follow_what_is_read(copied: Any) -> None:
-    lake, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+    workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
 
     def key(selector: str = "greedy", **changes: Any) -> str:
         changed = PipelineSelectionSettings.model_validate(settings.model_dump() | changes)
-        return next(jobs(lake, shards, changed, selector)).key.fingerprint
+        return next(jobs(workspace, shards, changed, selector)).key.fingerprint
 
     assert key() == key(device="auto") == key(solver="random")
     assert len({key(), key("random"), key(lamb=0.2), key(seed=3), key(metrics="disf"), key(select_ratio=0.5)}) == 6
     [one, other] = [
-        contenders.plan_scale(lake, shards, settings.model_copy(update={"lamb": lamb}))[0] for lamb in (0.1, 0.2)
+        contenders.plan_scale(workspace, shards, settings.model_copy(update={"lamb": lamb}))[0] for lamb in (0.1, 0.2)
     ]
     assert one.key == other.key
     moved = settings.model_copy(update={"seed": 9})
-    assert contenders.plan_scale(lake, shards, moved)[0].key != one.key
+    assert contenders.plan_scale(workspace, shards, moved)[0].key != one.key
 
 
 def test_the_note_of_another_job_is_not_read(copied: Any, tmp_path: Path) -> None:
@@ -109,17 +109,17 @@ def test_the_note_of_another_job_is_not_read(copied: Any, tmp_path: Path) -> Non
 
 
 def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
-    lake, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
-    found = scales(lake, shards, settings)
+    workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+    found = scales(workspace, shards, settings)
     for group in grouped(shards, settings):
-        job = frontier.plan(lake, group, settings, LAMBS, found[group_name(group)])
+        job = frontier.plan(workspace, group, settings, LAMBS, found[group_name(group)])
         file = frontier.frontier(job)
-        assert frontier.frontier(job).reused
-        assert frontier.plan(lake, group, settings, (0.0, 1.0), job.scale).key != job.key
+        assert frontier.frontier(job).cached
+        assert frontier.plan(workspace, group, settings, (0.0, 1.0), job.scale).key != job.key
         tables = {one.name: copied.read(one) for one in job.shard_files() or []}
         for shard in group:
             table = tables[shard.name]
-            pipeline = pq.read_table(lake.shard_path("masks", shard.name))
+            pipeline = pq.read_table(workspace.shard_path("masks", shard.name))
             assert table["row"].to_pylist() == list(range(shard.rows))
             assert table["block"].equals(pipeline["block"])
         for lamb in LAMBS:
@@ -127,14 +127,16 @@ def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
             chosen = sum(table[f"lamb={lamb}"].to_numpy().sum() for table in tables.values())
             assert chosen == block["selected"] == round(0.25 * block["documents"])
         best = next(block for block in file.details["blocks"] if block["lamb"] == 1)["measures"]["mean_quality"]
-        quality = np.concatenate([pq.read_table(lake.resolve(shard.scores))["quality"].to_numpy() for shard in group])
+        quality = np.concatenate(
+            [pq.read_table(workspace.resolve(shard.scores))["quality"].to_numpy() for shard in group]
+        )
         out = np.concatenate(
-            [pq.read_table(lake.shard_path("masks", s.name))["block"].is_null().to_numpy() for s in group]
+            [pq.read_table(workspace.shard_path("masks", s.name))["block"].is_null().to_numpy() for s in group]
         )
         kept = np.sort(quality[~out])[::-1][: round(0.25 * (~out).sum())]
         assert best == pytest.approx(kept.mean(), rel=1e-5)
-        masks = {path: path.read_bytes() for path in (lake.root / "sweep" / "masks").rglob("*.parquet")}
-        assert not frontier.frontier(job.model_copy(update={"anew": True})).reused
+        masks = {path: path.read_bytes() for path in (workspace.root / "sweep" / "masks").rglob("*.parquet")}
+        assert not frontier.frontier(job.model_copy(update={"force": True})).cached
         assert {path: path.read_bytes() for path in masks} == masks
 
 
@@ -142,7 +144,7 @@ def test_a_budget_of_tokens_has_no_common_scale(copied: Any) -> None:
     settings = copied.recipe.selection.model_copy(update={"budget_by": "tokens"})
     assert contenders.plan_scale(copied.workspace, copied.selection_shards, settings) == []
     for job in jobs(copied.workspace, copied.selection_shards, settings, "greedy"):
-        for block in contenders.contend(job).details["blocks"]:
+        for block in contenders.run_selector(job).details["blocks"]:
             assert 0 < block["tokens_selected"] <= 0.25 * block["tokens"]
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.tasks.storage.atomic import tree_files, written_file, written_folder
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from tests.tasks.stage_files import fail_after
 
 
 def test_written_file_replaces_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.txt"
     for text in ("one", "two"):
-        with written_file(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(text)
             assert partial.parent == path.parent
         assert path.read_text() == text
@@ -22,7 +22,7 @@ def test_written_file_replaces_whole(tmp_path: Path) -> None:
 def test_written_file_leaves_the_old_one_on_error(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with pytest.raises(ValueError, match="stop"), written_file(path) as partial:
+    with pytest.raises(ValueError, match="stop"), atomic_write(path) as partial:
         fail_after(partial.write_text("half"))
     assert path.read_text() == "old"
     assert tree_files(tmp_path) == [path]
@@ -31,10 +31,10 @@ def test_written_file_leaves_the_old_one_on_error(tmp_path: Path) -> None:
 def test_written_folder_swaps_whole(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     for name in ("one", "two"):
-        with written_folder(path) as partial:
+        with atomic_folder(path) as partial:
             (partial / name).write_text(name)
         assert [file.name for file in tree_files(path)] == [name]
-    with pytest.raises(ValueError, match="stop"), written_folder(path) as partial:
+    with pytest.raises(ValueError, match="stop"), atomic_folder(path) as partial:
         fail_after((partial / "three").write_text("half"))
     assert [file.name for file in tree_files(tmp_path)] == ["two"]
     assert list(tmp_path.iterdir()) == [path]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, stop_if_requested
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, raise_if_stopped
 from fineweb_mask.tasks.storage import lease as lease_module
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.lease import NAME, HeldError, lease
@@ -110,11 +110,11 @@ def test_it_is_renewed_and_a_run_that_lost_it_stops(
             first = bucket.read(f"ws/{NAME}")
             time.sleep(0.5)
             assert json.loads(bucket.read(f"ws/{NAME}"))["renewed"] > json.loads(first)["renewed"]
-            stop_if_requested()
+            raise_if_stopped()
             bucket.write(f"ws/{NAME}", b'{"token": "another"}')
             time.sleep(0.5)
             with pytest.raises(StoppedError):
-                stop_if_requested()
+                raise_if_stopped()
         assert bucket.read(f"ws/{NAME}") == b'{"token": "another"}'
     finally:
-        allow_work()
+        clear_stop_request()

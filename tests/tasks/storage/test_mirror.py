@@ -10,12 +10,12 @@ import pytest
 
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.storage import retries
-from fineweb_mask.tasks.storage.atomic import removed, tree_files, written_file, written_folder
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
-from fineweb_mask.tasks.storage.mirror import brought, in_order_of_sending, mirror_of
+from fineweb_mask.tasks.storage.mirror import ensure_local, in_order_of_sending, mirror_of
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, written_parquet
-from fineweb_mask.tasks.workspace.workspace import LakeError, StageKey, Workspace
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace, WorkspaceError
 from tests.conftest import Bucket
 from tests.s3 import Proxy
 
@@ -24,36 +24,36 @@ SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False)])
 
 
 @pytest.fixture
-def lake(bucket: Bucket) -> Workspace:
+def workspace(bucket: Bucket) -> Workspace:
     """An empty workspace in the bucket."""
     return Workspace(f"{bucket.url}/deep/ws/")
 
 
-def write(lake: Workspace, name: str = "a", rows: int = 3, key: StageKey = KEY) -> Path:
-    path = lake.shard_path("documents", name)
-    with written_parquet(path, SCHEMA, key) as writer:
+def write(workspace: Workspace, name: str = "a", rows: int = 3, key: StageKey = KEY) -> Path:
+    path = workspace.shard_path("documents", name)
+    with stage_file_writer(path, SCHEMA, key) as writer:
         writer.write(pa.record_batch([pa.array(range(rows), pa.uint32())], schema=SCHEMA))
         writer.details = {"rows_in": rows}
     return path
 
 
 def test_the_mirror_is_in_the_cache_folder_or_where_it_is_wanted(
-    lake: Workspace, bucket: Bucket, tmp_path: Path
+    workspace: Workspace, bucket: Bucket, tmp_path: Path
 ) -> None:
-    assert lake.root.parent == tmp_path / "cache" / "fineweb-mask"
-    assert lake.root.name.startswith("ws-")
-    assert lake.url == f"{bucket.url}/deep/ws"
-    assert lake.shown(lake.dataset) == f"{bucket.url}/deep/ws/dataset"
+    assert workspace.root.parent == tmp_path / "cache" / "fineweb-mask"
+    assert workspace.root.name.startswith("ws-")
+    assert workspace.url == f"{bucket.url}/deep/ws"
+    assert workspace.display_path(workspace.dataset) == f"{bucket.url}/deep/ws/dataset"
     elsewhere = Workspace(f"{bucket.url}/deep/ws", tmp_path / "scratch")
     assert elsewhere.root.parent == tmp_path / "scratch"
-    assert Workspace(f"{bucket.url}/other/ws").root != lake.root
+    assert Workspace(f"{bucket.url}/other/ws").root != workspace.root
     assert Workspace(tmp_path / "local").url is None
     assert Workspace(f"file://{tmp_path}/local").root == tmp_path / "local"
 
 
-def test_a_file_is_at_the_url_before_it_is_here(lake: Workspace, bucket: Bucket) -> None:
-    path = lake.root / "fitted" / "a.txt"
-    with written_file(path) as partial:
+def test_a_file_is_at_the_url_before_it_is_here(workspace: Workspace, bucket: Bucket) -> None:
+    path = workspace.root / "fitted" / "a.txt"
+    with atomic_write(path) as partial:
         partial.write_text("whole")
         assert bucket.names() == {}
     assert path.read_text() == "whole"
@@ -61,36 +61,36 @@ def test_a_file_is_at_the_url_before_it_is_here(lake: Workspace, bucket: Bucket)
 
 
 def test_what_cannot_be_sent_is_not_here_either(
-    lake: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reach(proxy.url)
-    lake = Workspace(lake.url or "")
-    write(lake, rows=3)
+    workspace = Workspace(workspace.url or "")
+    write(workspace, rows=3)
     before = bucket.names()
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)
     proxy.kill()
     with pytest.raises(UnansweredError):
-        write(lake, rows=4)
-    assert pq.read_metadata(lake.shard_path("documents", "a")).num_rows == 3
+        write(workspace, rows=4)
+    assert pq.read_metadata(workspace.shard_path("documents", "a")).num_rows == 3
     assert bucket.names() == before
-    assert [path.name for path in lake.root.joinpath("documents").iterdir()] == ["a.parquet"]
+    assert [path.name for path in workspace.root.joinpath("documents").iterdir()] == ["a.parquet"]
 
 
 @pytest.mark.parametrize("name", ["cache/ingest/x", ".parts/x", "documents/.parts/a/x"])
-def test_some_files_stay_here(lake: Workspace, bucket: Bucket, name: str) -> None:
-    with written_file(lake.root / name) as partial:
+def test_some_files_stay_here(workspace: Workspace, bucket: Bucket, name: str) -> None:
+    with atomic_write(workspace.root / name) as partial:
         partial.write_text("x")
-    assert (lake.root / name).is_file()
+    assert (workspace.root / name).is_file()
     assert bucket.names() == {}
 
 
 def test_a_fresh_machine_sees_what_is_current_without_copying_it(
-    lake: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[..., None], tmp_path: Path
+    workspace: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[..., None], tmp_path: Path
 ) -> None:
-    path = write(lake, rows=200_000)
-    wanted = current_parquet(lake, path, "a", KEY)
+    path = write(workspace, rows=200_000)
+    wanted = current_parquet(workspace, path, "a", KEY)
     reach(proxy.url, tmp_path / "fresh")
-    fresh = Workspace(lake.url or "")
+    fresh = Workspace(workspace.url or "")
     with fresh.exclusive():
         path = fresh.shard_path("documents", "a")
         assert current_parquet(fresh, path, "a", KEY) == wanted
@@ -105,45 +105,45 @@ def test_a_fresh_machine_sees_what_is_current_without_copying_it(
         assert wanted is not None
         assert fresh.resolve(wanted) == path
         assert path.read_bytes() == bucket.read("deep/ws/documents/a.parquet")
-    assert Workspace(fresh.root).url == lake.url
+    assert Workspace(fresh.root).url == workspace.url
 
 
-def test_the_url_is_the_truth_when_a_run_begins(lake: Workspace, bucket: Bucket) -> None:
-    paths = {name: write(lake, name) for name in ("kept", "deleted", "overwritten", "touched")}
+def test_the_url_is_the_truth_when_a_run_begins(workspace: Workspace, bucket: Bucket) -> None:
+    paths = {name: write(workspace, name) for name in ("kept", "deleted", "overwritten", "touched")}
     for name in ("notes.txt", "cache/x", "documents/.parts/x"):
-        (lake.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (lake.root / name).write_text("only here")
+        (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace.root / name).write_text("only here")
     bucket.server.client.delete_object(Bucket=bucket.name, Key="deep/ws/documents/deleted.parquet")
     bucket.write("deep/ws/documents/overwritten.parquet", bucket.read("deep/ws/documents/kept.parquet") + b"x")
     paths["touched"].write_bytes(b"by hand")
-    with lake.exclusive():
-        there = {path.relative_to(lake.root).as_posix() for path in lake.root.rglob("*") if path.is_file()}
+    with workspace.exclusive():
+        there = {path.relative_to(workspace.root).as_posix() for path in workspace.root.rglob("*") if path.is_file()}
         assert {name for name in there if not name.startswith(".")} == {
             "cache/x",
             "documents/.parts/x",
             "documents/kept.parquet",
         }
-        assert current_parquet(lake, paths["touched"], "touched", KEY) is not None
-        assert brought(paths["touched"]).read_bytes() == bucket.read("deep/ws/documents/touched.parquet")
-        assert current_parquet(lake, paths["deleted"], "deleted", KEY) is None
-        assert current_parquet(lake, paths["kept"], "kept", KEY) is not None
+        assert current_parquet(workspace, paths["touched"], "touched", KEY) is not None
+        assert ensure_local(paths["touched"]).read_bytes() == bucket.read("deep/ws/documents/touched.parquet")
+        assert current_parquet(workspace, paths["deleted"], "deleted", KEY) is None
+        assert current_parquet(workspace, paths["kept"], "kept", KEY) is not None
 
 
-def test_a_damaged_index_costs_a_copy(lake: Workspace) -> None:
-    path = write(lake)
-    (lake.root / ".mirrored.sqlite").write_bytes(b"not a database, not at all, by no means" * 100)
-    with lake.exclusive():
+def test_a_damaged_index_costs_a_copy(workspace: Workspace) -> None:
+    path = write(workspace)
+    (workspace.root / ".mirrored.sqlite").write_bytes(b"not a database, not at all, by no means" * 100)
+    with workspace.exclusive():
         assert not path.exists()
-        assert brought(path).exists()
+        assert ensure_local(path).exists()
 
 
 def test_a_fitted_folder_comes_back_whole_or_is_fitted_again(
-    lake: Workspace, bucket: Bucket, reach: Callable[..., None], tmp_path: Path
+    workspace: Workspace, bucket: Bucket, reach: Callable[..., None], tmp_path: Path
 ) -> None:
-    folder, manifest = lake.fitted / "encoder", lake.fitted / "encoder.json"
+    folder, manifest = workspace.fitted / "encoder", workspace.fitted / "encoder.json"
 
     def fitted(content: str) -> None:
-        with written_folder(folder) as partial:
+        with atomic_folder(folder) as partial:
             for name in ("a/weights", "modules.json"):
                 (partial / name).parent.mkdir(exist_ok=True)
                 (partial / name).write_text(content)
@@ -157,30 +157,30 @@ def test_a_fitted_folder_comes_back_whole_or_is_fitted_again(
     }
     bucket.write("deep/ws/fitted/encoder/a/weights", b"mixed")  # in as many bytes: of a run that was killed
     reach(bucket.server.url, tmp_path / "fresh")
-    fresh = Workspace(lake.url or "")
+    fresh = Workspace(workspace.url or "")
     found = read_manifest(fresh.fitted / "encoder.json")
     assert found is not None
     assert not is_whole(fresh.fitted / "encoder.json", found, here=True)
     bucket.write("deep/ws/fitted/encoder/a/weights", b"other")
     reach(bucket.server.url, tmp_path / "fresher")
-    fresh = Workspace(lake.url or "")
+    fresh = Workspace(workspace.url or "")
     assert fresh.files("fitted/*.json") == [fresh.fitted / "encoder.json"]
     found = read_manifest(fresh.fitted / "encoder.json")
     assert found is not None
     assert is_whole(fresh.fitted / "encoder.json", found, here=True)
     assert (fresh.fitted / "encoder" / "a" / "weights").read_text() == "other"
-    removed(fresh.fitted / "encoder.json")
+    remove_file(fresh.fitted / "encoder.json")
     assert "deep/ws/fitted/encoder.json" not in bucket.names()
     assert read_manifest(fresh.fitted / "encoder.json") is None
 
 
 def test_a_server_that_does_not_answer_is_not_an_empty_workspace(
-    lake: Workspace, proxy: Proxy, reach: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, proxy: Proxy, reach: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(lake)
-    write_manifest(lake.fitted / "a.json", KEY, [], {})
+    path = write(workspace)
+    write_manifest(workspace.fitted / "a.json", KEY, [], {})
     reach(proxy.url, tmp_path / "fresh")
-    fresh = Workspace(lake.url or "")
+    fresh = Workspace(workspace.url or "")
     fresh.look()
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.2)
     proxy.kill()
@@ -192,13 +192,18 @@ def test_a_server_that_does_not_answer_is_not_an_empty_workspace(
         pass
 
 
-def test_another_run_is_refused(lake: Workspace, reach: Callable[..., None], bucket: Bucket, tmp_path: Path) -> None:
-    with lake.exclusive():
-        with pytest.raises(LakeError, match=f"another run is using the workspace {lake.url}"), lake.exclusive():
+def test_another_run_is_refused(
+    workspace: Workspace, reach: Callable[..., None], bucket: Bucket, tmp_path: Path
+) -> None:
+    with workspace.exclusive():
+        with (
+            pytest.raises(WorkspaceError, match=f"another run is using the workspace {workspace.url}"),
+            workspace.exclusive(),
+        ):
             pass
         reach(bucket.server.url, tmp_path / "another machine")
-        other = Workspace(lake.url or "")
-        with pytest.raises(LakeError, match=r"another run .* is using the workspace"), other.exclusive():
+        other = Workspace(workspace.url or "")
+        with pytest.raises(WorkspaceError, match=r"another run .* is using the workspace"), other.exclusive():
             pass
 
 
@@ -212,7 +217,7 @@ def test_what_is_about_other_files_is_sent_last(tmp_path: Path) -> None:
 
 def test_a_local_workspace_has_no_mirror(tmp_path: Path) -> None:
     assert mirror_of(tmp_path / "a") is None
-    assert brought(tmp_path / "a") == tmp_path / "a"
+    assert ensure_local(tmp_path / "a") == tmp_path / "a"
 
 
 def test_the_whole_pipeline_through_refusals(
@@ -253,7 +258,7 @@ def test_the_whole_pipeline_through_refusals(
     [version] = {name.split("/")[1] for name in bucket.names("out/data-")}
     assert f"path: {version}/**/*.parquet" in bucket.read("out/README.md").decode()
     assert not bucket.names("ws/dataset")
-    assert made.dataset_job.output.shown == f"{bucket.url}/out"
+    assert made.dataset_job.output.display_path == f"{bucket.url}/out"
     reach(proxy.url, tmp_path / "fresh")
     again = pipeline(settings)
-    assert all(file.reused for file in again.before_report)
+    assert all(file.cached for file in again.before_report)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.models.runtime.stopping import StoppedError, allow_work, request_stop
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError, redacted
 from fineweb_mask.tasks.storage.object_store import Store
@@ -46,7 +46,7 @@ def test_waiting_ends_when_the_run_is_stopped() -> None:
         with pytest.raises(StoppedError):
             attempt("s3://b/x", fail)
     finally:
-        allow_work()
+        clear_stop_request()
 
 
 def test_an_error_does_not_hold_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The catalog: views over exactly the files it was given, wherever the workspace lies."""
+"""The catalog: views over exactly the files it was given, wherever the folder lies."""
 
 import os
 import shutil
@@ -24,71 +24,71 @@ def shards_of(built: Any) -> list[CatalogShard]:
     ]
 
 
-def ask(workspace: Path, query: str) -> list[Any]:
-    with duckdb.connect(str(workspace / NAME), read_only=True) as connection:
+def ask(folder: Path, query: str) -> list[Any]:
+    with duckdb.connect(str(folder / NAME), read_only=True) as connection:
         return connection.execute(query).fetchall()
 
 
 @pytest.fixture
-def workspace(built: Any, tmp_path: Path) -> Path:
-    """A copy of the tiny workspace, with its catalog, in a folder with a hard name."""
+def folder(built: Any, tmp_path: Path) -> Path:
+    """A copy of the tiny folder, with its catalog, in a folder with a hard name."""
     folder = tmp_path / "it's [a], *b"
     shutil.copytree(built.workspace.root, folder)
     write_catalog(Workspace(folder), shards_of(built))
     return folder
 
 
-def test_the_views_hold_the_stages_rows_with_their_shard(built: Any, workspace: Path) -> None:
+def test_the_views_hold_the_stages_rows_with_their_shard(built: Any, folder: Path) -> None:
     for stage, files in (("documents", built.documents), ("scores", built.scores), ("masks", built.masks)):
         expected = [(file.name, *row.values()) for file in files for row in built.read(file).to_pylist()]
-        assert ask(workspace, f"FROM {stage} ORDER BY shard, row") == expected
-    both = ask(workspace, "SELECT count(*) FROM documents JOIN masks USING (shard, row) JOIN scores USING (shard, row)")
+        assert ask(folder, f"FROM {stage} ORDER BY shard, row") == expected
+    both = ask(folder, "SELECT count(*) FROM documents JOIN masks USING (shard, row) JOIN scores USING (shard, row)")
     assert both == [(built.counts.documents_ingested,)]
-    assert ask(workspace, "SELECT count(*) FROM embeddings") == [(built.counts.documents_ingested,)]
+    assert ask(folder, "SELECT count(*) FROM embeddings") == [(built.counts.documents_ingested,)]
 
 
-def test_selected_is_the_dataset_with_shard_and_row(built: Any, workspace: Path) -> None:
+def test_selected_is_the_dataset_with_shard_and_row(built: Any, folder: Path) -> None:
     files = sorted((built.workspace.dataset / "data").rglob("*.parquet"))
     dataset = pa.concat_tables([pq.read_table(file) for file in files])
-    with duckdb.connect(str(workspace / NAME), read_only=True) as connection:
+    with duckdb.connect(str(folder / NAME), read_only=True) as connection:
         selected = connection.sql("FROM selected").to_arrow_table()
     assert selected.column_names == ["shard", "row", *dataset.column_names]
     by_id = [("id", "ascending")]
     assert selected.drop(["shard", "row"]).sort_by(by_id).to_pylist() == dataset.sort_by(by_id).to_pylist()
 
 
-def test_drops_and_masks_account_for_every_document(built: Any, workspace: Path) -> None:
-    assert ask(workspace, "FROM drops ORDER BY ALL") == [
+def test_drops_and_masks_account_for_every_document(built: Any, folder: Path) -> None:
+    assert ask(folder, "FROM drops ORDER BY ALL") == [
         ("b", "dedup", "duplicate", 2),
         ("b", "ingest", "duplicate", 1),
         ("b", "ingest", "too_short", 1),
     ]
-    [(dropped,)] = ask(workspace, "SELECT sum(documents) FROM drops")
-    [(eligible,)] = ask(workspace, "SELECT count(block) FROM masks")
+    [(dropped,)] = ask(folder, "SELECT sum(documents) FROM drops")
+    [(eligible,)] = ask(folder, "SELECT count(block) FROM masks")
     assert dropped + eligible == built.counts.documents_in
 
 
-def test_bad_vectors_are_told_by_shard(built: Any, workspace: Path) -> None:
+def test_bad_vectors_are_told_by_shard(built: Any, folder: Path) -> None:
     shards = shards_of(built)
-    mask = workspace / shards[0].masks.path
+    mask = folder / shards[0].masks.path
     table = pq.read_table(mask)
     blocks = [None, None, *table["block"].to_pylist()[2:]]
     pq.write_table(table.set_column(3, "block", pa.array(blocks, pa.string())), mask)
     details = shards[0].masks.details | {"excluded": {"duplicate": 2, "bad_vector": 2}}
     shards = [one.model_copy(update={"masks": one.masks.model_copy(update={"details": details})}) for one in shards]
-    write_catalog(Workspace(workspace), shards)
-    bad = ask(workspace, "SELECT shard, stage, documents FROM drops WHERE reason = 'bad_vector'")
+    write_catalog(Workspace(folder), shards)
+    bad = ask(folder, "SELECT shard, stage, documents FROM drops WHERE reason = 'bad_vector'")
     assert bad == [(shards[0].documents.name, "select", 2)]
 
 
-def test_it_can_be_read_from_anywhere_and_moved(workspace: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    [count] = ask(workspace, "SELECT count(*) FROM selected")
-    content = (workspace / NAME).read_bytes()
+def test_it_can_be_read_from_anywhere_and_moved(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    [count] = ask(folder, "SELECT count(*) FROM selected")
+    content = (folder / NAME).read_bytes()
     assert os.fsencode(tmp_path) not in content
     moved = tmp_path / "moved"
-    workspace.rename(moved)
-    for folder, path in ((tmp_path, "moved/" + NAME), (moved, NAME), (Path("/"), str(moved / NAME))):
-        monkeypatch.chdir(folder)
+    folder.rename(moved)
+    for here, path in ((tmp_path, "moved/" + NAME), (moved, NAME), (Path("/"), str(moved / NAME))):
+        monkeypatch.chdir(here)
         with duckdb.connect(path, read_only=True) as connection:
             assert connection.execute("SELECT count(*) FROM selected").fetchall() == [count]
     monkeypatch.chdir(moved)
@@ -97,27 +97,27 @@ def test_it_can_be_read_from_anywhere_and_moved(workspace: Path, tmp_path: Path,
         assert connection.execute("SELECT count(*) FROM other.selected").fetchall() == [count]
 
 
-def test_a_shard_that_left_the_source_is_not_shown(built: Any, workspace: Path) -> None:
-    write_catalog(Workspace(workspace), shards_of(built)[:1])
+def test_a_shard_that_left_the_source_is_not_shown(built: Any, folder: Path) -> None:
+    write_catalog(Workspace(folder), shards_of(built)[:1])
     first = built.documents[0]
-    assert ask(workspace, "SELECT shard, count(*) FROM documents GROUP BY ALL") == [(first.name, first.rows)]
-    assert ask(workspace, "SELECT DISTINCT shard FROM selected") == [(first.name,)]
+    assert ask(folder, "SELECT shard, count(*) FROM documents GROUP BY ALL") == [(first.name, first.rows)]
+    assert ask(folder, "SELECT DISTINCT shard FROM selected") == [(first.name,)]
 
 
-def test_a_query_of_one_shard_reads_one_file(built: Any, workspace: Path) -> None:
+def test_a_query_of_one_shard_reads_one_file(built: Any, folder: Path) -> None:
     for shard in built.documents[1:]:
-        (workspace / shard.path).write_bytes(b"not read")
+        (folder / shard.path).write_bytes(b"not read")
     first = built.documents[0]
-    assert ask(workspace, f"SELECT count(*) FROM documents WHERE shard = '{first.name}'") == [(first.rows,)]
+    assert ask(folder, f"SELECT count(*) FROM documents WHERE shard = '{first.name}'") == [(first.rows,)]
 
 
-def test_stages_without_files_are_empty_views(built: Any, workspace: Path) -> None:
-    write_catalog(Workspace(workspace), [CatalogShard(documents=file) for file in built.documents])
+def test_stages_without_files_are_empty_views(built: Any, folder: Path) -> None:
+    write_catalog(Workspace(folder), [CatalogShard(documents=file) for file in built.documents])
     for view in ("scores", "masks", "embeddings", "selected", "runs"):
-        assert ask(workspace, f"SELECT count(*) FROM {view}") == [(0,)]
-    assert ask(workspace, "SELECT count(*) FROM documents")[0][0] == built.counts.documents_ingested
-    write_catalog(Workspace(workspace), [])
-    assert {row[0] for row in ask(workspace, "SHOW TABLES")} == set(VIEWS)
+        assert ask(folder, f"SELECT count(*) FROM {view}") == [(0,)]
+    assert ask(folder, "SELECT count(*) FROM documents")[0][0] == built.counts.documents_ingested
+    write_catalog(Workspace(folder), [])
+    assert {row[0] for row in ask(folder, "SHOW TABLES")} == set(VIEWS)
 
 
 def test_columns_of_one_shard_only_are_null_elsewhere(
@@ -133,39 +133,39 @@ def test_columns_of_one_shard_only_are_null_elsewhere(
     assert found == [("a", 6, 0), ("b", 6, 6)]
 
 
-def test_runs_are_seen_as_they_end_oldest_first(built: Any, workspace: Path) -> None:
-    lake = Workspace(workspace)
+def test_runs_are_seen_as_they_end_oldest_first(built: Any, folder: Path) -> None:
+    workspace = Workspace(folder)
     facts = {"select_ratio": 0.25, "lamb": 0.5, "solver": "mean_field", "recipe": {"a": {"b": 1}}, "version": "1"}
     first = RunRecord(flow="curate", stages_run=["ingest"], **facts)
-    first.end(lake)
-    write_catalog(lake, shards_of(built))
+    first.end(workspace)
+    write_catalog(workspace, shards_of(built))
     later = RunRecord(flow="select", status="failed", error="ValueError: it's\n\x1b[31m", flow_run="ab-cd", **facts)
     later.started = later.started.replace(year=later.started.year + 1)
-    path = later.end(lake)
+    path = later.end(workspace)
     assert path.name.endswith("-ab.json")
-    assert ask(workspace, "SELECT flow, status, error, stages_run, recipe->>'$.a.b', flow_run FROM runs") == [
+    assert ask(folder, "SELECT flow, status, error, stages_run, recipe->>'$.a.b', flow_run FROM runs") == [
         ("curate", "done", None, ["ingest"], "1", None),
         ("select", "failed", "ValueError: it's\n\x1b[31m", [], "1", "ab-cd"),
     ]
-    [(started, seconds)] = ask(workspace, "SELECT started, seconds FROM runs LIMIT 1")
+    [(started, seconds)] = ask(folder, "SELECT started, seconds FROM runs LIMIT 1")
     assert started == first.started.replace(tzinfo=None)
     assert seconds < 60
 
 
-def test_it_is_current_until_a_run_begins(workspace: Path) -> None:
-    lake = Workspace(workspace)
-    assert not is_current(lake)
-    (workspace / "run.json").write_text("{}")
-    os.utime(workspace / "run.json", ns=(1, 1))
-    assert is_current(lake)
-    os.utime(workspace / "run.json")
-    (workspace / "run.json").touch()
-    assert not is_current(lake)
+def test_it_is_current_until_a_run_begins(folder: Path) -> None:
+    workspace = Workspace(folder)
+    assert not is_current(workspace)
+    (folder / "run.json").write_text("{}")
+    os.utime(folder / "run.json", ns=(1, 1))
+    assert is_current(workspace)
+    os.utime(folder / "run.json")
+    (folder / "run.json").touch()
+    assert not is_current(workspace)
 
 
-def test_what_was_left_of_another_session_does_not_touch_the_new_catalog(built: Any, workspace: Path) -> None:
-    (workspace / f"{NAME}.wal").write_bytes(b"left behind")
-    (workspace / f".{NAME}.x.partial.wal").write_bytes(b"left behind")
-    write_catalog(Workspace(workspace), shards_of(built))
-    assert [path.name for path in workspace.iterdir() if ".wal" in path.name or "partial" in path.name] == []
-    assert ask(workspace, "SELECT count(*) FROM masks")
+def test_what_was_left_of_another_session_does_not_touch_the_new_catalog(built: Any, folder: Path) -> None:
+    (folder / f"{NAME}.wal").write_bytes(b"left behind")
+    (folder / f".{NAME}.x.partial.wal").write_bytes(b"left behind")
+    write_catalog(Workspace(folder), shards_of(built))
+    assert [path.name for path in folder.iterdir() if ".wal" in path.name or "partial" in path.name] == []
+    assert ask(folder, "SELECT count(*) FROM masks")

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from fineweb_mask.tasks.workspace.checkpoints import Parts, discard_finished
-from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
+from fineweb_mask.tasks.workspace.checkpoints import Checkpoints, discard_finished
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32()), pa.field("x", pa.float16())])
@@ -34,12 +34,12 @@ def output(tmp_path):
 
 def test_a_part_is_written_and_kept(output):
     writer = Writer()
-    parts = Parts(writer, output, KEY)
+    parts = Checkpoints(writer, output, KEY)
     assert parts.kept(rows(0, 3)) is None
     parts.write(rows(0, 3), [0.5, 1, 2])
     parts.write(rows(3, 2), [3, None])
     second = Writer()
-    again = Parts(second, output, KEY)
+    again = Checkpoints(second, output, KEY)
     for wanted in (rows(0, 3), rows(3, 2)):
         again.write_kept(again.kept(wanted))
     assert second.written == writer.written
@@ -47,18 +47,18 @@ def test_a_part_is_written_and_kept(output):
 
 
 def test_a_part_of_other_rows_or_columns_is_none(output):
-    parts = Parts(Writer(), output, KEY)
+    parts = Checkpoints(Writer(), output, KEY)
     parts.write(rows(0, 3), [0, 1, 2])
     assert parts.kept(rows(0, 4)) is None
     assert parts.kept(rows(1, 3)) is None
     other = pa.schema([SCHEMA.field("row"), pa.field("x", pa.float32())])
-    assert Parts(Writer(other), output, KEY).kept(rows(0, 3)) is None
+    assert Checkpoints(Writer(other), output, KEY).kept(rows(0, 3)) is None
     assert parts.kept(rows(0, 3)) is not None
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda _: b"", lambda _: b"x" * 300])
 def test_a_damaged_part_is_none(output, damage):
-    parts = Parts(Writer(), output, KEY)
+    parts = Checkpoints(Writer(), output, KEY)
     parts.write(rows(0, 3), [0, 1, 2])
     [path] = output.parent.rglob("*.arrow")
     path.write_bytes(damage(path.read_bytes()))
@@ -66,14 +66,14 @@ def test_a_damaged_part_is_none(output, damage):
 
 
 def test_parts_of_another_key_are_removed(output):
-    Parts(Writer(), output, KEY).write(rows(0, 3), [0, 1, 2])
-    other = Parts(Writer(), output, KEY.model_copy(update={"inputs": "c"}))
+    Checkpoints(Writer(), output, KEY).write(rows(0, 3), [0, 1, 2])
+    other = Checkpoints(Writer(), output, KEY.model_copy(update={"inputs": "c"}))
     assert other.kept(rows(0, 3)) is None
     assert not list(output.parent.rglob("*.arrow"))
 
 
 def test_nothing_is_left_when_the_whole_is_written(output):
-    parts, neighbour = Parts(Writer(), output, KEY), Parts(Writer(), output.with_name("b.parquet"), KEY)
+    parts, neighbour = Checkpoints(Writer(), output, KEY), Checkpoints(Writer(), output.with_name("b.parquet"), KEY)
     parts.write(rows(0, 3), [0, 1, 2])
     neighbour.write(rows(0, 3), [0, 1, 2])
     parts.discard()
@@ -85,10 +85,10 @@ def test_nothing_is_left_when_the_whole_is_written(output):
 def test_parts_of_a_file_that_is_whole_are_removed_and_of_no_other(output, tmp_path):
     unfinished = [output.with_name("b.parquet"), output.with_name("c.parquet"), output.with_name("d.parquet")]
     for path in (output, *unfinished):
-        Parts(Writer(), path, KEY).write(rows(0, 3), [0, 1, 2])
+        Checkpoints(Writer(), path, KEY).write(rows(0, 3), [0, 1, 2])
     unfinished[0].write_bytes(b"damaged")
     for path, key in ((output, KEY), (unfinished[1], KEY.model_copy(update={"inputs": "c"}))):
-        with written_parquet(path, SCHEMA, key) as writer:
+        with stage_file_writer(path, SCHEMA, key) as writer:
             writer.write(pa.record_batch([rows(0, 3), [0, 1, 2]], schema=SCHEMA))
     discard_finished(Workspace(tmp_path))
     left = {path.parent.parent.name for path in output.parent.rglob("*.arrow")}

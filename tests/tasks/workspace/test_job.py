@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, is_transient, stage_task
-from fineweb_mask.tasks.workspace.stage_parquet import written_parquet
-from fineweb_mask.tasks.workspace.workspace import LakeError, StageKey
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import StageKey, WorkspaceError
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32())])
 
@@ -23,11 +23,11 @@ class NumbersJob(ShardJob):
 
 def make_job(workspace: Path, settings: str = "one") -> NumbersJob:
     key = StageKey(stage="numbers", version=1, settings=settings, inputs="none")
-    return NumbersJob(workspace=str(workspace), name="shard", key=key)
+    return NumbersJob(root=str(workspace), name="shard", key=key)
 
 
 def write(job: NumbersJob, key: StageKey | None = None) -> None:
-    with written_parquet(job.output, SCHEMA, key or job.key) as writer:
+    with stage_file_writer(job.output, SCHEMA, key or job.key) as writer:
         writer.write(pa.record_batch([pa.array([0, 1, 2], pa.uint32())], schema=SCHEMA))
 
 
@@ -64,7 +64,7 @@ def test_errors_that_may_pass_are_transient(error: BaseException) -> None:
         OSError("no number"),
         ServerAnswer(404),
         KeyboardInterrupt(),
-        LakeError("held"),
+        WorkspaceError("held"),
     ],
 )
 def test_errors_that_stay_are_not_transient(error: BaseException) -> None:
@@ -80,23 +80,23 @@ def test_an_output_is_built_once(tmp_path: Path) -> None:
 
     first, second = build_once(job, build), build_once(job, build)
     assert len(builds) == 1
-    assert (first.reused, second.reused) == (False, True)
+    assert (first.cached, second.cached) == (False, True)
     assert first.seconds > 0
     assert (first.rows, first.path) == (3, "numbers/shard.parquet")
-    assert first.model_copy(update={"seconds": 0.0, "reused": True}) == second
+    assert first.model_copy(update={"seconds": 0.0, "cached": True}) == second
 
 
 def test_another_key_builds_anew(tmp_path: Path) -> None:
     for settings in ("one", "two"):
         job = make_job(tmp_path, settings)
         file = build_once(job, lambda job=job: write(job))
-        assert not file.reused
+        assert not file.cached
     assert make_job(tmp_path, "one").current() is None
 
 
 def test_an_output_that_does_not_agree_is_an_error(tmp_path: Path) -> None:
     job = make_job(tmp_path)
-    with pytest.raises(LakeError, match="numbers shard"):
+    with pytest.raises(WorkspaceError, match="numbers shard"):
         build_once(job, lambda: write(job, make_job(tmp_path, "another").key))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.catalog import CatalogShard, write_catalog
-from fineweb_mask.tasks.workspace.query import QueryError, answers, opened
+from fineweb_mask.tasks.workspace.query import QueryError, answers, open_catalog
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VALUES = """
@@ -37,7 +37,7 @@ def workspace(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ask(workspace: Path, sql: str, form: str = "json") -> bytes:
     stream = io.BytesIO()
-    with opened(Workspace(workspace), "1GB") as connection:
+    with open_catalog(Workspace(workspace), "1GB") as connection:
         for answer in answers(connection, sql):
             getattr(answer, f"write_{form}")(stream)
     return stream.getvalue()
@@ -102,7 +102,7 @@ def test_all_but_reading_the_workspace_is_refused(workspace: Path, sql: str) -> 
 
 
 def test_settings_are_locked_while_it_is_open(workspace: Path) -> None:
-    with opened(Workspace(workspace), "1GB") as connection:
+    with open_catalog(Workspace(workspace), "1GB") as connection:
         for name in ("enable_external_access", "autoload_known_extensions", "allow_persistent_secrets"):
             assert connection.execute(f"SELECT current_setting('{name}')").fetchall() == [(False,)]
         assert connection.execute("SELECT current_setting('memory_limit')").fetchall() == [("953.6 MiB",)]
@@ -191,7 +191,7 @@ def test_vectors_are_read_although_duckdb_does_not_know_their_encoding(built: An
 
 
 def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace: Path) -> None:
-    with opened(Workspace(workspace), "1GB") as connection:
+    with open_catalog(Workspace(workspace), "1GB") as connection:
         [answer] = answers(connection, "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)")
         preview = answer.preview(4, characters=10)
         assert preview.columns == ["n", "t", "l", "x"]
@@ -205,5 +205,5 @@ def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace: Path) 
 
 def test_a_catalog_that_is_none_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "catalog.duckdb").write_bytes(b"not a database" * 1000)
-    with pytest.raises(QueryError, match="cannot be opened"), opened(Workspace(tmp_path), "1GB"):
+    with pytest.raises(QueryError, match="cannot be opened"), open_catalog(Workspace(tmp_path), "1GB"):
         pass

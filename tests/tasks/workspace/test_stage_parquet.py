@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.workspace.stage_parquet import FOOTER_KEY, ROW_GROUP_ROWS, current_parquet, written_parquet
+from fineweb_mask.tasks.workspace.stage_parquet import FOOTER_KEY, ROW_GROUP_ROWS, current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 from tests.tasks.stage_files import KEY, SCHEMA, batch, fail_after, write
 
@@ -24,7 +24,7 @@ def test_written_parquet_round_trips_its_footer(tmp_path: Path) -> None:
         bytes=path.stat().st_size,
         fingerprint=KEY.fingerprint,
         details={"a": [1, None], "b": 2},
-        reused=True,
+        cached=True,
     )
     assert workspace.resolve(file) == path
     footer = json.loads(pq.read_metadata(path).metadata[FOOTER_KEY])
@@ -32,7 +32,7 @@ def test_written_parquet_round_trips_its_footer(tmp_path: Path) -> None:
 
 
 def test_written_parquet_leaves_nothing_on_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="stop"), written_parquet(tmp_path / "x.parquet", SCHEMA, KEY) as writer:
+    with pytest.raises(ValueError, match="stop"), stage_file_writer(tmp_path / "x.parquet", SCHEMA, KEY) as writer:
         fail_after(writer.write(batch()))
     assert list(tmp_path.iterdir()) == []
 
@@ -43,7 +43,7 @@ def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
 
 def test_batches_are_joined_into_row_groups(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    with written_parquet(path, SCHEMA, KEY) as writer:
+    with stage_file_writer(path, SCHEMA, KEY) as writer:
         for _ in range(8):
             writer.write(batch(ROW_GROUP_ROWS // 4))
     metadata = pq.read_metadata(path)
@@ -53,7 +53,7 @@ def test_batches_are_joined_into_row_groups(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_a_file(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    with written_parquet(path, SCHEMA, KEY):
+    with stage_file_writer(path, SCHEMA, KEY):
         pass
     assert pq.read_table(path).equals(SCHEMA.empty_table())
 

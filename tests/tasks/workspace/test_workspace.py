@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.workspace import LakeError, Workspace, digest
+from fineweb_mask.tasks.workspace.workspace import Workspace, WorkspaceError, digest
 from tests.tasks.stage_files import KEY, write
 
 
@@ -28,7 +28,7 @@ def test_a_workspace_is_held_by_one_run(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "workspace")
     with (
         workspace.exclusive(),
-        pytest.raises(LakeError, match="another run"),
+        pytest.raises(WorkspaceError, match="another run"),
         Workspace(workspace.root).exclusive(),
     ):
         pass
@@ -51,6 +51,6 @@ def test_a_run_that_is_refused_clears_nothing(tmp_path: Path) -> None:
     partial = tmp_path / ".x.partial"
     with Workspace(tmp_path).exclusive():
         partial.write_bytes(b"being written")
-        with pytest.raises(LakeError), Workspace(tmp_path).exclusive():
+        with pytest.raises(WorkspaceError), Workspace(tmp_path).exclusive():
             pass
         assert partial.exists()

@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.tasks.storage import atomic
-from fineweb_mask.tasks.storage import exchange as exchange_module
-from fineweb_mask.tasks.storage.atomic import written_folder
-from fineweb_mask.tasks.storage.exchange import exchange
+from fineweb_mask.tasks.storage.atomic import atomic_folder, swap
 
 NAMES = ("data.txt", "card.txt")
 
 
 def write_version(path: Path, version: int) -> None:
-    with written_folder(path) as folder:
+    with atomic_folder(path) as folder:
         for name in NAMES:
             (folder / name).write_text(str(version))
 
@@ -26,7 +24,7 @@ def test_two_folders_take_each_other_s_place(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "name").write_text(name)
-    assert exchange(tmp_path / "a", tmp_path / "b")
+    assert swap(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "a" / "name").read_text() == "b"
     assert (tmp_path / "b" / "name").read_text() == "a"
 
@@ -34,7 +32,7 @@ def test_two_folders_take_each_other_s_place(tmp_path: Path) -> None:
 def test_what_is_not_there_cannot_be_exchanged(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(FileNotFoundError):
-        exchange(tmp_path / "a", tmp_path / "b")
+        swap(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "a").is_dir()
 
 
@@ -96,7 +94,7 @@ def test_a_reader_sees_the_old_folder_or_the_new_one(watched: Callable[[], tuple
 def test_without_the_exchange_the_folder_is_still_replaced(
     watched: Callable[[], tuple[int, int, set[str]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(atomic, "exchange", lambda *_: False)
+    monkeypatch.setattr(atomic, "swap", lambda *_: False)
     _, mixed, _ = watched()
     assert mixed == 0
     assert (tmp_path / "dataset" / "data.txt").read_text() == "299"
@@ -112,6 +110,6 @@ def test_a_file_system_without_exchange_is_told(
 
         renamex_np = renameat2
 
-    monkeypatch.setattr(exchange_module.ctypes, "CDLL", lambda *_, **__: Refusing())
-    monkeypatch.setattr(exchange_module.ctypes, "get_errno", lambda: number)
-    assert exchange(tmp_path / "a", tmp_path / "b") is answer
+    monkeypatch.setattr(atomic.ctypes, "CDLL", lambda *_, **__: Refusing())
+    monkeypatch.setattr(atomic.ctypes, "get_errno", lambda: number)
+    assert swap(tmp_path / "a", tmp_path / "b") is answer
