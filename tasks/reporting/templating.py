@@ -33,7 +33,7 @@ CONTROLS = re.compile(
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("tasks"),
+        loader=PackageLoader("fineweb_mask.tasks.reporting"),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -79,7 +79,7 @@ def markdown_cell(text: object) -> str:
 @cache
 def static(name: str) -> tuple[str, str]:
     """Return a template file as it is, and its hash as a Content-Security-Policy names it."""
-    source = files("tasks").joinpath("templates", name).read_text(encoding="utf-8")
+    source = files("fineweb_mask.tasks.reporting").joinpath("templates", name).read_text(encoding="utf-8")
     return source, b64encode(sha256(source.encode()).digest()).decode()
 
 
