@@ -22,6 +22,7 @@ import httpx
 import typer
 
 from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS
+from fineweb_mask.models.errors import FinewebMaskError
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".serve"
@@ -39,7 +40,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 StateOption = Annotated[Path, typer.Option("--state", help="Folder of the server's database, logs and process ids.")]
 
 
-class ServeError(RuntimeError):
+class ServeError(FinewebMaskError, RuntimeError):
     """The server or the worker cannot be started or ended."""
 
 

@@ -2,6 +2,8 @@
 
 import math
 
+from fineweb_mask.models.errors import SettingsError
+
 DEFAULT = "0,0.1,...,1"
 ELLIPSES = {"...", "…"}
 MOST = 201
@@ -10,7 +12,7 @@ DIGITS = 9
 """After the decimal point: 0.1 + 0.2 is 0.3."""
 
 
-class LambError(ValueError):
+class LambError(SettingsError):
     """The values of lamb cannot be read."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import redacted
 
@@ -18,7 +19,7 @@ KIND = re.compile(r"kind\[(.*?)\]")
 """The branch of a union of settings that a `kind` names."""
 
 
-class RecipeError(ValueError):
+class RecipeError(SettingsError):
     """The recipe or an override is not valid; nothing was started."""
 
 

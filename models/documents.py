@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW
 from fineweb_mask.models.settings import IngestSettings
 
@@ -18,7 +19,7 @@ CHARS_PER_TOKEN = 4.6
 """English web text under the GPT-2 vocabulary; used only where a source has no token count."""
 
 
-class ColumnTypeError(ValueError):
+class ColumnTypeError(DataError):
     """A column's type does not fit what it must hold."""
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import duckdb
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
@@ -37,7 +38,6 @@ from fineweb_mask.tasks.workspace.workspace import (
     StageFile,
     StageKey,
     Workspace,
-    WorkspaceError,
     digest,
     disk_errors_explained,
 )

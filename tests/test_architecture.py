@@ -20,7 +20,7 @@ FLOORS = ["models", "tasks", "flows"]  # from the ground up
 # of the lines above it, nothing else.
 ROOMS = {
     "models": [
-        {"urls", "schemas", "runtime", "settings.base"},
+        {"errors", "urls", "schemas", "runtime", "settings.base"},
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},

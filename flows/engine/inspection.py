@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
 from fineweb_mask.flows.engine.scheduler import STAGES, OnDone, Stage, recorded_seconds
 from fineweb_mask.flows.engine.session import check_inputs
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
@@ -19,7 +20,7 @@ from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.workspace.catalog import write_catalog
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.runs import LastRun
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, WorkspaceError
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 FOLDERS: dict[Stage, str] = {"ingest": "documents", "score": "scores", "embed": "embeddings", "select": "masks"}
 """Where a stage writes one file per shard."""
@@ -27,7 +28,7 @@ PRODUCTS: dict[Stage, str] = {"dedup": "duplicates", "report": "reports"}
 """Where a stage writes one product."""
 
 
-class StatusError(ValueError):
+class StatusError(WorkspaceError, ValueError):
     """The state of a folder cannot be told."""
 
 
@@ -208,7 +209,7 @@ def _shards_of(job: StageJob) -> list[str]:
     return [job.name] if group is None else [shard.name for shard in group]
 
 
-class CatalogError(ValueError):
+class CatalogError(WorkspaceError, ValueError):
     """There is no catalog of the workspace as it is now."""
 
 

@@ -15,6 +15,7 @@ from prefect.futures import PrefectFuture
 from fineweb_mask.flows.display import events
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.summary import StageSummary
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks import dedup, embed, fit, ingest, materialize, report, score, score_embed, select
 from fineweb_mask.tasks.reporting.sections import StageTime
@@ -76,7 +77,7 @@ def recorded_seconds(workspace: Workspace, job: StageJob) -> float:
         return 0.0
 
 
-class MissingInputError(RuntimeError):
+class MissingInputError(WorkspaceError):
     """A stage was to be run by itself, and what it reads is not there."""
 
 

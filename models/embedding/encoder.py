@@ -4,12 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.forward.vectors import Encoded
 
 Tokenised = TypeVar("Tokenised")
 
 
-class EncoderError(RuntimeError):
+class EncoderError(ModelError):
     """The encoder's model cannot be loaded or used as the settings ask."""
 
 

@@ -6,10 +6,11 @@ from decimal import Decimal
 import numpy as np
 from numpy.typing import NDArray
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings.quality import ColumnScorerSettings
 
 
-class ColumnValueError(ValueError):
+class ColumnValueError(DataError):
     """A value of the column is no score; `position` is its place in the batch."""
 
     def __init__(self, message: str, position: int) -> None:

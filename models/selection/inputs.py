@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.selection.rows import Rows
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ SMALLEST_NORM = 1e-30  # below it a float32 row has too few digits left to have 
 LARGEST_QUALITY = 1e30  # sums over a billion documents of it stay finite in float64 and its square in float32
 
 
-class SelectionInputError(ValueError):
+class SelectionInputError(DataError):
     """An input from which nothing can be selected; the message names column, row and remedy."""
 
 

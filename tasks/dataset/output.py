@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.dataset.publish import PROVENANCE
@@ -15,7 +16,7 @@ from fineweb_mask.tasks.workspace.workspace import (
 STAGE = "materialize"
 
 
-class OutputError(ValueError):
+class OutputError(SettingsError):
     """The dataset may not be put where the settings have it."""
 
 

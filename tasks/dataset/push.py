@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
+from fineweb_mask.models.errors import FinewebMaskError
 from fineweb_mask.tasks.dataset.verify import NOT_OURS, PROVENANCE
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 
-class PushError(RuntimeError):
+class PushError(FinewebMaskError, RuntimeError):
     """The dataset cannot be pushed."""
 
 

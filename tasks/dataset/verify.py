@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.urls import is_url, reject_credentials
 from fineweb_mask.tasks.source.hub import pinned
 from fineweb_mask.tasks.storage.errors import RemoteError
@@ -49,7 +50,7 @@ Advance = Callable[[int], None]
 """Hears of so many more bytes that were read."""
 
 
-class VerifyError(ValueError):
+class VerifyError(DataError):
     """There is no dataset to verify."""
 
 

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.workspace import digest, file_digest
 
 
-class ModelFolderError(ValueError):
+class ModelFolderError(SettingsError):
     """A model is neither a folder here nor to be had from the hub."""
 
 

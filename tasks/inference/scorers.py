@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality.column import ColumnValueError
 from fineweb_mask.models.quality.registry import Scorer, load_scorer
 from fineweb_mask.models.settings.quality import (
@@ -28,7 +29,7 @@ from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, digest,
 _loading = threading.Lock()
 
 
-class QualityModelError(ValueError):
+class QualityModelError(SettingsError):
     """A scorer's model cannot be found."""
 
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.runtime.stopping import StoppedError, raise_if_stopped
 from fineweb_mask.tasks.inference.scorers import QualityModel
@@ -57,11 +58,11 @@ ENVIRONMENT = {
 }
 
 
-class ScoringProcessError(ConnectionError):
+class ScoringProcessError(ModelError, ConnectionError):
     """The scoring processes ended before they answered; trying again may help."""
 
 
-class ScoringError(RuntimeError):
+class ScoringError(ModelError):
     """A scorer failed."""
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
 from fineweb_mask.tasks.reporting import charts
@@ -50,7 +51,7 @@ TOPIC_DEFINITION = (
 )
 
 
-class LabelColumnError(ValueError):
+class LabelColumnError(SettingsError):
     """A column of topics cannot be used."""
 
 

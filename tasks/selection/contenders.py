@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import Solver
@@ -56,7 +57,7 @@ NOT_SCALED = {"lamb", "solver", "device", "block_size", "quality_sampling", "sem
 """Settings that the ranges of the terms do not depend on."""
 
 
-class SelectorError(ValueError):
+class SelectorError(SettingsError):
     """A selector has no such name."""
 
 

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.tasks.storage.atomic import atomic_write
 
 BATCH_ROWS = 10_000
 
 
-class VectorFileError(ValueError):
+class VectorFileError(DataError):
     """A file of vectors and scores cannot be used."""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import MEASURED, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
@@ -13,7 +14,7 @@ from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 
-class ColumnError(ValueError):
+class ColumnError(SettingsError):
     """A setting names a column that documents will not have."""
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.hub import pinned
 from fineweb_mask.tasks.storage.errors import is_missing
@@ -24,7 +25,7 @@ FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
 GLOB_CHARACTERS = frozenset("*?[")
 
 
-class SourceError(ValueError):
+class SourceError(SettingsError):
     """The source as a whole cannot be used."""
 
 

@@ -9,10 +9,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings.quality import LabelSettings
 
 
-class LabelsError(ValueError):
+class LabelsError(DataError):
     """Labels cannot be used; the message says what to change."""
 
 

@@ -6,6 +6,7 @@ Promises: no error that is made here holds a credential: the texts of other libr
 import errno
 import os
 
+from fineweb_mask.models.errors import StorageError
 from fineweb_mask.models.urls import HUB, is_url
 from fineweb_mask.models.urls import redacted as without_secrets
 
@@ -48,7 +49,7 @@ CREDENTIALS = {
 }
 
 
-class RemoteError(OSError):
+class RemoteError(StorageError):
     """A URL cannot be read or written; trying again would not help."""
 
     def __str__(self) -> str:

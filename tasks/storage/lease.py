@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import StoppedError, request_stop
 from fineweb_mask.tasks.storage.errors import RemoteError
 from fineweb_mask.tasks.storage.object_store import Store, Tagged
@@ -27,7 +28,7 @@ STALE_SECONDS = 600.0
 _log = logging.getLogger(__name__)
 
 
-class HeldError(RuntimeError):
+class HeldError(WorkspaceError):
     """Another run holds the workspace."""
 
 

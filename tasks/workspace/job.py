@@ -13,14 +13,15 @@ from prefect.context import TaskRunContext
 from prefect.tasks import exponential_backoff
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, WorkspaceError, disk_errors_explained
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, disk_errors_explained
 
 Parameters = ParamSpec("Parameters")
 
 
-class BadShardError(ValueError):
+class BadShardError(DataError):
     """A source file cannot be read; trying again would not help."""
 
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import dataset
 from pyarrow.fs import LocalFileSystem
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.workspace.catalog import VIEWS, catalog_path, literal
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -32,7 +33,7 @@ ROW = "_fineweb_mask_row"
 OPERATOR = duckdb.token_type.operator
 
 
-class QueryError(ValueError):
+class QueryError(WorkspaceError, ValueError):
     """A question that cannot be asked, or that has no answer."""
 
 

@@ -17,14 +17,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
-
-
-class WorkspaceError(RuntimeError):
-    """The workspace cannot be used as asked."""
-
 
 DISK_REMEDIES = {
     errno.ENOSPC: "free some space there, or choose another workspace",

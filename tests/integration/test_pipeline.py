@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.workspace import Workspace, WorkspaceError
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SHARDS = 4
 

@@ -9,6 +9,8 @@ import mmap
 import struct
 from pathlib import Path
 
+from fineweb_mask.models.errors import DataError
+
 MAGIC, VERSIONS = 793_712_314, (11, 12)
 CENTROIDS = 256  # of a product quantizer
 FLOAT = 4  # bytes
@@ -17,7 +19,7 @@ ARGUMENTS = struct.Struct("<12i d")  # dim, ws, epoch, minCount, neg, wordNgrams
 MODEL_ARGUMENT = 7
 
 
-class FastTextFormatError(ValueError):
+class FastTextFormatError(DataError):
     """The file is no whole supervised fastText model."""
 
 

@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from fineweb_mask.models.errors import ModelError
+
 FRESH_MEMORY = {"MALLOC_PERTURB_": "255"}  # glibc fills every block with the complement of this byte, 0
 
 
-class FastTextTrainingError(RuntimeError):
+class FastTextTrainingError(ModelError):
     """The training process failed."""
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset.publish import publish, published, version_folder
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.workspace import StageKey, WorkspaceError
+from fineweb_mask.tasks.workspace.workspace import StageKey
 from tests.conftest import Bucket
 
 KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks import materialize
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardFiles, common_schema, folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.workspace import WorkspaceError
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
@@ -15,7 +16,7 @@ from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.storage.mirror import ensure_local, in_order_of_sending, mirror_of
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace, WorkspaceError
+from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 from tests.conftest import Bucket
 from tests.s3 import Proxy
 

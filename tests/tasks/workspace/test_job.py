@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 import torch
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, is_transient, stage_task
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageKey, WorkspaceError
+from fineweb_mask.tasks.workspace.workspace import StageKey
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32())])
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.workspace import Workspace, WorkspaceError, digest
+from fineweb_mask.tasks.workspace.workspace import Workspace, digest
 from tests.tasks.stage_files import KEY, write
 
 
