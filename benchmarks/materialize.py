@@ -29,10 +29,11 @@ from benchmarks.tables import show
 from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.materialize import MaterializeJob, MaterializeShard, materialize, plan
+from fineweb_mask.tasks.materialize import MaterializeJob, materialize, plan
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
@@ -119,7 +120,7 @@ def job_of(workspace: Workspace, shards: int, settings: MaterializeSettings) -> 
             for kind, stage in (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
         }
         source = SourceShard(name=name, relative=name, url=name, format="parquet", bytes=0, fingerprint="")
-        parts.append(MaterializeShard(source=source, **files))
+        parts.append(ShardFiles(source=source, **files))
     n = sum(part.documents.rows for part in parts)
     selected = sum(part.documents.rows // RATIO for part in parts)
     recipe = PipelineSettings(

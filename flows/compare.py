@@ -4,11 +4,11 @@ from typing import Any
 
 from prefect import flow
 
-from fineweb_mask.flows.engine.contenders import Contest, publish
-from fineweb_mask.flows.engine.session import check_inputs, open_session, prepare, runner
+from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
+from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
 from fineweb_mask.flows.summary import PageSummary, Quarantined
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.selection import compare_page as page
+from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
 from fineweb_mask.tasks.selection.contenders import SELECTORS, check_selectors
 
 
@@ -44,21 +44,22 @@ def compare(
     """
     names = check_selectors(list(SELECTORS) if selectors is None else selectors)
     check(settings, label_column)
-    with open_session(settings, keep=False) as (run, curation, _shown):
-        prepare(run, curation)
-        contest = Contest(run, curation.selectable, settings.selection)
-        contest.find_scales()
-        contest.run_selector(names)
-        job = page.plan(
-            run.workspace,
+    with open_session(settings, keep=False) as (run, plan, _):
+        plan.prepare()
+        plan.check_prepared()
+        runs = SelectorRuns(run, plan.selectable, settings.selection)
+        runs.find_ranges()
+        runs.run(names)
+        job = CompareJob(
+            root=str(run.workspace.root),
             settings=settings.selection,
             label_column=label_column,
-            documents=[shard.documents for group in contest.groups for shard in group],
-            masks=contest.masks,
-            groups=contest.files,
-            seconds=contest.seconds,
+            documents=[shard.documents for group in runs.groups for shard in group],
+            masks=runs.masks,
+            groups=runs.files,
+            seconds=runs.seconds,
         )
-        written = run.one("compare", job)
+        written = run.run_one(job)
         found = written.details["selectors"]
         table = [{"selector": name, **figures} for name, figures in found.items()]
         publish(job.folder, "compare", table, "The same budget, selected by every selector.")
@@ -84,7 +85,7 @@ def check(settings: PipelineSettings, label_column: str | None) -> None:
     """
     shards = check_inputs(settings)
     if label_column is not None:
-        page.check_label_column(label_column, shards, settings.source)
+        check_label_column(label_column, shards, settings.source)
 
 
 def run_compare(settings: PipelineSettings, selectors: list[str] | None, label_column: str | None) -> CompareSummary:

@@ -2,9 +2,8 @@
 
 from prefect import flow
 
-from fineweb_mask.flows.engine.plan import Curation
-from fineweb_mask.flows.engine.scheduler import Refreshed, Run
-from fineweb_mask.flows.engine.session import Refit, open_session, prepare, runner
+from fineweb_mask.flows.engine.registry import Refreshed
+from fineweb_mask.flows.engine.session import Refit, Session, open_session, runner
 from fineweb_mask.flows.summary import Quarantined, RunSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.counts import mean_terms
@@ -21,32 +20,35 @@ def curate(
     settings
         The recipe.
     refit
-        What was fitted on the corpus earlier and is to be fitted anew on the corpus as it is now.
+        What is fitted again on the corpus as it is now: the encoder, the quality models.
     refresh
-        Stages that are run again although their files are current.
+        Stages that run again although their files are current.
 
     Raises
     ------
     BadShardError
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
-    with open_session(settings, refit=refit, refresh=refresh) as (run, curation, shown):
-        prepare(run, curation)
-        curation.plan_selection()
-        run.work()
-        curation.plan_dataset()
-        run.work()
-        curation.plan_report(run.times)
-        run.work()
-        summary = _summary(run, curation)
-        shown.publish(summary, run.workspace.reports)
+    with open_session(settings, refit=refit, refresh=refresh) as session:
+        plan = session.plan
+        plan.ingest()  # shard by shard; the shards of the sample that is fitted on come first
+        plan.fit()  # the score statistics and the built-in encoder, when their sample is ingested
+        plan.score()  # each shard, when it is ingested and the statistics are fitted
+        plan.embed()  # each shard, when it is ingested and the encoder is fitted
+        plan.deduplicate()  # across shards, when the last one is ingested
+        plan.select()  # each block, when all shards have come so far
+        plan.materialize()
+        plan.report()
+        summary = _summary(session)
+        session.ui.publish(summary, session.scheduler.workspace.reports)
         return summary
 
 
-def _summary(run: Run, curation: Curation) -> RunSummary:
-    counts, workspace = curation.counts, run.workspace
-    objective, terms = mean_terms(curation.groups)
-    dataset = curation.output.display_path
+def _summary(session: Session) -> RunSummary:
+    run, plan = session.scheduler, session.plan
+    counts, workspace = plan.counts, run.workspace
+    objective, terms = mean_terms(plan.groups)
+    dataset = plan.output.display_path
     return RunSummary(
         status="quarantined" if run.quarantined else "done",
         workspace=workspace.display_path(workspace.root),
@@ -63,7 +65,7 @@ def _summary(run: Run, curation: Curation) -> RunSummary:
         busy_seconds=run.busy_seconds,
         objective=objective,
         terms=terms,
-        blocks=len(curation.blocks),
+        blocks=len(plan.blocks),
     )
 
 

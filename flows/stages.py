@@ -1,35 +1,22 @@
-"""One flow per stage: run, scheduled or run again by itself, over all shards that have what it reads."""
-
-from typing import Literal
+"""One flow per stage, so that a stage can be run or scheduled on its own."""
 
 from prefect import flow
 from prefect.flows import Flow
 
 from fineweb_mask.flows.display.prefect_ui import publish_page
-from fineweb_mask.flows.engine.plan import Curation
-from fineweb_mask.flows.engine.scheduler import MissingInputError, Run
-from fineweb_mask.flows.engine.session import open_session, runner
+from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
+from fineweb_mask.flows.engine.scheduler import MissingInputError
+from fineweb_mask.flows.engine.session import Session, open_session, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 
-StageFlow = Literal["ingest", "score", "embed", "select", "materialize", "report"]
-SCOPES: dict[StageFlow, set[str]] = {
-    "ingest": {"ingest"},
-    "score": {"fit_classifier", "fit_statistics", "score"},
-    "embed": {"fit_encoder", "embed"},
-    "select": {"dedup", "select"},
-    "materialize": {"materialize"},
-    "report": {"report"},
-}
-"""What each flow runs, by the stage in a job's key; everything else must be there."""
 
-
-def stage_flow(stage: StageFlow) -> Flow[..., list[StageSummary]]:
+def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
     """Return the flow that runs one stage."""
 
     @flow(name=stage, flow_run_name=stage + " {settings.workspace}", cache_result_in_memory=False)
     def run_stage(settings: PipelineSettings, refresh: bool = False) -> list[StageSummary]:
-        """Run one stage over all shards that have what it reads.
+        """Run one stage over all shards whose inputs exist.
 
         Parameters
         ----------
@@ -41,43 +28,37 @@ def stage_flow(stage: StageFlow) -> Flow[..., list[StageSummary]]:
         Raises
         ------
         MissingInputError
-            If what it reads is not there; what could be done is done.
+            If an input does not exist; what could be done is done.
         """
-        scope = SCOPES[stage]
-        if settings.embedding.model == FROM_QUALITY and stage in {"score", "embed"}:
-            scope = SCOPES["score"] | SCOPES["embed"] | {"score_embed"}
-        again = scope.difference({"fit_classifier", "fit_statistics", "fit_encoder"}) if refresh else set()
-        with open_session(settings, refresh=again, scope=frozenset(scope)) as (run, curation, _shown):
-            curation.plan_documents()
-            run.work()
-            if stage != "report" or not curation.documents:
-                _check_ingested(run)
+        one_pass = settings.embedding.model == FROM_QUALITY and stage in {"score", "embed"}
+        scope = run_by({"score", "embed"} if one_pass else {stage})
+        again = scope.intersection(REFRESHED) if refresh else None
+        with open_session(settings, refresh=again, scope=scope) as session:
+            session.plan.prepare()
+            if stage != "report" or not session.plan.documents:
+                _check(session.scheduler.missing.get("ingest", []), "are not ingested", "ingest")
             if stage in {"select", "materialize", "report"}:
-                _finish(stage, run, curation)
+                _select_and_follow(stage, session)
             if stage == "report":
-                publish_page(run.workspace.reports, "report", "What was selected, and why.")
-            return run.in_order
+                publish_page(session.scheduler.workspace.reports, "report", "What was selected, and why.")
+            return session.scheduler.in_order
 
     return run_stage
 
 
-def _finish(stage: StageFlow, run: Run, curation: Curation) -> None:
-    without = set(curation.documents).difference(shard.documents.name for shard in curation.scored)
+def _select_and_follow(stage: str, session: Session) -> None:
+    scheduler, plan = session.scheduler, session.plan
+    without = set(plan.documents).difference(shard.name for shard in plan.selectable)
     _check(sorted(without), "have no current scores or vectors", "score and embed")
-    curation.plan_selection()
-    run.work()
-    _check(run.missing.get("select", []), "are not selected from", "select")
+    plan.select()
+    scheduler.finish()
+    _check(scheduler.missing.get("select", []), "are not selected from", "select")
     if stage in {"materialize", "report"}:
-        curation.plan_dataset()
-        run.work()
-        _check(run.missing.get("materialize", []), "is not written", "materialize")
+        plan.materialize()
+        _check(scheduler.missing.get("materialize", []), "is not written", "materialize")
     if stage == "report":
-        curation.plan_report(run.times)
-        run.work()
-
-
-def _check_ingested(run: Run) -> None:
-    _check(run.missing.get("ingest", []), "are not ingested", "ingest")
+        plan.report()
+    scheduler.finish()
 
 
 def _check(names: list[str], state: str, first: str) -> None:
@@ -86,23 +67,9 @@ def _check(names: list[str], state: str, first: str) -> None:
         raise MissingInputError(f"{len(names)} {state} ({some}): run {first} first, or the whole pipeline")
 
 
-ingest_flow = stage_flow("ingest")
-score_flow = stage_flow("score")
-embed_flow = stage_flow("embed")
-select_flow = stage_flow("select")
-materialize_flow = stage_flow("materialize")
-report_flow = stage_flow("report")
-FLOWS: dict[StageFlow, Flow[..., list[StageSummary]]] = {
-    "ingest": ingest_flow,
-    "score": score_flow,
-    "embed": embed_flow,
-    "select": select_flow,
-    "materialize": materialize_flow,
-    "report": report_flow,
-}
-
-
-ONLY = tuple(FLOWS)
+FLOWS = {stage: stage_flow(stage) for stage in STAGE_FLOWS}
+"""The flow of every stage that has one, by its name."""
+globals().update({f"{stage}_flow": found for stage, found in FLOWS.items()})  # entrypoints of deployments: score_flow
 
 
 def run_stage(stage: StageFlow, settings: PipelineSettings, *, refresh: bool = False) -> list[StageSummary]:

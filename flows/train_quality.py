@@ -1,12 +1,11 @@
-"""Train a quality classifier as a flow: retried, and not trained again while labels and settings are the same."""
+"""Train a quality classifier as a flow; the same labels and settings are not trained again."""
 
 from pathlib import Path
 
 from prefect import flow
-from prefect.cache_policies import NO_CACHE
 
 from fineweb_mask.models.settings.training import TrainQualitySettings
-from fineweb_mask.tasks.train_quality import TrainedMetrics, describe, plan, train_quality_task
+from fineweb_mask.tasks.train_quality import TrainedMetrics, TrainQualityJob, describe, train_quality
 
 
 @flow(name="train-quality", flow_run_name="train {output}", cache_result_in_memory=False)
@@ -25,6 +24,4 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     ValueError
         If the labels or the teacher cannot be used.
     """
-    job = plan(Path(output), settings)
-    task = train_quality_task.with_options(cache_policy=NO_CACHE, persist_result=False)
-    return describe(task(job=job).details)
+    return describe(train_quality.task(job=TrainQualityJob.of(Path(output), settings)).details)

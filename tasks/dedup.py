@@ -6,85 +6,59 @@ embedded without waiting for each other, and are left out when the subset is sel
 shards' names only, not on the order of work.
 """
 
+from typing import ClassVar
+
 import duckdb
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fineweb_mask.models.schemas import DUPLICATES
-from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
-
-VERSION = 1
+from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import StageFile, digest
 
 
-class DedupJob(StageJob):
-    """Find the duplicates across all shards."""
+class DedupJob(GroupJob):
+    """Find the duplicates across all shards; `documents` are in the order of their names."""
 
+    stage: ClassVar[Stage] = Stage(
+        "dedup", version=1, folders=("duplicates",), product=True, run_with=("select",), counts=("ingested", "eligible")
+    )
     documents: list[StageFile]
     across_shards: bool
     memory_limit: str
 
-    def shard_files(self) -> list[StageFile] | None:
-        """Return the list of duplicates of every shard, in the documents' order, or None if one is not current."""
-        files = []
-        for shard in self.documents:
-            path = self.workspace.shard_path("duplicates", shard.name)
-            if (file := current_parquet(self.workspace, path, shard.name, self.key)) is None:
-                return None
-            files.append(file)
-        return files
+    @property
+    def name(self) -> str:
+        """The corpus: there is one job."""
+        return "corpus"
 
-    def current(self) -> StageFile | None:
-        """Return a reference to the duplicates of all shards together if they are current, else None."""
-        if (files := self.shard_files()) is None:
-            return None
-        return StageFile(
-            stage=self.key.stage,
-            name=self.name,
-            path="duplicates",
-            rows=sum(file.rows for file in files),
-            bytes=sum(file.bytes for file in files),
-            fingerprint=digest([file.fingerprint for file in files]),
-            cached=True,
+    @property
+    def shard_names(self) -> list[str]:
+        """The names of the shards."""
+        return [file.name for file in self.documents]
+
+    def depends_on(self) -> Dependencies:
+        """Return whether shards are compared, and the documents' fingerprints."""
+        return Dependencies(
+            settings=self.across_shards, inputs=[[file.name, file.fingerprint] for file in self.documents]
         )
 
 
-def plan(workspace: Workspace, documents: list[StageFile], scope: str, memory_limit: str) -> DedupJob:
-    """Return the job that compares all shards; `scope` is `ingest.exact_dedup`."""
-    ordered = sorted(documents, key=lambda file: file.name)
-    key = StageKey(
-        stage="dedup",
-        version=VERSION,
-        settings=digest(scope == "corpus"),
-        inputs=digest([[file.name, file.fingerprint] for file in ordered]),
-    )
-    return DedupJob(
-        root=str(workspace.root),
-        name="corpus",
-        key=key,
-        documents=ordered,
-        across_shards=scope == "corpus",
-        memory_limit=memory_limit,
-    )
-
-
-def dedup(job: DedupJob) -> StageFile:
+@stage_task
+def dedup(job: DedupJob) -> None:
     """Write, for every shard, the rows that repeat a text of an earlier shard."""
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: DedupJob) -> None:
     found = _duplicates(job) if job.across_shards and len(job.documents) > 1 else {}
+    key = job.key
     for index, shard in enumerate(job.documents):
         rows = found.get(index, np.empty(0, dtype=np.uint32))
-        path = job.workspace.shard_path("duplicates", shard.name)
-        with stage_file_writer(path, DUPLICATES, job.key) as writer:
+        with stage_file_writer(job.workspace.shard_path(job.folder, shard.name), DUPLICATES, key) as writer:
             writer.write(pa.record_batch([pa.array(rows)], schema=DUPLICATES))
             writer.details = {"content": digest([shard.name, rows.tolist()])}
 
 
-def _duplicates(job: DedupJob) -> dict[int, np.ndarray]:
+def _duplicates(job: DedupJob) -> dict[int, NDArray[np.uint32]]:
     """Return, by the shard's place in the order, the rows (uint32, ascending) that repeat an earlier shard's text."""
     spill = job.workspace.cache / "dedup-spill"
     spill.mkdir(parents=True, exist_ok=True)
@@ -106,6 +80,3 @@ def _duplicates(job: DedupJob) -> dict[int, np.ndarray]:
         ).fetchnumpy()
     shards, rows = np.asarray(repeats["shard"]), np.asarray(repeats["row"], dtype=np.uint32)
     return {int(shard): rows[shards == shard] for shard in np.unique(shards)}
-
-
-dedup_task = stage_task(dedup)

@@ -30,11 +30,10 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelFolderError, model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
-from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+from fineweb_mask.tasks.workspace.workspace import StageFile
 
-VERSION = 2
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
 logger = logging.getLogger(__name__)
@@ -88,42 +87,41 @@ def resolve_model(settings: EmbeddingSettings) -> EmbeddingModel:
 class EmbedJob(ShardJob):
     """Embed one shard's documents."""
 
-    folder: ClassVar[str] = "embeddings"
+    stage: ClassVar[Stage] = Stage(
+        "embed",
+        version=2,
+        folders=("embeddings",),
+        run_with=("embed",),
+        per_shard=True,
+        documents=rows_through,
+        counts=("ingested", "ingested"),
+    )
     documents: StageFile
     model: EmbeddingModel
     settings: EmbeddingSettings
 
+    @property
+    def name(self) -> str:
+        """The name of the shard."""
+        return self.documents.name
 
-def plan(workspace: Workspace, documents: StageFile, model: EmbeddingModel, settings: EmbeddingSettings) -> EmbedJob:
-    """Return the job that embeds a shard."""
-    key = StageKey(
-        stage="embed",
-        version=VERSION,
-        settings=digest(settings.model_dump(include=KEY_SETTINGS)),
-        inputs=digest([documents.fingerprint, model.fingerprint]),
-    )
-    return EmbedJob(
-        root=str(workspace.root),
-        name=documents.name,
-        key=key,
-        documents=documents,
-        model=model,
-        settings=settings,
-    )
+    def depends_on(self) -> Dependencies:
+        """Return the settings that change a vector, the documents and the model."""
+        return Dependencies(
+            settings=self.settings.model_dump(include=KEY_SETTINGS),
+            inputs=[self.documents.fingerprint, self.model.fingerprint],
+        )
 
 
-def embed(job: EmbedJob) -> StageFile:
-    """Write the vectors of a shard, row by row beside its documents; a bad vector is null.
+@stage_task
+def embed(job: EmbedJob) -> None:
+    """Write the vectors of a shard, row by row with its documents; a bad vector is null.
 
     Raises
     ------
     BadShardError
         If a vector is zero or not finite and `on_bad_vector` is `raise`.
     """
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: EmbedJob) -> None:
     path = os.path.join(job.root, job.model.path)  # noqa: PTH118 - a model outside the workspace is absolute
     pool = encoder_pool(path, job.model.fingerprint, job.settings)
     started = perf_counter()
@@ -215,6 +213,3 @@ def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
         vectors = VectorWriter(job, schema, writer)
         yield vectors
         writer.details = {"bad_vectors": vectors.bad, "dimensions": dimensions}
-
-
-embed_task = stage_task(embed)

@@ -8,34 +8,31 @@ the shards that it was first fitted on, while those are still the same.
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.models.quality.combine import fit_statistics
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.quality import combine
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, QualitySettings
 from fineweb_mask.tasks.inference.scorers import QualityModel, columns_read, load_models, score_columns
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
 from fineweb_mask.tasks.source.labels import read_labels
-from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
-from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
-
-VERSION = 1
-ENCODER_VERSION = 2
-"""Of the encoder's fit alone: what else is fitted does not change with it."""
+from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, file_digest
 
 SAMPLED_SHARDS = 64
 """Most shards that a sample of the corpus is read from: one shard of FineWeb holds a million documents."""
 
 
 class FitJob(StageJob):
-    """Fit one thing on the documents and keep it; `key.inputs` is recorded, but a grown corpus does not refit."""
+    """Fit one thing on the documents and keep it: a grown corpus does not refit."""
 
     documents: list[StageFile]
 
@@ -53,10 +50,6 @@ class FitJob(StageJob):
         if (found.stage, found.version, found.settings) != (wanted.stage, wanted.version, wanted.settings):
             return None
         return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
-
-    def forget(self) -> None:
-        """Ask for a refit: the next run of this job fits anew, on the corpus as it is then."""
-        remove_file(self.manifest_path)
 
     def fitting_documents(self) -> list[StageFile]:
         """Return the documents to fit on: those of a lost earlier fit where they are unchanged, else all."""
@@ -123,46 +116,38 @@ def _batches(
 
 
 class FitClassifierJob(FitJob):
-    """Train a fastText classifier on labels."""
+    """Train a fastText classifier on labels; `of` makes one."""
 
+    stage: ClassVar[Stage] = Stage("fit_classifier", version=1, label="fit", run_with=("score",))
     scorer: FastTextScorerSettings
+    labels: LabelSettings
+    labels_digest: str  # of the file
+
+    @classmethod
+    def of(cls, root: str, scorer: FastTextScorerSettings) -> Self:
+        """Return the job that trains the classifier of a scorer without a model of its own."""
+        if scorer.labels is None:
+            raise SettingsError(f"scorer {scorer.name!r} has neither a model nor labels")
+        labels_digest = file_digest(Path(scorer.labels.path))
+        return cls(root=root, documents=[], scorer=scorer, labels=scorer.labels, labels_digest=labels_digest)
+
+    @property
+    def name(self) -> str:
+        """The name of the classifier's files."""
+        return f"quality-{self.scorer.name}"
+
+    def depends_on(self) -> Dependencies:
+        """Return the labels and how the classifier is trained on them."""
+        labels, training = self.labels.model_dump(exclude={"path"}), self.scorer.training.model_dump()
+        return Dependencies(settings=[labels, self.labels_digest, training, self.scorer.lowercase], inputs=[])
 
 
-def plan_classifier(workspace: Workspace, scorer: FastTextScorerSettings) -> FitClassifierJob:
-    """Return the job that trains the classifier of a scorer without a model of its own."""
-    labels = scorer.labels
-    if labels is None:
-        raise ValueError(f"scorer {scorer.name!r} has neither a model nor labels")
-    key = StageKey(
-        stage="fit_classifier",
-        version=VERSION,
-        settings=digest(
-            [
-                labels.model_dump(exclude={"path"}),
-                file_digest(Path(labels.path)),
-                scorer.training.model_dump(),
-                scorer.lowercase,
-            ]
-        ),
-        inputs=digest([]),
-    )
-    return FitClassifierJob(
-        root=str(workspace.root), name=f"quality-{scorer.name}", key=key, documents=[], scorer=scorer
-    )
-
-
-def fit_classifier(job: FitClassifierJob) -> StageFile:
+@stage_task
+def fit_classifier(job: FitClassifierJob) -> None:
     """Train the classifier on its labels."""
-    return build_once(job, lambda: _build_classifier(job))
-
-
-def _build_classifier(job: FitClassifierJob) -> None:
     from fineweb_mask.models.quality.fasttext.scorer import train_fasttext
 
-    labels = job.scorer.labels
-    if labels is None:
-        raise ValueError(f"scorer {job.scorer.name!r} has no labels")
-    read = read_labels(labels)
+    read = read_labels(job.labels)
     model = train_fasttext(read.texts, read.positive.tolist(), job.scorer.training, lowercase=job.scorer.lowercase)
     path = job.manifest_path.with_suffix(".bin")
     with atomic_write(path) as partial:
@@ -171,47 +156,30 @@ def _build_classifier(job: FitClassifierJob) -> None:
 
 
 class FitStatisticsJob(FitJob):
-    """Measure the mean and deviation of every score."""
+    """Measure the mean and deviation of every score; `processes` as in the score stage."""
 
+    stage: ClassVar[Stage] = Stage("fit_statistics", version=1, label="fit", run_with=("score",))
     models: list[QualityModel]
     settings: QualitySettings
-    processes: int = 1  # as in the score stage: no part of the key
+    processes: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the statistics' manifest."""
+        return "quality-statistics"
+
+    def depends_on(self) -> Dependencies:
+        """Return the models and the size of the sample."""
+        identities = [model.identity for model in self.models]
+        return Dependencies(settings=[self.settings.statistics_documents, identities], inputs=[])
 
 
-def plan_statistics(
-    workspace: Workspace,
-    documents: list[StageFile],
-    models: list[QualityModel],
-    settings: QualitySettings,
-    processes: int = 1,
-) -> FitStatisticsJob:
-    """Return the job that measures the scores' statistics over a sample of the corpus."""
-    key = StageKey(
-        stage="fit_statistics",
-        version=VERSION,
-        settings=digest([settings.statistics_documents, [model.identity for model in models]]),
-        inputs=digest([]),  # a grown corpus does not refit; the manifest says what it was fitted on
-    )
-    return FitStatisticsJob(
-        root=str(workspace.root),
-        name="quality-statistics",
-        key=key,
-        documents=documents,
-        models=models,
-        settings=settings,
-        processes=processes,
-    )
-
-
-def fit_statistics_of_scores(job: FitStatisticsJob) -> StageFile:
+@stage_task
+def fit_statistics(job: FitStatisticsJob) -> None:
     """Score a sample of the corpus and keep every scorer's mean and deviation."""
-    return build_once(job, lambda: _build_statistics(job))
-
-
-def _build_statistics(job: FitStatisticsJob) -> None:
     documents = job.fitting_documents()
-    forked = pooled_models(job.models, job.processes)
-    scorers = load_models(job.workspace, [model for model in job.models if model not in forked])
+    pooled = pooled_models(job.models, job.processes)
+    scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
     sample: dict[str, list[Any]] = defaultdict(list)
     places: list[tuple[str, int]] = []  # shard and row
     limit = job.settings.statistics_documents
@@ -219,45 +187,39 @@ def _build_statistics(job: FitStatisticsJob) -> None:
         job.workspace,
         documents,
         limit,
-        lambda schema, shard: columns_read(scorers.values(), schema, shard, with_text=bool(forked)),
+        lambda schema, shard: columns_read(scorers.values(), schema, shard, with_text=bool(pooled)),
     ):
         for column, values in batch.to_pydict().items():
             sample[column] += values
         places += [(shard, row) for row in batch["row"].to_pylist()]
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    elsewhere = score_texts(job.workspace, forked, sample["text"], job.processes)
-    scores |= zip((model.settings.name for model in forked), elsewhere, strict=True)
+    pool_scores = score_texts(job.workspace, pooled, sample["text"], job.processes)
+    scores |= zip((model.settings.name for model in pooled), pool_scores, strict=True)
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
-    details = {"rows": len(places), "statistics": fit_statistics(in_order)}
+    details = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
     write_manifest(job.manifest_path, job.key, [], details, fitted_on=documents)
 
 
 class FitEncoderJob(FitJob):
     """Fit the built-in encoder."""
 
-    stage: ClassVar[str] = "fit_encoder"
+    stage: ClassVar[Stage] = Stage("fit_encoder", version=2, label="fit", run_with=("embed",))
     settings: EmbeddingSettings
 
+    @property
+    def name(self) -> str:
+        """The name of the encoder's folder."""
+        return "encoder"
 
-def plan_encoder(workspace: Workspace, documents: list[StageFile], settings: EmbeddingSettings) -> FitEncoderJob:
-    """Return the job that fits the built-in encoder on a sample of the corpus."""
-    key = StageKey(
-        stage=FitEncoderJob.stage,
-        version=ENCODER_VERSION,
-        settings=digest(
-            settings.model_dump(include={"static_vocabulary", "static_dimensions", "static_fit_documents"})
-        ),
-        inputs=digest([]),  # a grown corpus does not refit; the manifest says what it was fitted on
-    )
-    return FitEncoderJob(root=str(workspace.root), name="encoder", key=key, documents=documents, settings=settings)
+    def depends_on(self) -> Dependencies:
+        """Return the size of the encoder and of its sample."""
+        included = {"static_vocabulary", "static_dimensions", "static_fit_documents"}
+        return Dependencies(settings=self.settings.model_dump(include=included), inputs=[])
 
 
-def fit_encoder(job: FitEncoderJob) -> StageFile:
-    """Fit the built-in encoder and keep it as a sentence-transformers folder."""
-    return build_once(job, lambda: _build_encoder(job))
-
-
-def _build_encoder(job: FitEncoderJob) -> None:
+@stage_task
+def fit_encoder(job: FitEncoderJob) -> None:
+    """Fit the built-in encoder on a sample of the corpus and keep it as a sentence-transformers folder."""
     from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 
     documents = job.fitting_documents()
@@ -270,8 +232,3 @@ def _build_encoder(job: FitEncoderJob) -> None:
     with atomic_folder(folder) as partial:
         encoder.as_sentence_transformer().save_pretrained(str(partial), create_model_card=False)
     write_manifest(job.manifest_path, job.key, tree_files(folder), {}, fitted_on=documents)
-
-
-fit_classifier_task = stage_task(fit_classifier)
-fit_statistics_task = stage_task(fit_statistics_of_scores)
-fit_encoder_task = stage_task(fit_encoder)

@@ -8,50 +8,52 @@ from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
-from fineweb_mask.tasks.workspace.job import ShardJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
-
-VERSION = 1
 
 
 class IngestJob(ShardJob):
     """Ingest one source file."""
 
-    folder: ClassVar[str] = "documents"
+    stage: ClassVar[Stage] = Stage(
+        "ingest",
+        version=1,
+        folders=("documents",),
+        run_with=("ingest",),
+        per_shard=True,
+        documents=lambda file: (int(file.details["rows_in"]), file.rows),
+        counts=("source", "ingested"),
+    )
     shard: SourceShard
     source: SourceSettings
     settings: IngestSettings
 
+    @property
+    def name(self) -> str:
+        """The name of the shard."""
+        return self.shard.name
 
-def plan(workspace: Workspace, shard: SourceShard, source: SourceSettings, settings: IngestSettings) -> IngestJob:
-    """Return the job that ingests a source file."""
-    reads = [
-        source.model_dump(include={"text_column", "id_column", "extra_columns"}),
-        settings.model_dump(exclude={"on_bad_shard", "exact_dedup"}),
-        settings.exact_dedup != "off",
-    ]
-    key = StageKey(
-        stage="ingest",
-        version=VERSION,
-        settings=digest(reads),
-        inputs=digest([shard.relative, shard.format, shard.fingerprint]),
-    )
-    return IngestJob(root=str(workspace.root), name=shard.name, key=key, shard=shard, source=source, settings=settings)
+    def depends_on(self) -> Dependencies:
+        """Return the source's columns, the filters, and the source file's fingerprint."""
+        return Dependencies(
+            settings=[
+                self.source.model_dump(include={"text_column", "id_column", "extra_columns"}),
+                self.settings.model_dump(exclude={"on_bad_shard", "exact_dedup"}),
+                self.settings.exact_dedup != "off",
+            ],
+            inputs=[self.shard.relative, self.shard.format, self.shard.fingerprint],
+        )
 
 
-def ingest(job: IngestJob) -> StageFile:
-    """Read the source file batch by batch, drop what the settings do not let in, write the rest.
+@stage_task
+def ingest(job: IngestJob) -> None:
+    """Read the source file batch by batch, drop what the settings exclude, and write the rest.
 
     Raises
     ------
     BadShardError
         If the file is damaged or lacks a column.
     """
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: IngestJob) -> None:
     reader = ShardReader(job.shard, job.source)
     documents = DocumentFilter(job.settings, job.shard.relative)
     with stage_file_writer(job.output, documents_schema(reader.extra), job.key) as writer:
@@ -65,6 +67,3 @@ def _build(job: IngestJob) -> None:
             "tokens": documents.tokens_kept,
             "tokens_estimated": documents.tokens_estimated,
         }
-
-
-ingest_task = stage_task(ingest)

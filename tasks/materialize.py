@@ -12,37 +12,35 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
-from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
-from fineweb_mask.tasks.dataset.output import STAGE, Output
+from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish, published, version_folder
-from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardFiles
+from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths
 from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
 from fineweb_mask.tasks.workspace.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.counts import Counts
-from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import written_fingerprint
 from fineweb_mask.tasks.workspace.workspace import (
     DISK_REMEDIES,
     StageFile,
-    StageKey,
     Workspace,
     digest,
     disk_errors_explained,
 )
 
-VERSION = 2
 NOT_RECORDED: dict[str, Any] = {
     "workspace": True,
     "report": True,
@@ -52,29 +50,42 @@ NOT_RECORDED: dict[str, Any] = {
 """Settings that say where and how fast a dataset is made, not what is in it."""
 
 
-class MaterializeShard(BaseModel):
-    """The files of a shard that the dataset is made of, and where they came from."""
-
-    model_config = ConfigDict(frozen=True)
-
-    source: SourceShard
-    documents: StageFile
-    scores: StageFile
-    masks: StageFile
-
-
 class MaterializeJob(StageJob):
-    """Write the dataset of all shards."""
+    """Write the dataset of all shards, which are in the order of their names."""
 
-    shards: list[MaterializeShard]
+    stage: ClassVar[Stage] = Stage(
+        MATERIALIZE,
+        version=2,
+        folders=("dataset",),
+        product=True,
+        run_with=("materialize",),
+        documents=rows_through,
+        counts=("selected", "selected"),
+    )
+    shards: list[ShardFiles]
+    sources: list[SourceShard]  # of the shards
     counts: Counts
-    blocks: list[dict[str, Any]]  # what the selection said of every block
+    blocks: list[dict[str, Any]]  # what the selection recorded of every block
     recipe: PipelineSettings
 
     @property
-    def output(self) -> "Output":
-        """Where the dataset goes."""
+    def name(self) -> str:
+        """The dataset: there is one."""
+        return "dataset"
+
+    @property
+    def output(self) -> Output:
+        """The place of the dataset."""
         return Output.of(self.workspace, self.recipe.materialize)
+
+    def depends_on(self) -> Dependencies:
+        """Return the settings that change the dataset's bytes, and the files that it is made from."""
+        files = [
+            [shard.name, shard.documents.fingerprint, shard.scores.fingerprint, shard.masks.fingerprint]
+            for shard in self.shards
+        ]
+        excluded = {"output", "memory_limit", "threads", "spill"}
+        return Dependencies(settings=self.recipe.materialize.model_dump(exclude=excluded), inputs=files)
 
     def current(self) -> StageFile | None:
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
@@ -89,62 +100,23 @@ class MaterializeJob(StageJob):
         return manifest_reference(self.workspace, path, self.name, manifest)
 
 
-def plan(
-    workspace: Workspace,
-    shards: list[MaterializeShard],
-    counts: Counts,
-    blocks: list[dict[str, Any]],
-    recipe: PipelineSettings,
-) -> MaterializeJob:
-    """Return the job that writes the dataset."""
-    ordered = sorted(shards, key=lambda shard: shard.documents.name)
-    key = StageKey(
-        stage=STAGE,
-        version=VERSION,
-        settings=digest(recipe.materialize.model_dump(exclude={"output", "memory_limit", "threads", "spill"})),
-        inputs=digest(
-            [
-                [
-                    shard.documents.name,
-                    shard.documents.fingerprint,
-                    shard.scores.fingerprint,
-                    shard.masks.fingerprint,
-                ]
-                for shard in ordered
-            ]
-        ),
-    )
-    return MaterializeJob(
-        root=str(workspace.root),
-        name="dataset",
-        key=key,
-        shards=ordered,
-        counts=counts,
-        blocks=blocks,
-        recipe=recipe,
-    )
-
-
-def materialize(job: MaterializeJob) -> StageFile:
+@stage_task
+def materialize(job: MaterializeJob) -> None:
     """Write the selected documents, the dataset card and the provenance record.
 
     Raises
     ------
-    LakeError
+    WorkspaceError
         If a shard's files are missing or not those that were selected from, or what was written is not what was
         selected.
     """
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: MaterializeJob) -> None:
     for shard in job.shards:
         _check_inputs(job.workspace, shard)
     output = job.output
     output.check()
     with atomic_folder(output.folder) as folder, _database(job) as connection:
         shards = [
-            ShardFiles(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
+            ShardPaths(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
             for shard in job.shards
         ]
         documents = SelectedDocuments(connection, shards, job.recipe.materialize)
@@ -170,7 +142,7 @@ def _build(job: MaterializeJob) -> None:
         shutil.rmtree(output.folder)
 
 
-def _check_inputs(workspace: Workspace, shard: MaterializeShard) -> None:
+def _check_inputs(workspace: Workspace, shard: ShardFiles) -> None:
     """See that a shard's files are those that the job was planned for, and fit together row by row."""
     for file in (shard.documents, shard.scores, shard.masks):
         found = written_fingerprint(workspace.resolve(file))
@@ -261,18 +233,15 @@ def _provenance(job: MaterializeJob, tokens: int) -> dict[str, Any]:
         "counts": job.counts.model_dump(),
         "sources": [
             {
-                **shard.source.model_dump(include={"relative", "bytes", "fingerprint"}),
+                **source.model_dump(include={"relative", "bytes", "fingerprint"}),
                 "documents_in": shard.documents.details["rows_in"],
                 "documents_kept": shard.documents.rows,
                 "dropped": shard.documents.details["dropped"],
             }
-            for shard in job.shards
+            for shard, source in zip(job.shards, job.sources, strict=True)
         ],
         "recipe": job.recipe.model_dump(mode="json", exclude=NOT_RECORDED),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
         "seed": job.recipe.selection.seed,
         **code_and_packages(),
     }
-
-
-materialize_task = stage_task(materialize)

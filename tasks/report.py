@@ -1,13 +1,11 @@
 """Report: a self-contained HTML page on what went in, what came out and why; its numbers and its plots as files."""
 
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob, write_page
-from fineweb_mask.tasks.reporting.samples import SelectedShard
 from fineweb_mask.tasks.reporting.sections import (
     StageTime,
     certificate,
@@ -20,72 +18,42 @@ from fineweb_mask.tasks.reporting.sections import (
     time_by_stage,
 )
 from fineweb_mask.tasks.workspace.counts import Counts
-from fineweb_mask.tasks.workspace.job import build_once, stage_task
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
-
-VERSION = 3
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.workspace import StageFile
 
 
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
+    stage: ClassVar[Stage] = Stage("report", version=3, folders=("reports",), product=True, run_with=("report",))
     dataset: StageFile
-    shards: list[SelectedShard]
+    shards: list[ShardFiles]
     counts: Counts
     blocks: list[dict[str, Any]]
     stages: list[StageTime]  # of the run that the report is first written in
     settings: ReportSettings
 
-    @property
-    def folder(self) -> Path:
-        """Where the page lies."""
-        return self.workspace.reports
+    def depends_on(self) -> Dependencies:
+        """Return the report's settings, the dataset, and the files that are looked into."""
+        files = [
+            [file.name, file.fingerprint]
+            for shard in self.shards
+            for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
+        ]
+        return Dependencies(settings=self.settings.model_dump(), inputs=[self.dataset.fingerprint, files])
 
 
-def plan(
-    workspace: Workspace,
-    *,
-    dataset: StageFile,
-    shards: list[SelectedShard],
-    counts: Counts,
-    blocks: list[dict[str, Any]],
-    stages: list[StageTime],
-    settings: ReportSettings,
-) -> ReportJob:
-    """Return the job that reports on a dataset."""
-    read = [
-        [file.name, file.fingerprint]
-        for shard in shards
-        for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
-    ]
-    key = StageKey(
-        stage="report",
-        version=VERSION,
-        settings=digest(settings.model_dump()),
-        inputs=digest([dataset.fingerprint, read]),
-    )
-    return ReportJob(
-        root=str(workspace.root),
-        name="report",
-        key=key,
-        dataset=dataset,
-        shards=shards,
-        counts=counts,
-        blocks=blocks,
-        stages=stages,
-        settings=settings,
-    )
-
-
-def report(job: ReportJob) -> StageFile:
+@stage_task
+def report(job: ReportJob) -> None:
     """Write `index.html`, `metrics.json` and the plots in `plots/`.
 
     Raises
     ------
-    ValueError
-        If `report.by` names a column that no shard has, or one that has no text.
+    SettingsError
+        If `report.by` names a column that no shard has, or one that holds no text.
     """
-    return build_once(job, lambda: write_page(job.folder, _page(job), job.key))
+    write_page(job.folder, _page(job), job.key)
 
 
 def _page(job: ReportJob) -> Page:
@@ -123,6 +91,3 @@ def _page(job: ReportJob) -> Page:
             "stages": [stage.model_dump() for stage in job.stages],
         },
     )
-
-
-report_task = stage_task(report)

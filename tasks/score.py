@@ -16,86 +16,79 @@ from fineweb_mask.models.settings.quality import QualitySettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_file
-from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+from fineweb_mask.tasks.workspace.workspace import StageFile
 
-VERSION = 1
 BATCH_ROWS = 2_000
 POOL_SHARE = 0.95
-"""Of the work on a shard, the share of the models that score in processes of their own, where there are any."""
+"""Share of a shard's work that is done by the models in the process pool, if there are any."""
 
 
 class ScoreJob(ShardJob):
-    """Score one shard's documents."""
+    """Score one shard's documents; with two `processes` or more, fastText scores in a process pool.
 
-    folder: ClassVar[str] = "scores"
+    The pool is kept from shard to shard, until `end_scoring_processes`.
+    """
+
+    stage: ClassVar[Stage] = Stage(
+        "score",
+        version=1,
+        folders=("scores",),
+        run_with=("score",),
+        per_shard=True,
+        documents=rows_through,
+        counts=("ingested", "ingested"),
+    )
     documents: StageFile
     models: list[QualityModel]
-    statistics: dict[str, tuple[float, float]]
+    statistics: StageFile  # written by `fit_statistics`
     settings: QualitySettings
-    processes: int = 1  # no part of the key: the scores are the same
+    processes: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the shard."""
+        return self.documents.name
+
+    def depends_on(self) -> Dependencies:
+        """Return how scores are combined, and the documents, models and statistics that they are made from."""
+        return Dependencies(
+            settings=[self.settings.combine, {scorer.name: scorer.weight for scorer in self.settings.scorers}],
+            inputs=[
+                self.documents.fingerprint,
+                [model.identity for model in self.models],
+                self.statistics.fingerprint,
+            ],
+        )
 
 
-def plan(
-    workspace: Workspace,
-    documents: StageFile,
-    models: list[QualityModel],
-    statistics: StageFile,
-    settings: QualitySettings,
-    processes: int = 1,
-) -> ScoreJob:
-    """Return the job that scores a shard; `statistics` refers to what `fit_statistics_of_scores` kept.
-
-    With two `processes` or more, fastText scores in as many processes of its own; they stay until
-    `fineweb_mask.tasks.inference.scoring_pool.end_scoring_processes`.
-    """
-    key = StageKey(
-        stage="score",
-        version=VERSION,
-        settings=digest([settings.combine, {scorer.name: scorer.weight for scorer in settings.scorers}]),
-        inputs=digest([documents.fingerprint, [model.identity for model in models], statistics.fingerprint]),
-    )
-    return ScoreJob(
-        root=str(workspace.root),
-        name=documents.name,
-        key=key,
-        documents=documents,
-        models=models,
-        statistics=statistics.details["statistics"],
-        settings=settings,
-        processes=processes,
-    )
-
-
-def score(job: ScoreJob) -> StageFile:
-    """Write the scores of a shard, row by row beside its documents.
+@stage_task
+def score(job: ScoreJob) -> None:
+    """Write the scores of a shard, row by row with its documents.
 
     Raises
     ------
     BadShardError
-        If a scorer has the name of a column that the source brought along.
+        If a scorer has the name of a column of the source.
     """
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: ScoreJob) -> None:
-    forked = pooled_models(job.models, job.processes)
-    scorers = load_models(job.workspace, [model for model in job.models if model not in forked])
-    devices = {getattr(scorer, "device", "cpu") for scorer in scorers.values()}
+    pooled = pooled_models(job.models, job.processes)
+    scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
+    devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
+    gpu = next((device for device in devices if device != "cpu"), "cpu")
     with (
-        gpu_slot(max(devices, default="cpu")),
+        gpu_slot(gpu),
         pq.ParquetFile(job.workspace.resolve(job.documents)) as documents,
-        score_writer(job, documents.schema_arrow) as written,
+        score_writer(job, documents.schema_arrow) as writer,
     ):
         columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
-        elsewhere = dict(zip((model.settings.name for model in forked), _score_elsewhere(job, forked), strict=True))
+        pool_scores = dict(zip((model.settings.name for model in pooled), _pool_scores(job, pooled), strict=True))
         start = 0
-        batches, part = documents.iter_batches(BATCH_ROWS, columns=columns), (POOL_SHARE if forked else 0.0, 1.0)
+        batches, part = documents.iter_batches(BATCH_ROWS, columns=columns), (POOL_SHARE if pooled else 0.0, 1.0)
         for batch in track_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=part):
             stop = start + batch.num_rows
-            scores = {name: column[start:stop] for name, column in elsewhere.items()}
-            written.write(written.batch(batch["row"], scores | batch_scores(scorers, batch, job.name)))
+            scores = {name: column[start:stop] for name, column in pool_scores.items()}
+            writer.write(writer.batch(batch["row"], scores | batch_scores(scorers, batch, job.name)))
             start = stop
 
 
@@ -104,7 +97,7 @@ Scores = dict[str, NDArray[np.float32]]
 
 
 class ScoreWriter:
-    """Writes a shard's scores in the order of its rows; made by `score_writer`."""
+    """Write a shard's scores in the order of its rows; made by `score_writer`."""
 
     def __init__(self, job: ScoreJob, schema: pa.Schema, writer: ParquetStageWriter) -> None:
         self.schema = schema
@@ -120,7 +113,9 @@ class ScoreWriter:
         BadShardError
             If a quality is not finite.
         """
-        quality = combine_scores(values, self._weights, self._job.statistics, self._job.settings.combine)
+        quality = combine_scores(
+            values, self._weights, self._job.statistics.details["statistics"], self._job.settings.combine
+        )
         if not np.isfinite(quality).all():
             row = int(np.flatnonzero(~np.isfinite(quality))[0])
             raise BadShardError(f"{self._job.name}: quality of row {rows[row]} is not finite")
@@ -151,11 +146,8 @@ def score_writer(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]:
         yield ScoreWriter(job, schema, writer)
 
 
-def _score_elsewhere(job: ScoreJob, forked: list[QualityModel]) -> NDArray[np.float32]:
-    """Return the scores of the models that score in processes of their own, (models, rows)."""
-    if not forked:
+def _pool_scores(job: ScoreJob, pooled: list[QualityModel]) -> NDArray[np.float32]:
+    """Return the scores of the models in the process pool, (models, rows) float32."""
+    if not pooled:
         return np.empty((0, job.documents.rows), dtype=np.float32)
-    return score_file(job.workspace, forked, job.workspace.resolve(job.documents), job.processes, part=(0, POOL_SHARE))
-
-
-score_task = stage_task(score)
+    return score_file(job.workspace, pooled, job.workspace.resolve(job.documents), job.processes, part=(0, POOL_SHARE))

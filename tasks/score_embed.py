@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,29 +17,54 @@ from fineweb_mask.models.forward.tokens import TokenIds
 from fineweb_mask.models.forward.vectors import Encoded
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
-from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
-from fineweb_mask.tasks import embed, score
-from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob
+from fineweb_mask.models.settings.quality import EduScorerSettings
+from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob, vector_writer
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
-from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
-from fineweb_mask.tasks.score import ScoreJob, Scores
+from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models
+from fineweb_mask.tasks.score import ScoreJob, Scores, score, score_writer
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
-from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
+from fineweb_mask.tasks.workspace.workspace import StageFile
 
 if TYPE_CHECKING:
     from fineweb_mask.models.quality.edu import EduScorer
 
-VERSION = 1
 BATCH_ROWS = 2_000
 
 
 class ScoreEmbedJob(StageJob):
-    """Score and embed one shard's documents."""
+    """Score and embed one shard's documents; `of` makes one."""
 
+    stage: ClassVar[Stage] = Stage(
+        "score_embed",
+        version=1,
+        folders=("scores", "embeddings"),
+        run_with=("score", "embed"),
+        per_shard=True,
+        documents=rows_through,
+        counts=("ingested", "ingested"),
+    )
     score: ScoreJob
     embed: EmbedJob
+
+    @classmethod
+    def of(cls, score: ScoreJob, embedding: EmbeddingSettings) -> Self:
+        """Return the job that scores and embeds a shard; one of the models of `score` is of kind `edu`."""
+        [edu] = [model for model in score.models if isinstance(model.settings, EduScorerSettings)]
+        encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+        embed = EmbedJob(root=score.root, documents=score.documents, model=encoder, settings=embedding)
+        return cls(root=score.root, score=score, embed=embed)
+
+    @property
+    def name(self) -> str:
+        """The name of the shard."""
+        return self.score.name
+
+    def depends_on(self) -> Dependencies:
+        """Return what the two stages depend on."""
+        score, embed = self.score.key, self.embed.key
+        return Dependencies(settings=[score.settings, embed.settings], inputs=[score.fingerprint, embed.fingerprint])
 
     def files(self) -> tuple[StageFile, StageFile] | None:
         """Return the shard's scores and embeddings, or None if one of them is not current."""
@@ -51,53 +76,25 @@ class ScoreEmbedJob(StageJob):
         if (files := self.files()) is None:
             return None
         scores, vectors = files
+        key = self.key
         return vectors.model_copy(
-            update={
-                "stage": self.key.stage,
-                "bytes": scores.bytes + vectors.bytes,
-                "fingerprint": self.key.fingerprint,
-            }
+            update={"stage": key.stage, "bytes": scores.bytes + vectors.bytes, "fingerprint": key.fingerprint}
         )
 
 
-def plan(
-    workspace: Workspace,
-    documents: StageFile,
-    models: list[QualityModel],
-    statistics: StageFile,
-    quality: QualitySettings,
-    embedding: EmbeddingSettings,
-) -> ScoreEmbedJob:
-    """Return the job that scores and embeds a shard; one of the models is of kind `edu`."""
-    [edu] = [model for model in models if isinstance(model.settings, EduScorerSettings)]
-    encoder = EmbeddingModel(path=edu.path, fingerprint=edu.identity)
-    score_job = score.plan(workspace, documents, models, statistics, quality)
-    embed_job = embed.plan(workspace, documents, encoder, embedding)
-    key = StageKey(
-        stage="score_embed",
-        version=VERSION,
-        settings=digest([score_job.key.settings, embed_job.key.settings]),
-        inputs=digest([score_job.key.fingerprint, embed_job.key.fingerprint]),
-    )
-    return ScoreEmbedJob(root=str(workspace.root), name=documents.name, key=key, score=score_job, embed=embed_job)
-
-
-def score_and_embed(job: ScoreEmbedJob) -> StageFile:
-    """Write the scores and the vectors of a shard, whichever is not there, row by row beside its documents.
+@stage_task
+def score_embed(job: ScoreEmbedJob) -> None:
+    """Write the scores and the vectors of a shard, unless they are current, row by row with its documents.
 
     Raises
     ------
     BadShardError
         As the stages `score` and `embed` do.
     """
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: ScoreEmbedJob) -> None:
     from fineweb_mask.models.quality.edu import EduScorer
 
     if not job.force and job.embed.current() is not None:
-        score.score(job.score)
+        score(job.score)
         return
     scorers = load_models(job.workspace, job.score.models)
     [name] = [model.settings.name for model in job.score.models if isinstance(model.settings, EduScorerSettings)]
@@ -106,13 +103,13 @@ def _build(job: ScoreEmbedJob) -> None:
     with ExitStack() as opened:
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(pq.ParquetFile(job.workspace.resolve(job.score.documents)))
-        writer = opened.enter_context(embed.vector_writer(job.embed, edu.dimensions))
+        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions))
         vectors = Checkpoints(writer, job.embed.output, job.embed.key)
         scores = None
         columns = ["row", edu.column]
         if job.force or job.score.current() is None:
-            score_writer = opened.enter_context(score.score_writer(job.score, documents.schema_arrow))
-            scores = Checkpoints(score_writer, job.score.output, job.score.key)
+            writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow))
+            scores = Checkpoints(writer_of_scores, job.score.output, job.score.key)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
         later = opened.enter_context(background_writer())
         chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))
@@ -159,6 +156,3 @@ def _chunks(
         done = kept_vectors is not None and (scores is None or kept_scores is not None)
         tokens = None if done else edu.tokenise(batch[edu.column].to_pylist())
         yield _Chunk(batch, tokens, kept_vectors, kept_scores)
-
-
-score_embed_task = stage_task(score_and_embed)

@@ -7,7 +7,7 @@ count once, so none is on both sides of the split.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,11 @@ from fineweb_mask.models.settings.training import TeacherSettings, TrainQualityS
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.job import StageJob, build_once, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
 
-VERSION = 1
 FEWEST_PER_CLASS = 10
 TEACHER_BATCH = 256
 TEACHER_SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("score", pa.float32())])
@@ -51,10 +50,53 @@ class TrainedMetrics(BaseModel):
 
 
 class TrainQualityJob(StageJob):
-    """Train a classifier; `workspace` is the folder of the model, `name` its file."""
+    """Train a classifier; `root` is the folder of the model, `file` its name. `of` makes one."""
 
+    stage: ClassVar[Stage] = Stage("train_quality", version=1)
+    file: str
     settings: TrainQualitySettings
     teacher: QualityModel | None
+    labels_digest: str  # of the file
+
+    @classmethod
+    def of(cls, output: Path, settings: TrainQualitySettings) -> Self:
+        """Return the job that trains a model, after checking that everything the settings name exists.
+
+        Raises
+        ------
+        LabelsError
+            If the labels cannot be used, or the output cannot be a model's name.
+        QualityModelError
+            If there is no such teacher.
+        """
+        if output.suffix != ".bin":
+            raise LabelsError(f"the model's name must end in .bin, received {output.name!r}")
+        if output.is_dir():
+            raise LabelsError(f"{str(output)!r} is a folder: name a file in it, such as {str(output / 'model.bin')!r}")
+        check_labels(settings.labels, only_texts=settings.teacher is not None)
+        return cls(
+            root=str(output.absolute().parent),
+            file=output.name,
+            settings=settings,
+            teacher=None if settings.teacher is None else resolve_model(settings.teacher.scorer),
+            labels_digest=file_digest(Path(settings.labels.path)),
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the model's file."""
+        return self.file
+
+    def depends_on(self) -> Dependencies:
+        """Return how the classifier is trained, the labels and the teacher."""
+        return Dependencies(
+            settings=[
+                self.settings.labels.model_dump(exclude={"path"}),
+                self.settings.model_dump(exclude={"labels", "teacher"}),
+                None if self.settings.teacher is None else self.settings.teacher.sample,
+            ],
+            inputs=[self.labels_digest, None if self.teacher is None else self.teacher.identity],
+        )
 
     @property
     def model_path(self) -> Path:
@@ -74,51 +116,15 @@ class TrainQualityJob(StageJob):
         return manifest_reference(self.workspace, path, self.name, manifest)
 
 
-def plan(output: Path, settings: TrainQualitySettings) -> TrainQualityJob:
-    """Return the job that trains a model, once it is clear that what the settings name is there.
-
-    Raises
-    ------
-    LabelsError
-        If the labels cannot be used, or the output cannot be a model's name.
-    QualityModelError
-        If there is no such teacher.
-    """
-    if output.suffix != ".bin":
-        raise LabelsError(f"the model's name must end in .bin, received {output.name!r}")
-    if output.is_dir():
-        raise LabelsError(f"{str(output)!r} is a folder: name a file in it, such as {str(output / 'model.bin')!r}")
-    check_labels(settings.labels, only_texts=settings.teacher is not None)
-    teacher = None if settings.teacher is None else resolve_model(settings.teacher.scorer)
-    key = StageKey(
-        stage="train_quality",
-        version=VERSION,
-        settings=digest(
-            [
-                settings.labels.model_dump(exclude={"path"}),
-                settings.model_dump(exclude={"labels", "teacher"}),
-                None if settings.teacher is None else settings.teacher.sample,
-            ]
-        ),
-        inputs=digest([file_digest(Path(settings.labels.path)), None if teacher is None else teacher.identity]),
-    )
-    return TrainQualityJob(
-        root=str(output.absolute().parent), name=output.name, key=key, settings=settings, teacher=teacher
-    )
-
-
-def train_quality(job: TrainQualityJob, progress: Progress | None = None) -> StageFile:
-    """Train, measure and write the model; `details` of the result are `TrainedMetrics`.
+@stage_task
+def train_quality(job: TrainQualityJob, progress: Progress = lambda _what, _done, _of: None) -> None:
+    """Train, measure and write the model; `details` of the reference are `TrainedMetrics`.
 
     Raises
     ------
     LabelsError
         If the labels are too few, or all of one class.
     """
-    return build_once(job, lambda: _build(job, progress or (lambda _what, _done, _of: None)))
-
-
-def _build(job: TrainQualityJob, progress: Progress) -> None:
     from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
 
     settings = job.settings
@@ -203,7 +209,7 @@ def _taught(job: TrainQualityJob, settings: TeacherSettings, teacher: QualityMod
     path = job.beside(".teacher.parquet")
     key = StageKey(
         stage="teacher_scores",
-        version=VERSION,
+        version=job.stage.version,
         settings=digest([labels.text_column, settings.sample, job.settings.split_seed]),
         inputs=job.key.inputs,
     )
@@ -258,6 +264,3 @@ def _plot(evaluation: Evaluation, path: Path) -> None:
 def describe(details: dict[str, Any]) -> TrainedMetrics:
     """Return the metrics that a job's reference carries."""
     return TrainedMetrics.model_validate({name: details[name] for name in TrainedMetrics.model_fields})
-
-
-train_quality_task = stage_task(train_quality)

@@ -74,17 +74,16 @@ def run(
 
 
 def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None) -> None:
-    from fineweb_mask.flows.engine.scheduler import REFRESHED
+    from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
     from fineweb_mask.flows.engine.session import Refit, check_inputs
-    from fineweb_mask.flows.stages import ONLY
 
     allowed = Refit.__args__  # type: ignore[attr-defined]
     if unknown := set(refit).difference(allowed):
         raise RecipeError(f"--refit takes one of {', '.join(allowed)}, received {sorted(unknown)[0]!r}")
     if unknown := set(refresh).difference(REFRESHED):
         raise RecipeError(f"--refresh takes one of {', '.join(REFRESHED)}, received {sorted(unknown)[0]!r}")
-    if only is not None and only not in ONLY:
-        raise RecipeError(f"--only takes one of {', '.join(ONLY)}, received {only!r}")
+    if only is not None and only not in STAGE_FLOWS:
+        raise RecipeError(f"--only takes one of {', '.join(STAGE_FLOWS)}, received {only!r}")
     if only is not None and (refit or set(refresh).difference({only})):
         raise RecipeError(f"--only {only} goes with no --refit, and with --refresh {only} alone")
     check_inputs(settings)
@@ -99,8 +98,10 @@ def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
 
 
 def _print_summary(console: Console, summary: "RunSummary") -> None:
+    from fineweb_mask.flows.engine.registry import amounts_through
+
     counts = summary.counts
-    through = counts.through()
+    through = amounts_through(counts)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stage")
     tokens = "tokens in (est.)" if counts.tokens_estimated else "tokens in"

@@ -87,7 +87,7 @@ def train_quality(
     from fineweb_mask.tasks import train_quality as training_task
 
     try:
-        job = training_task.plan(output, settings)
+        job = training_task.TrainQualityJob.of(output, settings)
     except (OSError, ValueError) as error:
         fail(str(error), as_json, WRONG_USAGE)
     try:

@@ -26,10 +26,10 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.display.listeners import Listener, listener
+from fineweb_mask.flows.engine.registry import amounts_through, documents_through
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
 from fineweb_mask.tasks.storage.mirror import ensure_local
-from fineweb_mask.tasks.workspace.counts import documents_through
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.workspace import StageFile
 
@@ -163,7 +163,7 @@ class UiListener:
                 update_progress_artifact(stage.artifact, stage.percent, stage.describe())
 
     def _stage_rows(self, summary: "RunSummary") -> list[dict[str, Any]]:
-        through = summary.counts.through()
+        through = amounts_through(summary.counts)
         rows = []
         for stage in summary.stages:
             before, after = through.get(stage.stage, (None, None))

@@ -1,4 +1,4 @@
-"""What a sweep and a comparison share: contenders over the blocks of a corpus, and how their pages are shown."""
+"""Run several selectors over the same blocks and ranges, for the sweep and the comparison, and publish their pages."""
 
 from functools import partial
 from pathlib import Path
@@ -8,70 +8,88 @@ from prefect.artifacts import create_table_artifact
 from prefect.logging import get_run_logger
 
 from fineweb_mask.flows.display.prefect_ui import or_warn, publish_page
-from fineweb_mask.flows.engine.scheduler import Run
+from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection import contenders
-from fineweb_mask.tasks.selection.blocks import SelectionShard, group_name, grouped
-from fineweb_mask.tasks.selection.contenders import SelectorJob
+from fineweb_mask.tasks.selection.blocks import group_name, grouped
+from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
+from fineweb_mask.tasks.selection.frontier import FrontierJob
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import StageFile
 
 
-class Contest:
-    """Plans the contenders over the groups of shards, once the ranges of each group's terms are known.
+class SelectorRuns:
+    """The selections of several selectors over the same groups of shards.
 
     Parameters
     ----------
-    run
+    scheduler
         Runs the jobs.
     shards
-        What is selected from.
+        The shards that are selected from.
     settings
-        What all have in common.
+        The settings of every selection, the solver aside.
     """
 
-    def __init__(self, run: Run, shards: list[SelectionShard], settings: PipelineSelectionSettings) -> None:
-        self.settings = settings
+    def __init__(self, scheduler: Scheduler, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> None:
         self.groups = grouped(shards, settings)
         self.files: dict[str, list[StageFile]] = {}  # by selector, of every group
         self.masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
-        self.seconds: dict[str, float] = {}  # by selector
-        self._run = run
-        self._scales: dict[str, StageFile | None] = {}
+        self.frontiers: list[StageFile] = []  # of every group
+        self.seconds: dict[str, float] = {}  # by selector or value of lamb
+        self._settings = settings
+        self._scheduler = scheduler
+        self._root = str(scheduler.workspace.root)
+        self._ranges: dict[str, StageFile | None] = {}
 
-    def find_scales(self) -> None:
-        """Find the ranges of the terms."""
-        shards = [shard for group in self.groups for shard in group]
-        jobs = contenders.plan_scale(self._run.workspace, shards, self.settings)
-        self._run.expect("scale", len(jobs))
-        for job in jobs:
-            self._run.add("scale", job, partial(self._scales.__setitem__, job.name))
-        self._run.work()
+    def find_ranges(self) -> None:
+        """Find the ranges of the terms of every block; a budget of tokens has several, which each selection finds."""
+        if self._settings.budget_by == "tokens":
+            return
+        self._scheduler.expect("scale", len(self.groups))
+        for group in self.groups:
+            job = RangesJob(root=self._root, shards=group, settings=self._settings)
+            self._scheduler.add(job, partial(self._ranges.__setitem__, job.name))
+        self._scheduler.finish()
 
-    def scale(self, group: list[SelectionShard]) -> StageFile | None:
-        """Return the ranges of a group; None with a budget of tokens."""
-        return self._scales.get(group_name(group))
+    def sweep(self, lambs: tuple[float, ...]) -> None:
+        """Select from every group at every weight of quality."""
+        self._scheduler.expect("frontier", len(self.groups))
+        for group in self.groups:
+            ranges = self._ranges.get(group_name(group))
+            job = FrontierJob(root=self._root, shards=group, settings=self._settings, lambs=lambs, ranges=ranges)
+            self._scheduler.add(job, partial(self._on_swept, job))
+        self._scheduler.finish(at_once=1)
 
-    def run_selector(self, selectors: list[str]) -> None:
-        """Have every selector select from every group, one after another: their times are compared."""
-        self._run.expect("contend", len(selectors) * len(self.groups))
+    def run(self, selectors: list[str]) -> None:
+        """Select from every group by every selector, one job at a time, because their times are compared."""
+        self._scheduler.expect("contend", len(selectors) * len(self.groups))
         for selector in selectors:
             self.files[selector], self.masks[selector] = [], []
             for group in self.groups:
-                job = contenders.plan_selector(self._run.workspace, group, self.settings, selector, self.scale(group))
-                self._run.add("contend", job, partial(self._contended, job))
+                ranges = self._ranges.get(group_name(group))
+                job = ContenderJob(
+                    root=self._root, shards=group, settings=self._settings, selector=selector, ranges=ranges
+                )
+                self._scheduler.add(job, partial(self._on_selected, job))
             get_run_logger().info("contend: %s selects", selector)
-            self._run.work(at_once=1)
+            self._scheduler.finish(at_once=1)
 
-    def _contended(self, job: SelectorJob, file: StageFile | None) -> None:
+    def _on_swept(self, job: FrontierJob, file: StageFile | None) -> None:
+        if file is not None:
+            self.frontiers.append(file)
+            for name, seconds in noted_seconds(job.seconds_path, job.key).items():
+                self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def _on_selected(self, job: ContenderJob, file: StageFile | None) -> None:
         if file is not None:
             self.files[job.selector].append(file)
             self.masks[job.selector] += job.shard_files() or []
-            for spent in contenders.noted_seconds(job.seconds_path, job.key).values():
-                self.seconds[job.selector] = self.seconds.get(job.selector, 0.0) + spent
+            for seconds in noted_seconds(job.seconds_path, job.key).values():
+                self.seconds[job.selector] = self.seconds.get(job.selector, 0.0) + seconds
 
 
 def publish(folder: Path, key: str, table: list[dict[str, Any]], description: str) -> None:
-    """Show a page in the Prefect UI: its text and pictures as one artifact, its table as another, which is searched."""
+    """Show a page in the Prefect UI: its text and charts as one artifact, and its table as another."""
     publish_page(folder, key, description)
     with or_warn():
         create_table_artifact(table, key=f"{key}-table", description=description)

@@ -4,28 +4,25 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
-from fineweb_mask.flows.engine.scheduler import STAGES, OnDone, Stage, recorded_seconds
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
+from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
+from fineweb_mask.flows.engine.scheduler import OnDone
 from fineweb_mask.flows.engine.session import check_inputs
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.workspace.catalog import write_catalog
-from fineweb_mask.tasks.workspace.job import StageJob
+from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
-
-FOLDERS: dict[Stage, str] = {"ingest": "documents", "score": "scores", "embed": "embeddings", "select": "masks"}
-"""Where a stage writes one file per shard."""
-PRODUCTS: dict[Stage, str] = {"dedup": "duplicates", "report": "reports"}
-"""Where a stage writes one product."""
 
 
 class StatusError(WorkspaceError, ValueError):
@@ -35,7 +32,7 @@ class StatusError(WorkspaceError, ValueError):
 class StageStatus(BaseModel):
     """How far a stage is. A stale file is one that a run would make anew."""
 
-    stage: Stage
+    stage: str
     done: int = 0
     missing: int = 0
     stale: int = 0
@@ -54,38 +51,47 @@ class WorkspaceStatus(BaseModel):
 
 
 class _JobProbe:
-    """Takes the jobs of a pipeline and only looks whether they are done."""
+    """Takes the jobs of a plan and only checks whether their outputs are current."""
 
     def __init__(self) -> None:
-        self.found: dict[Stage, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)
+        self.quarantined: dict[str, str] = {}
+        self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)  # by stage
 
-    def expect(self, stage: Stage, jobs: int) -> None:
-        """Nobody watches."""
+    def expect(self, stage: str, jobs: int) -> None:
+        """Ignore how many jobs there will be."""
 
-    def add(self, stage: Stage, job: StageJob, then: OnDone) -> None:
-        """Look for a job's output."""
+    def add(self, job: StageJob, on_done: OnDone) -> None:
+        """Check a job's output."""
         file = job.current()
-        self.found[stage].append((job, file))
+        self.found[job.stage.shown_as].append((job, file))
         if file is None and isinstance(job, ScoreJob | EmbedJob):
-            then(_as_it_will_be(job))  # a lost file is made again as it was, and what was made of it stands
+            on_done(_rebuilt(job))  # a lost file would be rebuilt identically, so what was derived from it is valid
         elif file is not None:
-            then(file)
+            on_done(file)
+
+    def finish(self) -> None:
+        """Return at once: every job was checked when it was added."""
+
+    def times(self) -> list[StageTime]:
+        """Return no times: nothing is run."""
+        return []
 
 
-def _as_it_will_be(job: ScoreJob | EmbedJob) -> StageFile:
+def _rebuilt(job: ScoreJob | EmbedJob) -> StageFile:
+    """Return the reference to a lost file as it would be rebuilt; it has no path."""
     return StageFile(
-        stage=job.key.stage, name=job.name, path="", rows=job.documents.rows, bytes=0, fingerprint=job.key.fingerprint
+        stage=job.stage.name, name=job.name, path="", rows=job.documents.rows, bytes=0, fingerprint=job.key.fingerprint
     )
 
 
 class Inspection(NamedTuple):
-    """What was found in a workspace under the recipe of its last run."""
+    """The jobs of a workspace under the recipe of its last run, and their outputs, if current."""
 
     workspace: Workspace
     settings: PipelineSettings
     shards: list[str]
-    found: dict[Stage, list[tuple[StageJob, StageFile | None]]]
-    curation: Curation
+    found: dict[str, list[tuple[StageJob, StageFile | None]]]
+    plan: Plan
 
 
 def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
@@ -122,18 +128,18 @@ def inspect_workspace(folder: str | Path) -> Inspection:
     with chdir(begun):
         try:
             shards = check_inputs(last.settings)
-            given = PretrainedModels.of(last.settings)
+            models = PretrainedModels.of(last.settings)
         except (OSError, ValueError, ImportError) as error:
             raise StatusError(f"{folder}: what its last run read is out of reach: {error}") from error
-        looked = _JobProbe()
-        curation = Curation(looked, workspace, last.settings, shards, given)
-        curation.plan_documents()
-        if curation.is_scored:
-            curation.plan_selection()
-            if set(curation.masks) == {shard.name for shard in shards}:
-                curation.plan_dataset()
-                curation.plan_report([])
-    return Inspection(workspace, last.settings, [shard.name for shard in shards], looked.found, curation)
+        probe = _JobProbe()
+        plan = Plan(probe, workspace, last.settings, shards, models)
+        plan.prepare()
+        if plan.is_prepared:
+            plan.select()
+            if set(plan.masks) == {shard.name for shard in shards}:
+                plan.materialize()
+                plan.report()
+    return Inspection(workspace, last.settings, [shard.name for shard in shards], probe.found, plan)
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:
@@ -144,29 +150,30 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
     StatusError
         If the folder is no workspace, or its source or models are out of reach.
     """
-    look = inspect_workspace(folder)
+    found = inspect_workspace(folder)
     stages = [
-        _stage(look.workspace, stage, look.found[stage], look.shards, look.settings) for stage in _stages(look.settings)
+        _stage(found.workspace, stage, found.found[stage], found.shards, found.settings)
+        for stage in _stages(found.settings)
     ]
     return WorkspaceStatus(
-        workspace=look.workspace.display_path(look.workspace.root), shards=len(look.shards), stages=stages
+        workspace=found.workspace.display_path(found.workspace.root), shards=len(found.shards), stages=stages
     )
 
 
-def _stages(settings: PipelineSettings) -> Iterator[Stage]:
+def _stages(settings: PipelineSettings) -> Iterator[str]:
     left_out = {"score", "embed"} if settings.embedding.model == FROM_QUALITY else {"score_embed"}
     return (stage for stage in STAGES if stage not in left_out)
 
 
 def _stage(
     workspace: Workspace,
-    stage: Stage,
+    stage: str,
     found: list[tuple[StageJob, StageFile | None]],
     shards: list[str],
     settings: PipelineSettings,
 ) -> StageStatus:
     files = [(job, file) for job, file in found if file is not None]
-    seconds = sum(recorded_seconds(workspace, job) for job, _ in files)
+    seconds = sum(recorded_seconds(job) for job, _ in files)
     rows = sum(file.rows for _, file in files)
     status = StageStatus(
         stage=stage,
@@ -175,38 +182,31 @@ def _stage(
         seconds=round(seconds, 3),
         documents_per_second=round(rows / seconds, 1) if rows and seconds else None,
     )
+    about = stages_shown_as(stage)[0]
+    folders = [workspace.root / folder for folder in about.folders]
     if stage == "fit":
         trained = sum(getattr(scorer, "model", "") is None for scorer in settings.quality.scorers)
         status.done = len(files)
         status.missing = trained + 1 + (settings.embedding.model == STATIC) - len(files)
     elif stage == "materialize":
-        _count(status, is_done=bool(files), is_there=Output.of(workspace, settings.materialize).is_there)
-    elif stage in PRODUCTS:
-        _count(status, is_done=bool(files), is_there=workspace.holds(workspace.root / PRODUCTS[stage]))
+        _count(status, is_done=bool(files), exists=Output.of(workspace, settings.materialize).is_there)
+    elif about.product:
+        _count(status, is_done=bool(files), exists=any(map(workspace.holds, folders)))
     else:
-        done = {name for job, _ in files for name in _shards_of(job)}
+        done = {name for job, _ in files for name in job.shard_names}
         for name in shards:
-            _count(status, is_done=name in done, is_there=_is_there(workspace, stage, name))
+            exists = any(workspace.holds(folder / f"{name}.parquet") for folder in folders)
+            _count(status, is_done=name in done, exists=exists)
     return status
 
 
-def _count(status: StageStatus, *, is_done: bool, is_there: bool) -> None:
+def _count(status: StageStatus, *, is_done: bool, exists: bool) -> None:
     if is_done:
         status.done += 1
-    elif is_there:
+    elif exists:
         status.stale += 1
     else:
         status.missing += 1
-
-
-def _is_there(workspace: Workspace, stage: Stage, shard: str) -> bool:
-    folders = [FOLDERS["score"], FOLDERS["embed"]] if stage == "score_embed" else [FOLDERS[stage]]
-    return any(workspace.holds(workspace.shard_path(folder, shard)) for folder in folders)
-
-
-def _shards_of(job: StageJob) -> list[str]:
-    group: list[Any] | None = getattr(job, "shards", None)
-    return [job.name] if group is None else [shard.name for shard in group]
 
 
 class CatalogError(WorkspaceError, ValueError):
@@ -228,6 +228,6 @@ def rewrite_catalog(folder: str) -> None:
         )
     try:
         with workspace.exclusive():
-            write_catalog(workspace, inspect_workspace(folder).curation.catalogued())
+            write_catalog(workspace, inspect_workspace(folder).plan.catalog_files())
     except (StatusError, WorkspaceError, OSError) as error:
         raise CatalogError(str(error)) from error

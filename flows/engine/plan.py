@@ -1,34 +1,42 @@
-"""The order of the stages: which job is known as soon as which others are done.
+"""Plan the pipeline: add each job as soon as the outputs that it depends on exist.
 
-A shard is scored and embedded when it is ingested, whatever its neighbours do. Two things are made of many shards: what
-is fitted on a sample of the corpus (the first time only), and the duplicates across it, which the selection needs.
+A shard is scored and embedded as soon as it is ingested, without waiting for other shards. Two things are made from
+many shards: what is fitted on a sample of the corpus (the first time only), and the duplicates across it.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeGuard
 
-from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, Stage
+from fineweb_mask.flows.engine.scheduler import Jobs, OnDone
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings
-from fineweb_mask.tasks import dedup, embed, fit, ingest, materialize, report, score, score_embed, select
+from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dedup import DedupJob
+from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
-from fineweb_mask.tasks.inference.scoring_pool import useful_processes
-from fineweb_mask.tasks.reporting.samples import SelectedShard
-from fineweb_mask.tasks.reporting.sections import StageTime
-from fineweb_mask.tasks.selection.blocks import SelectionShard
+from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
+from fineweb_mask.tasks.ingest import IngestJob
+from fineweb_mask.tasks.materialize import MaterializeJob
+from fineweb_mask.tasks.report import ReportJob
+from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.workspace.catalog import CatalogShard
 from fineweb_mask.tasks.workspace.counts import Counts, account
+from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
+from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 
 class PretrainedModels(NamedTuple):
-    """The models that the settings name, fetched before the first stage: a wrong name is known at once."""
+    """The models that the settings name, fetched before the first stage, so that a wrong name fails at once."""
 
     scorers: dict[str, QualityModel]  # by the scorer's name
-    encoder: embed.EmbeddingModel | None  # None where it is built in or one of the scorers
+    encoder: embed.EmbeddingModel | None  # None if it is built in or one of the scorers
 
     @classmethod
     def of(cls, settings: PipelineSettings) -> Self:
@@ -45,28 +53,20 @@ def _is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
     return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
 
 
-class ScoredShard(NamedTuple):
-    """A shard that has all that a selection reads, duplicates aside."""
-
-    documents: StageFile
-    scores: StageFile
-    embeddings: StageFile
-
-
-class Curation:
-    """Plans the jobs of a corpus, each as soon as what it depends on is known.
+class Plan:
+    """The stages of one corpus: each method asks for the stage of its name.
 
     Parameters
     ----------
     jobs
-        Takes the jobs: runs them, or only looks whether they are done.
+        Takes the jobs: runs them, or only checks whether they are done.
     workspace
-        Where the files lie.
+        The workspace of the corpus.
     settings
         The recipe.
     shards
         The source's files.
-    given
+    models
         The models that the settings name.
     """
 
@@ -76,254 +76,329 @@ class Curation:
         workspace: Workspace,
         settings: PipelineSettings,
         shards: list[SourceShard],
-        given: PretrainedModels,
+        models: PretrainedModels,
     ) -> None:
-        self.documents: dict[str, StageFile] = {}
+        self.documents: dict[str, StageFile] = {}  # by shard, as are the next four
+        self.scores: dict[str, StageFile] = {}
+        self.embeddings: dict[str, StageFile] = {}
         self.duplicates: dict[str, StageFile] = {}
-        self.masks: dict[str, tuple[StageFile, StageFile]] = {}  # a shard's and its whole group's
+        self.masks: dict[str, StageFile] = {}
+        self._groups: dict[str, StageFile] = {}  # of shards that were selected from together, by name
         self.dataset: StageFile | None = None
         self._jobs = jobs
         self._workspace = workspace
+        self._root = str(workspace.root)
         self._settings = settings
         self._shards = {shard.name: shard for shard in shards}
-        self._given = given
-        self._models = dict(given.scorers)
+        self._models = dict(models.scorers)
+        self._encoder = models.encoder
         self._statistics: StageFile | None = None
-        self._encoder = given.encoder
-        self._scores: dict[str, StageFile] = {}
-        self._embeddings: dict[str, StageFile] = {}
-        self._sample = fit.sampled_shards(workspace, list(self._shards))
-        self._fitting: set[str] = set()  # what is planned to be fitted
-        self._settled: set[str] = set()  # shards that were ingested or set aside
+        self._sample = sampled_shards(workspace, list(self._shards))
+        self._fitting: set[str] = set()
+        self._ingested: set[str] = set()  # or quarantined
+        self._asked: list[Callable[[str | None], None]] = []
 
-    @property
-    def scored(self) -> list[ScoredShard]:
-        """The shards that have scores and embeddings, in the order of the source."""
-        return [
-            ScoredShard(self.documents[name], self._scores[name], self._embeddings[name])
-            for name in self._shards
-            if name in self._scores and name in self._embeddings
-        ]
-
-    @property
-    def is_scored(self) -> bool:
-        """Whether every shard has what a selection reads."""
-        return bool(self.duplicates) and len(self.scored) == len(self._shards)
-
-    def catalogued(self, set_aside: Container[str] = ()) -> list[CatalogShard]:
-        """Return the files of every shard, in the order of the source, for the catalog."""
-        masks = {name: file for name, (file, _) in self.masks.items()}
-        stages = {"duplicates": self.duplicates, "scores": self._scores, "embeddings": self._embeddings, "masks": masks}
-        return [
-            CatalogShard(
-                documents=file,
-                # One that is only looked for and was lost has no path.
-                **{stage: files[name] for stage, files in stages.items() if name in files and files[name].path},
-            )
-            for name in self._shards
-            if name not in set_aside and (file := self.documents.get(name)) is not None
-        ]
-
-    def plan_documents(self) -> None:
-        """Plan what needs nothing else: the classifiers that are trained on labels, and ingest."""
-        settings = self._settings
-        for scorer in settings.quality.scorers:
-            if _is_trained(scorer):
-                job = fit.plan_classifier(self._workspace, scorer)
-                self._jobs.expect("fit", 1)
-                self._jobs.add("fit", job, partial(self._trained, scorer))
-        for stage in ("ingest", *self._per_document):
-            self._jobs.expect(stage, len(self._shards))
-        self._jobs.expect("dedup", 1)
-        self._fit()
-        sampled = set(self._sample)
+    def ingest(self) -> None:
+        """Ingest every source file, those of the sample that is fitted on first."""
+        self._jobs.expect("ingest", len(self._shards))
+        settings, sampled = self._settings, set(self._sample)
         for name in [*self._sample, *(name for name in self._shards if name not in sampled)]:
             shard = self._shards[name]
-            plan = ingest.plan(self._workspace, shard, settings.source, settings.ingest)
-            self._jobs.add("ingest", plan, partial(self._ingested, name))
+            job = IngestJob(root=self._root, shard=shard, source=settings.source, settings=settings.ingest)
+            self._jobs.add(job, partial(self._on_ingested, name))
+
+    def fit(self) -> None:
+        """Train classifiers on labels; fit the score statistics and the built-in encoder on a sample of the corpus.
+
+        What was fitted by an earlier run is used at once.
+        """
+        for scorer in self._settings.quality.scorers:
+            if _is_trained(scorer):
+                self._jobs.expect("fit", 1)
+                self._jobs.add(FitClassifierJob.of(self._root, scorer), partial(self._on_trained, scorer))
+        self._ask(self._fit)
+
+    def score(self) -> None:
+        """Score every shard when it is ingested and the statistics are fitted; `from_quality` embeds it, too."""
+        if self._settings.embedding.model == FROM_QUALITY:
+            self._ask_per_shard("score_embed", self._score_embed_job, self._on_scored_and_embedded)
+        else:
+            self._ask_per_shard("score", self._score_job, partial(_keep, self.scores))
+
+    def embed(self) -> None:
+        """Embed every shard when it is ingested and the encoder is fitted; with `from_quality`, `score` does it."""
+        if self._settings.embedding.model != FROM_QUALITY:
+            self._ask_per_shard("embed", self._embed_job, partial(_keep, self.embeddings))
+
+    def deduplicate(self) -> None:
+        """Find the duplicates across all shards, when the last one is ingested."""
+        self._jobs.expect("dedup", 1)
+        self._ask(self._deduplicate)
+
+    def prepare(self) -> None:
+        """Run everything that a selection reads: ingest, fit, score, embed, deduplicate."""
+        self.ingest()
+        self.fit()
+        self.score()
+        self.embed()
+        self.deduplicate()
+        self._finish_preparation()
+
+    def select(self) -> None:
+        """Select from every block, when all shards are prepared.
+
+        Raises
+        ------
+        BadShardError
+            If there is nothing to select from.
+        """
+        self._finish_preparation()
+        self.check_prepared()
+        groups = grouped(self.selectable, self._settings.selection)
+        self._jobs.expect("select", len(groups))
+        for group in groups:
+            job = SelectJob(root=self._root, shards=group, settings=self._settings.selection)
+            self._jobs.add(job, partial(self._on_selected, job))
+
+    def materialize(self) -> None:
+        """Write the dataset, when every block is selected from."""
+        self._jobs.finish()
+        shards = sorted(self._selected, key=lambda shard: shard.name)
+        job = MaterializeJob(
+            root=self._root,
+            shards=shards,
+            sources=[self._shards[shard.name] for shard in shards],
+            counts=self.counts,
+            blocks=self.blocks,
+            recipe=self._settings,
+        )
+        self._jobs.expect("materialize", 1)
+        self._jobs.add(job, self._on_materialized)
+
+    def report(self) -> None:
+        """Write the report, when the dataset is written."""
+        self._jobs.finish()
+        if self.dataset is None:
+            return
+        job = ReportJob(
+            root=self._root,
+            dataset=self.dataset,
+            shards=self._selected,
+            counts=self.counts,
+            blocks=self.blocks,
+            stages=self._jobs.times(),
+            settings=self._settings.report,
+        )
+        self._jobs.expect("report", 1)
+        self._jobs.add(job, lambda _: None)
+        self._jobs.finish()
+
+    def check_prepared(self) -> None:
+        """Check that there is something to select from.
+
+        Raises
+        ------
+        BadShardError
+            If there is not; the message says why.
+        """
+        reasons = "; ".join(self._jobs.quarantined.values())
+        if not self.documents:
+            raise BadShardError(f"no source file could be read: {reasons}")
+        if not any(file.rows for file in self.documents.values()):
+            raise BadShardError("no document passed the ingest settings: check min_chars, languages and text_column")
+        if not self.selectable:
+            raise BadShardError(f"no shard could be scored and embedded: {reasons}")
+
+    def _finish_preparation(self) -> None:
+        self._jobs.finish()
+        end_scoring_processes()
 
     @property
-    def _per_document(self) -> tuple[Stage, ...]:
-        return ("score_embed",) if self._settings.embedding.model == FROM_QUALITY else ("score", "embed")
+    def selectable(self) -> list[ShardFiles]:
+        """The shards that are scored and embedded, in the order of the source."""
+        return [self._files_of(name) for name in self._shards if name in self.scores and name in self.embeddings]
 
-    def _trained(self, scorer: FastTextScorerSettings, file: StageFile | None) -> None:
+    @property
+    def is_prepared(self) -> bool:
+        """Whether every shard has what a selection reads."""
+        return bool(self.duplicates) and len(self.selectable) == len(self._shards)
+
+    @property
+    def output(self) -> Output:
+        """The place of the dataset."""
+        return Output.of(self._workspace, self._settings.materialize)
+
+    @property
+    def groups(self) -> list[StageFile]:
+        """The groups of shards that were selected from together, in the order of their names."""
+        return [self._groups[name] for name in sorted(self._groups)]
+
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        """What the selection recorded of every block."""
+        return [block for group in self.groups for block in group.details["blocks"]]
+
+    @property
+    def counts(self) -> Counts:
+        """The document and token counts of the shards that were selected from."""
+        return account([shard.documents for shard in self._selected], self.groups)
+
+    def catalog_files(self, quarantined: Container[str] = ()) -> list[ShardFiles]:
+        """Return the files of every shard, in the order of the source, for the catalog."""
+        return [self._files_of(name) for name in self._shards if name in self.documents and name not in quarantined]
+
+    @property
+    def _selected(self) -> list[ShardFiles]:
+        return [shard for shard in self.selectable if shard.name in self.masks]
+
+    def _files_of(self, name: str) -> ShardFiles:
+        return ShardFiles(
+            documents=self.documents[name],
+            scores=self.scores.get(name, NO_FILE),
+            embeddings=self.embeddings.get(name, NO_FILE),
+            duplicates=self.duplicates.get(name, NO_FILE),
+            masks=self.masks.get(name, NO_FILE),
+        )
+
+    def _ask(self, plan_ready: Callable[[str | None], None]) -> None:
+        """Call `plan_ready` now and after every change: with a shard, or with None if all may be ready."""
+        self._asked.append(plan_ready)
+        plan_ready(None)
+
+    def _changed(self, shard: str | None = None) -> None:
+        for plan_ready in self._asked:
+            plan_ready(shard)
+
+    def _ask_per_shard(
+        self,
+        stage: str,
+        job_of: Callable[[StageFile], StageJob | None],
+        on_done: Callable[[StageJob, StageFile | None], None],
+    ) -> None:
+        """Add a job for every shard that is ingested, as soon as `job_of` returns one for its documents."""
+        waiting = dict.fromkeys(self._shards)
+
+        def plan_ready(shard: str | None) -> None:
+            for name in list(waiting) if shard is None else [shard] if shard in waiting else []:
+                if name in self.documents:
+                    job = job_of(self.documents[name])
+                    if job is not None:
+                        del waiting[name]
+                        self._jobs.add(job, partial(on_done, job))
+                elif name in self._ingested:
+                    del waiting[name]
+                    self._jobs.expect(stage, -1)
+
+        self._jobs.expect(stage, len(self._shards))
+        self._ask(plan_ready)
+
+    def _on_ingested(self, name: str, file: StageFile | None) -> None:
+        self._ingested.add(name)
+        if file is not None:
+            self.documents[name] = file
+        self._changed(name)
+
+    def _on_trained(self, scorer: FastTextScorerSettings, file: StageFile | None) -> None:
         if file is not None:
             self._models[scorer.name] = fitted_model(scorer, file)
-            self._fit()
+            self._changed()
 
-    def _ingested(self, name: str, file: StageFile | None) -> None:
-        self._settled.add(name)
-        if file is None:
-            for stage in self._per_document:
-                self._jobs.expect(stage, -1)
-        else:
-            self.documents[name] = file
-            self._score(name)
-            self._embed(name)
-        if name in self._sample:
-            self._fit()
-        if len(self._settled) == len(self._shards) and self.documents:
-            self._find_duplicates()
-
-    def _fit(self) -> None:
-        """Plan what is fitted on the corpus: at once if it is there from an earlier run, else once its sample is."""
+    def _fit(self, shard: str | None) -> None:
+        """Fit what an earlier run fitted at once, and the rest when its sample is ingested."""
+        if shard is not None and shard not in self._sample:
+            return
         sample = [self.documents[name] for name in self._sample if name in self.documents]
-        ready = self._settled.issuperset(self._sample) and any(file.rows for file in sample)
+        ready = self._ingested.issuperset(self._sample) and any(file.rows for file in sample)
         settings = self._settings
-        jobs: dict[str, tuple[fit.FitJob, OnDone]] = {}
+        jobs: list[tuple[FitJob, OnDone]] = []
         if len(self._models) == len(settings.quality.scorers):
-            models = self._models_in_order
-            processes = useful_processes(self._expected_rows, settings.engine.score_processes)
-            statistics = fit.plan_statistics(self._workspace, sample, models, settings.quality, processes)
-            jobs["statistics"] = (statistics, self._have_statistics)
+            statistics = FitStatisticsJob(
+                root=self._root,
+                documents=sample,
+                models=self._models_in_order,
+                settings=settings.quality,
+                processes=self._processes,
+            )
+            jobs.append((statistics, self._on_statistics))
         if settings.embedding.model == STATIC:
-            encoder = fit.plan_encoder(self._workspace, sample, settings.embedding)
-            jobs["encoder"] = (encoder, self._have_encoder)
-        for name, (job, then) in jobs.items():
-            if name not in self._fitting and (ready or job.current() is not None):
-                self._fitting.add(name)
+            encoder = FitEncoderJob(root=self._root, documents=sample, settings=settings.embedding)
+            jobs.append((encoder, self._on_encoder))
+        for job, on_done in jobs:
+            if job.name not in self._fitting and (ready or job.current() is not None):
+                self._fitting.add(job.name)
                 self._jobs.expect("fit", 1)
-                self._jobs.add("fit", job, then)
+                self._jobs.add(job, on_done)
 
-    def _have_statistics(self, file: StageFile | None) -> None:
+    def _on_statistics(self, file: StageFile | None) -> None:
         self._statistics = file
-        for name in self.documents:
-            self._score(name)
+        self._changed()
 
-    def _have_encoder(self, file: StageFile | None) -> None:
+    def _on_encoder(self, file: StageFile | None) -> None:
         self._encoder = None if file is None else embed.fitted_model(file)
-        for name in self.documents:
-            self._embed(name)
+        self._changed()
 
     @property
     def _models_in_order(self) -> list[QualityModel]:
         return [self._models[scorer.name] for scorer in self._settings.quality.scorers]
 
     @property
-    def _expected_rows(self) -> int:
-        """Documents in the corpus, as far as the shards that are ingested tell."""
+    def _processes(self) -> int:
+        """Processes that are worth starting for the documents of the corpus, estimated from the ingested shards."""
         rows = sum(file.rows for file in self.documents.values())
-        return rows * len(self._shards) // max(1, len(self.documents))
+        expected = rows * len(self._shards) // max(1, len(self.documents))
+        return useful_processes(expected, self._settings.engine.score_processes)
 
-    def _score(self, name: str) -> None:
+    def _score_job(self, documents: StageFile) -> ScoreJob | None:
         if self._statistics is None:
-            return
-        settings, documents = self._settings, self.documents[name]
-        common = (self._workspace, documents, self._models_in_order, self._statistics, settings.quality)
-        if settings.embedding.model == FROM_QUALITY:
-            both = score_embed.plan(*common, settings.embedding)
-            self._jobs.add("score_embed", both, partial(self._scored_and_embedded, both))
-        else:
-            processes = useful_processes(self._expected_rows, settings.engine.score_processes)
-            self._jobs.add("score", score.plan(*common, processes), partial(self._keep, self._scores, name))
+            return None
+        return ScoreJob(
+            root=self._root,
+            documents=documents,
+            models=self._models_in_order,
+            statistics=self._statistics,
+            settings=self._settings.quality,
+            processes=1 if self._settings.embedding.model == FROM_QUALITY else self._processes,
+        )
 
-    def _embed(self, name: str) -> None:
-        if self._encoder is not None:
-            job = embed.plan(self._workspace, self.documents[name], self._encoder, self._settings.embedding)
-            self._jobs.add("embed", job, partial(self._keep, self._embeddings, name))
+    def _score_embed_job(self, documents: StageFile) -> ScoreEmbedJob | None:
+        job = self._score_job(documents)
+        return None if job is None else ScoreEmbedJob.of(job, self._settings.embedding)
 
-    def _scored_and_embedded(self, job: score_embed.ScoreEmbedJob, file: StageFile | None) -> None:
-        files = None if file is None else job.files()
+    def _embed_job(self, documents: StageFile) -> EmbedJob | None:
+        if self._encoder is None:
+            return None
+        return EmbedJob(root=self._root, documents=documents, model=self._encoder, settings=self._settings.embedding)
+
+    def _on_scored_and_embedded(self, job: StageJob, file: StageFile | None) -> None:
+        files = job.files() if file is not None and isinstance(job, ScoreEmbedJob) else None
         if files is not None:
-            self._scores[job.name], self._embeddings[job.name] = files
+            self.scores[job.name], self.embeddings[job.name] = files
 
-    def _keep(self, files: dict[str, StageFile], name: str, file: StageFile | None) -> None:
+    def _deduplicate(self, _shard: str | None) -> None:
+        if "dedup" in self._fitting or len(self._ingested) < len(self._shards) or not self.documents:
+            return
+        self._fitting.add("dedup")
+        job = DedupJob(
+            root=self._root,
+            documents=sorted(self.documents.values(), key=lambda file: file.name),
+            across_shards=self._settings.ingest.exact_dedup == "corpus",
+            memory_limit=self._settings.materialize.memory_limit,
+        )
+        self._jobs.add(job, partial(self._on_deduplicated, job))
+
+    def _on_deduplicated(self, job: DedupJob, file: StageFile | None) -> None:
         if file is not None:
-            files[name] = file
+            self.duplicates.update({shard.name: shard for shard in job.shard_files() or []})
 
-    def _find_duplicates(self) -> None:
-        documents = [self.documents[name] for name in self._shards if name in self.documents]
-        settings = self._settings
-        job = dedup.plan(self._workspace, documents, settings.ingest.exact_dedup, settings.materialize.memory_limit)
-        self._jobs.add("dedup", job, partial(self._found_duplicates, job))
-
-    def _found_duplicates(self, job: dedup.DedupJob, file: StageFile | None) -> None:
-        if file is not None:
-            self.duplicates = {shard.name: shard for shard in job.shard_files() or []}
-
-    @property
-    def selectable(self) -> list[SelectionShard]:
-        """The shards that have all that a selection reads."""
-        return [
-            SelectionShard(
-                documents=shard.documents,
-                scores=shard.scores,
-                embeddings=shard.embeddings,
-                duplicates=self.duplicates[shard.documents.name],
-            )
-            for shard in self.scored
-        ]
-
-    def plan_selection(self) -> None:
-        """Plan the selection of every block, once all shards have what it reads."""
-        jobs = select.plan(self._workspace, self.selectable, self._settings.selection)
-        self._jobs.expect("select", len(jobs))
-        for job in jobs:
-            self._jobs.add("select", job, partial(self._selected, job))
-
-    def _selected(self, job: select.SelectJob, group: StageFile | None) -> None:
+    def _on_selected(self, job: SelectJob, group: StageFile | None) -> None:
         if group is not None:
-            for file in job.shard_files() or []:
-                self.masks[file.name] = (file, group)
+            self._groups[group.name] = group
+            self.masks.update({file.name: file for file in job.shard_files() or []})
 
-    def plan_dataset(self) -> None:
-        """Plan the dataset, once every block is selected."""
-        plan = materialize.plan(self._workspace, self._chosen, self.counts, self.blocks, self._settings)
-        self._jobs.expect("materialize", 1)
-        self._jobs.add("materialize", plan, self._materialized)
-
-    def _materialized(self, file: StageFile | None) -> None:
+    def _on_materialized(self, file: StageFile | None) -> None:
         self.dataset = file
 
-    def plan_report(self, stages: Iterable[StageTime]) -> None:
-        """Plan the report, once the dataset is there; `stages` says what each took."""
-        if self.dataset is None:
-            return
-        job = report.plan(
-            self._workspace,
-            dataset=self.dataset,
-            shards=[
-                SelectedShard(**shard._asdict(), masks=self.masks[shard.documents.name][0])
-                for shard in self.scored
-                if shard.documents.name in self.masks
-            ],
-            counts=self.counts,
-            blocks=self.blocks,
-            stages=list(stages),
-            settings=self._settings.report,
-        )
-        self._jobs.expect("report", 1)
-        self._jobs.add("report", job, lambda _: None)
 
-    @property
-    def output(self) -> Output:
-        """Where the dataset goes."""
-        return Output.of(self._workspace, self._settings.materialize)
-
-    @property
-    def groups(self) -> list[StageFile]:
-        """The groups of shards that were selected from together."""
-        return list({group.name: group for _, group in self.masks.values()}.values())
-
-    @property
-    def blocks(self) -> list[dict[str, Any]]:
-        """What the selection says of every block."""
-        return [block for group in self.groups for block in group.details["blocks"]]
-
-    @property
-    def counts(self) -> Counts:
-        """The books of the shards that were selected from."""
-        return account([shard.documents for shard in self._chosen], self.groups)
-
-    @property
-    def _chosen(self) -> list[materialize.MaterializeShard]:
-        return [
-            materialize.MaterializeShard(
-                source=self._shards[shard.documents.name],
-                documents=shard.documents,
-                scores=shard.scores,
-                masks=self.masks[shard.documents.name][0],
-            )
-            for shard in self.scored
-            if shard.documents.name in self.masks
-        ]
+def _keep(files: dict[str, StageFile], job: StageJob, file: StageFile | None) -> None:
+    if file is not None:
+        files[job.name] = file

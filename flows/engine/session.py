@@ -4,14 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from prefect.context import FlowRunContext
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
-from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
-from fineweb_mask.flows.engine.scheduler import Run
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
+from fineweb_mask.flows.engine.registry import SELECTION_INPUTS
+from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
@@ -26,7 +27,6 @@ from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.counts import mean_terms
-from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.runs import LastRun, RunRecord, SetAside
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -34,8 +34,14 @@ if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
 
 Refit = Literal["encoder", "quality"]
-CATALOGUED = frozenset({"ingest", "dedup", "score", "embed", "score_embed"})
-"""Stages whose files the catalog shows beside the masks that were made of them."""
+
+
+class Session(NamedTuple):
+    """One run in a workspace, made by `open_session`."""
+
+    scheduler: Scheduler
+    plan: Plan
+    ui: UiListener
 
 
 @contextmanager
@@ -46,16 +52,26 @@ def open_session(
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
     keep: bool = True,
-) -> Iterator[tuple[Run, Curation, UiListener]]:
-    """Hold the workspace, with what runs jobs there and what plans them; stop what still runs if the block fails.
+) -> Iterator[Session]:
+    """Lock the workspace and yield its scheduler and plan. If the block raises, running tasks are asked to stop.
 
-    At the end the run is recorded, whatever came of it. With `keep`, the recipe becomes that of the workspace's last
-    run (without, it does if there was none), and the catalog shows what is there now, if the run did not fail.
+    Parameters
+    ----------
+    settings
+        The recipe.
+    refit
+        What is fitted again on the corpus as it is now.
+    refresh
+        Stages whose outputs are built again although they are current.
+    scope
+        Names of the stages that are run; None runs all.
+    keep
+        Whether the recipe becomes that of the workspace's last run, and the catalog is brought up to date. Without it,
+        it becomes so only if there was no run before.
     """
     shards = check_inputs(settings)
-    opened_workspace = Workspace(settings.workspace, settings.engine.scratch)
-    with opened_workspace.exclusive() as workspace, published_to_ui() as shown:
-        run = Run(
+    with Workspace(settings.workspace, settings.engine.scratch).exclusive() as workspace, published_to_ui() as ui:
+        scheduler = Scheduler(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
             at_once=workers(settings),
@@ -68,57 +84,29 @@ def open_session(
             LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
         clear_stop_request()
         offer_slots()
-        with recorded(run, settings) as record:
+        with recorded(scheduler, settings) as record:
             try:
-                curation = Curation(run, workspace, settings, shards, PretrainedModels.of(settings))
-                yield run, curation, shown
+                plan = Plan(scheduler, workspace, settings, shards, PretrainedModels.of(settings))
+                yield Session(scheduler, plan, ui)
             except BaseException:
                 request_stop()  # Prefect waits for the tasks that still run
                 raise
             finally:
                 end_scoring_processes()
-            describe(record, curation)
+            describe(record, plan)
         if workspace.url is None:
-            _catalogue(workspace, run, curation, keep=keep)
+            _update_catalog(workspace, scheduler, plan, keep=keep)
 
 
-def _catalogue(workspace: Workspace, run: Run, curation: Curation, *, keep: bool) -> None:
-    """Have the catalog show what a run leaves behind."""
-    from fineweb_mask.tasks.workspace.catalog import (  # at the top, DuckDB complains of leaks at the process's end
-        catalog_path,
-        write_catalog,
-    )
+def _update_catalog(workspace: Workspace, scheduler: Scheduler, plan: Plan, *, keep: bool) -> None:
+    from fineweb_mask.tasks.workspace.catalog import catalog_path, write_catalog  # at the top, DuckDB reports leaks
 
     if keep:
-        if curation.is_scored and not curation.masks:  # a stage was run by itself: do the masks still belong to it all?
-            curation.plan_selection()
-        write_catalog(workspace, curation.catalogued(run.quarantined))
-    elif any(stage.cached < stage.files for stage in run.in_order if stage.stage in CATALOGUED):
-        catalog_path(workspace).unlink(missing_ok=True)  # do the masks still belong? `sql` looks, and writes it anew
-
-
-def prepare(run: Run, curation: Curation) -> None:
-    """Ingest, score and embed all shards, and find the duplicates across them.
-
-    Raises
-    ------
-    BadShardError
-        If there is nothing to select from.
-    """
-    curation.plan_documents()
-    run.work()
-    end_scoring_processes()
-    _check_scored(run, curation)
-
-
-def _check_scored(run: Run, curation: Curation) -> None:
-    reasons = "; ".join(run.quarantined.values())
-    if not curation.documents:
-        raise BadShardError(f"no source file could be read: {reasons}")
-    if not any(file.rows for file in curation.documents.values()):
-        raise BadShardError("no document passed the ingest settings: look at min_chars, languages and text_column")
-    if not curation.scored:
-        raise BadShardError(f"no shard could be scored and embedded: {reasons}")
+        if plan.is_prepared and not plan.masks:  # a stage was run by itself: the masks may be stale now
+            plan.select()
+        write_catalog(workspace, plan.catalog_files(scheduler.quarantined))
+    elif any(stage.cached < stage.files for stage in scheduler.in_order if stage.stage in SELECTION_INPUTS):
+        catalog_path(workspace).unlink(missing_ok=True)  # the masks may be stale now; `sql` rebuilds it on demand
 
 
 def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
@@ -160,7 +148,7 @@ def runner(settings: PipelineSettings) -> "TaskRunner[PrefectFuture[Any]]":
 
 
 @contextmanager
-def recorded(run: Run, settings: PipelineSettings) -> Iterator[RunRecord]:
+def recorded(scheduler: Scheduler, settings: PipelineSettings) -> Iterator[RunRecord]:
     """Write the record of a run when the block ends, also with the error that ended it."""
     context = FlowRunContext.get()
     record = RunRecord(
@@ -179,26 +167,26 @@ def recorded(run: Run, settings: PipelineSettings) -> Iterator[RunRecord]:
         record.status = "failed" if isinstance(error, Exception) else "interrupted"
         record.error = f"{type(error).__name__}: {error}"
         with suppress(OSError):  # the error that ended the run is the one to hear of
-            _end(record, run)
+            _end(record, scheduler)
         raise
-    _end(record, run)
+    _end(record, scheduler)
 
 
-def _end(record: RunRecord, run: Run) -> None:
-    record.stages_run = [stage.stage for stage in run.in_order if stage.cached < stage.files]
-    record.stages_cached = [stage.stage for stage in run.in_order if stage.cached == stage.files]
-    record.set_aside = [SetAside(shard=shard, reason=reason) for shard, reason in run.quarantined.items()]
+def _end(record: RunRecord, scheduler: Scheduler) -> None:
+    record.stages_run = [stage.stage for stage in scheduler.in_order if stage.cached < stage.files]
+    record.stages_cached = [stage.stage for stage in scheduler.in_order if stage.cached == stage.files]
+    record.set_aside = [SetAside(shard=shard, reason=reason) for shard, reason in scheduler.quarantined.items()]
     if record.status == "done" and record.set_aside:
         record.status = "quarantined"
-    record.end(run.workspace)
+    record.end(scheduler.workspace)
 
 
-def describe(record: RunRecord, curation: Curation) -> None:
+def describe(record: RunRecord, plan: Plan) -> None:
     """Enter what was selected into the record of a run that came so far."""
-    if curation.masks:
-        counts = curation.counts
+    if plan.masks:
+        counts = plan.counts
         record.documents_in = counts.documents_in
         record.documents_selected = counts.selected
         record.tokens_in = counts.tokens_in
         record.tokens_selected = counts.tokens_selected
-        record.objective, _ = mean_terms(curation.groups)
+        record.objective, _ = mean_terms(plan.groups)

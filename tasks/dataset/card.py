@@ -8,9 +8,9 @@ import yaml
 
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.page import Figure, Table
-from fineweb_mask.tasks.reporting.samples import MaskedShard
 from fineweb_mask.tasks.reporting.sections import distributions, retention
 from fineweb_mask.tasks.reporting.templating import render
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -22,7 +22,7 @@ class Kept(NamedTuple):
     tables: list[Table]
 
 
-def what_was_kept(workspace: Workspace, shards: Sequence[MaskedShard]) -> Kept:
+def what_was_kept(workspace: Workspace, shards: Sequence[ShardFiles]) -> Kept:
     """Return what was selected of which documents; groups that do not differ are not shown."""
     breakdown = break_down(workspace, shards, groups=())
     kept = retention(breakdown)

@@ -13,7 +13,7 @@ from fineweb_mask.tasks.workspace.workspace import (
     Workspace,
 )
 
-STAGE = "materialize"
+MATERIALIZE = "materialize"
 
 
 class OutputError(SettingsError):
@@ -53,7 +53,7 @@ class Output(NamedTuple):
             return
         is_free = self.is_own or not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
         manifest = None if is_free else read_manifest(self.folder / PROVENANCE)
-        if not is_free and (manifest is None or manifest.key.stage != STAGE):
+        if not is_free and (manifest is None or manifest.key.stage != MATERIALIZE):
             raise OutputError(
                 f"materialize.output: {self.folder} holds something else than a dataset of this pipeline, and would be "
                 "replaced: give a new or empty folder"

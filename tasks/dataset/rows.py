@@ -27,7 +27,7 @@ NESTED = 2.0
 """A shard is read once for every folder that has documents of it, unless this is more than so many times on average."""
 
 
-class ShardFiles(NamedTuple):
+class ShardPaths(NamedTuple):
     """Where the files of a shard lie."""
 
     documents: str
@@ -64,7 +64,7 @@ class SelectedDocuments:
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardFiles], settings: MaterializeSettings
+        self, connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardPaths], settings: MaterializeSettings
     ) -> None:
         self._connection = connection
         self._shards = list(shards)
@@ -84,7 +84,7 @@ class SelectedDocuments:
 
     def _choose(self) -> None:
         """Make the tables `shards` (files) and `chosen` (shard, row, inclusion, block, scores s0, s1..., folder)."""
-        files = {name: [getattr(shard, name) for shard in self._shards] for name in ShardFiles._fields}
+        files = {name: [getattr(shard, name) for shard in self._shards] for name in ShardPaths._fields}
         self._connection.execute(
             """
             CREATE TABLE shards AS

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from fineweb_mask.models.analysis.groups import counts_of, decile_edges, domains, group_of
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
-from fineweb_mask.tasks.reporting.samples import MaskedShard, eligible_tables
+from fineweb_mask.tasks.reporting.samples import eligible_tables
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BINS = 40
@@ -148,7 +149,7 @@ def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
 
 def break_down(
     workspace: Workspace,
-    shards: Sequence[MaskedShard],
+    shards: Sequence[ShardFiles],
     by: Sequence[str] = (),
     *,
     groups: Sequence[str] = ("dump", "domain"),
@@ -201,7 +202,7 @@ class _Prepared(NamedTuple):
     quality: NDArray[np.float32]
 
 
-def _prepared(workspace: Workspace, shards: Sequence[MaskedShard]) -> _Prepared:
+def _prepared(workspace: Workspace, shards: Sequence[ShardFiles]) -> _Prepared:
     """Return counters whose edges come from a sample."""
     rows = sum(shard.documents.rows for shard in shards)
     step = max(1, rows // EDGE_VALUES)

@@ -19,7 +19,8 @@ from fineweb_mask.models.analysis.vectors import (
     unit_rows,
 )
 from fineweb_mask.models.settings import ReportSettings
-from fineweb_mask.tasks.reporting.samples import Drawn, Place, SelectedShard, draw, texts_at, vectors_at
+from fineweb_mask.tasks.reporting.samples import Drawn, Place, draw, texts_at, vectors_at
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SEED = 0
@@ -83,7 +84,7 @@ class Spread(NamedTuple):
         return nearest_cosines(unit, self.unit, own)
 
 
-def measure(workspace: Workspace, shards: Sequence[SelectedShard], settings: ReportSettings) -> Spread | None:
+def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: ReportSettings) -> Spread | None:
     """Draw documents and measure their vectors; None where nothing was eligible or nothing selected."""
     generator = np.random.default_rng(SEED)
     eligible, selected = draw(workspace, shards, settings.sample, generator)
@@ -137,7 +138,7 @@ def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
 
 def _clusters(
     workspace: Workspace,
-    shards: Sequence[SelectedShard],
+    shards: Sequence[ShardFiles],
     places: Sequence[Place],
     before: Unit,
     after: Unit,

@@ -7,7 +7,6 @@ A page is data: tiles, then sections of text, figures, tables and documents side
 
 import json
 import re
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,9 +142,14 @@ class PageJob(StageJob):
     """A job whose output is a page."""
 
     @property
-    @abstractmethod
+    def name(self) -> str:
+        """The name of the page."""
+        return self.stage.name
+
+    @property
     def folder(self) -> Path:
-        """Where the page lies."""
+        """The folder of the page."""
+        return self.workspace.root / self.stage.folders[0]
 
     @property
     def manifest_path(self) -> Path:

@@ -7,48 +7,21 @@ these only the row groups that hold it.
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 16
 """Most shards that a sample is drawn from: one of FineWeb's holds a million documents."""
 NEAR = 10
 """Documents on either side of a threshold that are looked at."""
-
-
-class MaskedShard(Protocol):
-    """The files of a shard that say what was selected of it."""
-
-    @property
-    def documents(self) -> StageFile:
-        """Its documents."""
-
-    @property
-    def scores(self) -> StageFile:
-        """Their scores."""
-
-    @property
-    def masks(self) -> StageFile:
-        """Their selection."""
-
-
-class SelectedShard(BaseModel):
-    """The files of a shard that was selected from."""
-
-    model_config = ConfigDict(frozen=True)
-
-    documents: StageFile
-    scores: StageFile
-    embeddings: StageFile
-    masks: StageFile
 
 
 class Place(NamedTuple):
@@ -58,7 +31,7 @@ class Place(NamedTuple):
     row: int
 
 
-def eligible_table(workspace: Workspace, shard: MaskedShard, columns: Sequence[str]) -> pa.Table:
+def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[str]) -> pa.Table:
     """Return a shard's documents that were in a block: columns of `documents`, then `quality` and `selected`.
 
     A column that the shard lacks is null.
@@ -74,7 +47,7 @@ def eligible_table(workspace: Workspace, shard: MaskedShard, columns: Sequence[s
 
 
 def eligible_tables(
-    workspace: Workspace, shards: Sequence[MaskedShard], columns: Sequence[str], at_most: int | None = None
+    workspace: Workspace, shards: Sequence[ShardFiles], columns: Sequence[str], at_most: int | None = None
 ) -> Iterator[pa.Table]:
     """Yield the tables of all shards, or of so many evenly spaced ones."""
     for index in spread(len(shards), at_most):
@@ -96,7 +69,7 @@ class Drawn(NamedTuple):
 
 
 def draw(
-    workspace: Workspace, shards: Sequence[SelectedShard], limit: int, generator: np.random.Generator
+    workspace: Workspace, shards: Sequence[ShardFiles], limit: int, generator: np.random.Generator
 ) -> tuple[Drawn, Drawn]:
     """Draw up to `limit` eligible and up to `limit` selected documents, uniformly over `SAMPLED_SHARDS` shards."""
     chosen = spread(len(shards), SAMPLED_SHARDS)
@@ -120,7 +93,7 @@ def _drawn(chosen: Sequence[int], rows: list[NDArray[np.intp]], limit: int, gene
     return Drawn(places, total, len(chosen))
 
 
-def vectors_at(workspace: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place]) -> NDArray[Any]:
+def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[Place]) -> NDArray[Any]:
     """Return the vectors of documents in the order of their places, (n, d) float16 or float32."""
     from fineweb_mask.models.embedding.arrow import vectors_of
 
@@ -132,7 +105,7 @@ def vectors_at(workspace: Workspace, shards: Sequence[SelectedShard], places: Se
 
 
 def documents_at(
-    workspace: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place], columns: Sequence[str]
+    workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[Place], columns: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return columns of `documents` and the quality of documents, in the order of their places."""
     found: list[dict[str, Any]] = []
@@ -144,7 +117,7 @@ def documents_at(
 
 
 def texts_at(
-    workspace: Workspace, shards: Sequence[SelectedShard], places: Sequence[Place], longest: int
+    workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[Place], longest: int
 ) -> tuple[list[int], list[str]]:
     """Return the beginnings of those documents that share one row group of each shard, and which ones these are."""
     index_of = {place: index for index, place in enumerate(places)}
@@ -199,7 +172,7 @@ class NearThreshold(NamedTuple):
 
 
 def near_threshold(
-    workspace: Workspace, shards: Sequence[SelectedShard], each: int = NEAR
+    workspace: Workspace, shards: Sequence[ShardFiles], each: int = NEAR
 ) -> tuple[list[NearThreshold], list[NearThreshold]]:
     """Return the kept and the rejected documents nearest to their block's threshold, from all blocks in turn."""
     kept: list[list[NearThreshold]] = []

@@ -15,8 +15,9 @@ from fineweb_mask.tasks.reporting.charts import Bar, Series, Share
 from fineweb_mask.tasks.reporting.charts import Place as Label
 from fineweb_mask.tasks.reporting.geometry import Spread
 from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Section, Side, Table, Tile
-from fineweb_mask.tasks.reporting.samples import NearThreshold, SelectedShard, documents_at, near_threshold, vectors_at
+from fineweb_mask.tasks.reporting.samples import NearThreshold, documents_at, near_threshold, vectors_at
 from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LISTED_BLOCKS = 200
@@ -60,7 +61,7 @@ def tiles(counts: Counts, blocks: Sequence[dict[str, Any]]) -> list[Tile]:
     return tiles
 
 
-def funnel(counts: Counts, shards: Sequence[SelectedShard]) -> Section:
+def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
     """Say where every document of the source went, by stage and reason."""
     drops = list(_drops(counts, shards))
     rows = [
@@ -102,7 +103,7 @@ def funnel(counts: Counts, shards: Sequence[SelectedShard]) -> Section:
     )
 
 
-def _drops(counts: Counts, shards: Sequence[SelectedShard]) -> Iterator[tuple[str, str, int]]:
+def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, str, int]]:
     """Yield stage, reason and number of what was dropped, in the order of the stages."""
     by_ingest: Counter[str] = Counter()
     for shard in shards:
@@ -371,7 +372,7 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
     )
 
 
-def threshold(workspace: Workspace, shards: Sequence[SelectedShard], spread: Spread, breakdown: Breakdown) -> Section:
+def threshold(workspace: Workspace, shards: Sequence[ShardFiles], spread: Spread, breakdown: Breakdown) -> Section:
     """Show documents on either side of the threshold, and why they are there."""
     sides = zip(("Just kept", "Just rejected"), near_threshold(workspace, shards), strict=True)
     return Section(
@@ -391,7 +392,7 @@ def threshold(workspace: Workspace, shards: Sequence[SelectedShard], spread: Spr
 
 def _cards(
     workspace: Workspace,
-    shards: Sequence[SelectedShard],
+    shards: Sequence[ShardFiles],
     spread: Spread,
     breakdown: Breakdown,
     found: Sequence[NearThreshold],

@@ -14,87 +14,62 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.workspace.job import StageJob
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import Workspace, digest
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection
     from fineweb_mask.models.selection.ranges import Ranges
 
 
-class SelectionShard(BaseModel):
-    """The files of a shard that a selection reads."""
+class BlocksJob(GroupJob):
+    """Select from a group of shards: several as one block, or one shard in one or more slices."""
 
-    model_config = ConfigDict(frozen=True)
-
-    documents: StageFile
-    scores: StageFile
-    embeddings: StageFile
-    duplicates: StageFile
-
-    @property
-    def name(self) -> str:
-        """Name of the shard."""
-        return self.documents.name
-
-    @property
-    def rows(self) -> int:
-        """Documents in the shard."""
-        return self.documents.rows
-
-
-class GroupJob(StageJob):
-    """Write a row-aligned file for each shard of a group: several as one block, or one in one or more slices."""
-
-    shards: list[SelectionShard]
-    slices: int
+    shards: list[ShardFiles]
     settings: PipelineSelectionSettings
 
     @property
-    @abstractmethod
-    def folder(self) -> str:
-        """The folder of the files, in the workspace."""
+    def name(self) -> str:
+        """The name of the group of shards."""
+        return self.group
 
     @property
     def group(self) -> str:
         """The name of the group of shards."""
         return group_name(self.shards)
 
-    def shard_files(self) -> list[StageFile] | None:
-        """Return the files of the group's shards, or None if one is not current."""
-        files = []
-        for shard in self.shards:
-            path = self.workspace.shard_path(self.folder, shard.name)
-            if (file := current_parquet(self.workspace, path, shard.name, self.key)) is None:
-                return None
-            files.append(file)
-        return files
+    @property
+    def slices(self) -> int:
+        """The number of blocks that the group is cut into."""
+        return max(1, math.ceil(sum(shard.rows for shard in self.shards) / self.settings.block_size))
 
-    def current(self) -> StageFile | None:
-        """Return a reference to the group's files if all are current, else None."""
-        if (files := self.shard_files()) is None:
-            return None
-        return StageFile(
-            stage=self.key.stage,
-            name=self.name,
-            path=self.folder,
-            rows=sum(file.rows for file in files),
-            bytes=sum(file.bytes for file in files),
-            fingerprint=self.key.fingerprint,
-            details=files[0].details,
-            cached=True,
-        )
+    @property
+    def shard_names(self) -> list[str]:
+        """The names of the shards."""
+        return [shard.name for shard in self.shards]
+
+    @abstractmethod
+    def settings_read(self) -> object:
+        """Return the settings that the output depends on."""
+
+    def depends_on(self) -> Dependencies:
+        """Return the settings that are read, the number of slices, and the shards' scores, vectors and duplicates."""
+        files = [
+            [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
+            for shard in self.shards
+        ]
+        return Dependencies(settings=[digest(self.settings_read()), self.slices], inputs=files)
 
 
-def grouped(shards: list[SelectionShard], settings: PipelineSelectionSettings) -> list[list[SelectionShard]]:
+def grouped(shards: list[ShardFiles], settings: PipelineSelectionSettings) -> list[list[ShardFiles]]:
     """Return the groups of shards that are selected from together, in the order of the shards' names."""
-    groups: list[list[SelectionShard]] = []
+    groups: list[list[ShardFiles]] = []
     for shard in sorted(shards, key=lambda shard: shard.name):
         if not groups or sum(other.rows for other in groups[-1]) + shard.rows > settings.block_size:
             groups.append([])
@@ -102,37 +77,10 @@ def grouped(shards: list[SelectionShard], settings: PipelineSelectionSettings) -
     return groups
 
 
-def group_name(group: list[SelectionShard]) -> str:
+def group_name(group: list[ShardFiles]) -> str:
     """Return the name of a group of shards."""
     first, last = group[0].name, group[-1].name
     return first if first == last else f"{first}..{last}"
-
-
-def slices_of(group: list[SelectionShard], settings: PipelineSelectionSettings) -> int:
-    """Return into how many blocks a group is cut."""
-    return max(1, math.ceil(sum(shard.rows for shard in group) / settings.block_size))
-
-
-def group_key(
-    stage: str, version: int, group: list[SelectionShard], settings: PipelineSelectionSettings, reads: object
-) -> StageKey:
-    """Return the key of a job over a group of shards; `reads` is what of the settings it reads."""
-    return StageKey(
-        stage=stage,
-        version=version,
-        settings=digest([digest(reads), slices_of(group, settings)]),
-        inputs=digest(
-            [
-                [
-                    shard.name,
-                    shard.scores.fingerprint,
-                    shard.embeddings.fingerprint,
-                    shard.duplicates.fingerprint,
-                ]
-                for shard in group
-            ]
-        ),
-    )
 
 
 class _Masks(NamedTuple):
@@ -144,7 +92,7 @@ class _Masks(NamedTuple):
 
 
 def write_masks(
-    job: GroupJob,
+    job: BlocksJob,
     group: "Candidates",
     selections: "list[tuple[Block, Selection]]",
     blocks: list[dict[str, Any]],
@@ -186,12 +134,12 @@ class Block(NamedTuple):
     rows: NDArray[np.int64]  # of the group
 
 
-def read_group(job: GroupJob) -> Candidates:
+def read_group(job: BlocksJob) -> Candidates:
     """Read what a selection reads of a group of shards."""
     return _joined([_read_shard(job.workspace, shard) for shard in job.shards])
 
 
-def blocks_of(job: GroupJob, group: Candidates) -> Iterator[Block]:
+def blocks_of(job: BlocksJob, group: Candidates) -> Iterator[Block]:
     """Cut a group into its blocks; one without a candidate is left out."""
     edges = np.linspace(0, len(group.candidate), job.slices + 1).round().astype(int)
     for index, (start, stop) in enumerate(pairwise(edges)):
@@ -205,7 +153,7 @@ def block_settings(settings: PipelineSelectionSettings, block: Block) -> Pipelin
     return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
 
 
-def _read_shard(workspace: Workspace, shard: SelectionShard) -> Candidates:
+def _read_shard(workspace: Workspace, shard: ShardFiles) -> Candidates:
     from fineweb_mask.models.documents import token_counts
     from fineweb_mask.models.embedding.arrow import vectors_of
 
@@ -235,17 +183,19 @@ def _joined(shards: list[Candidates]) -> Candidates:
     )
 
 
-def select_block(job: GroupJob, block: Block, group: Candidates, ranges: "Ranges | None" = None) -> "Selection":
-    """Select from a block; the indices are places in the block's rows."""
+def select_block(
+    settings: PipelineSelectionSettings, block: Block, group: Candidates, ranges: "Ranges | None" = None
+) -> "Selection":
+    """Select from a block; the indices are positions in the block's rows."""
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection import select as select_documents
 
-    device = choose_device(job.settings.device)
+    device = choose_device(settings.device)
     with gpu_slot(device):
         return select_documents(
             group.vectors[block.rows],
             group.quality[block.rows],
-            block_settings(job.settings, block),
+            block_settings(settings, block),
             device=device,
             tokens=group.tokens[block.rows],
             ranges=ranges,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +26,9 @@ from fineweb_mask.tasks.selection.contenders import (
 )
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.workspace.job import build_once, stage_task
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.workspace import StageFile
 
-VERSION = 1
 DRAWN_TOPICS = 40
 """Most topics in a chart and a table; the largest ones."""
 LABELS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
@@ -77,6 +76,7 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
 class CompareJob(PageJob):
     """Write the page on a comparison."""
 
+    stage: ClassVar[Stage] = Stage("compare", version=1, folders=("compare",))
     settings: PipelineSelectionSettings
     label_column: str | None
     documents: list[StageFile]
@@ -84,49 +84,17 @@ class CompareJob(PageJob):
     groups: dict[str, list[StageFile]]  # by selector
     seconds: dict[str, float]  # by selector, as far as it is known
 
-    @property
-    def folder(self) -> Path:
-        """Where the page lies."""
-        return self.workspace.root / "compare"
+    def depends_on(self) -> Dependencies:
+        """Return what the page says of the settings, and the fingerprints of the selections."""
+        return Dependencies(
+            settings=[self.settings.model_dump(exclude={"device"}), self.label_column, list(self.groups)],
+            inputs=[[file.fingerprint for file in files] for files in (self.documents, *self.groups.values())],
+        )
 
 
-def plan(
-    workspace: Workspace,
-    *,
-    settings: PipelineSelectionSettings,
-    label_column: str | None,
-    documents: list[StageFile],
-    masks: dict[str, list[StageFile]],
-    groups: dict[str, list[StageFile]],
-    seconds: dict[str, float],
-) -> CompareJob:
-    """Return the job that writes the page on a comparison."""
-    inputs = [[file.fingerprint for file in files] for files in (documents, *groups.values())]
-    key = StageKey(
-        stage="compare",
-        version=VERSION,
-        settings=digest([settings.model_dump(exclude={"device"}), label_column, list(groups)]),
-        inputs=digest(inputs),
-    )
-    return CompareJob(
-        root=str(workspace.root),
-        name="compare",
-        key=key,
-        settings=settings,
-        label_column=label_column,
-        documents=documents,
-        masks=masks,
-        groups=groups,
-        seconds=seconds,
-    )
-
-
-def compare(job: CompareJob) -> StageFile:
+@stage_task
+def write_compare_page(job: CompareJob) -> None:
     """Write `index.html`, `metrics.json` and the plots."""
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: CompareJob) -> None:
     metrics = _metrics(job)
     details = {name: metrics[name] for name in ("documents", "tokens", "selectors")}
     write_page(job.folder, _page(job, metrics), job.key, details)
@@ -331,6 +299,3 @@ def _topics(metrics: Mapping[str, Any], note: str, column: str) -> Section:
         ],
     )
     return Section("Topics", figures=figures, tables=[spread, table])
-
-
-compare_task = stage_task(compare)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.progress import track
@@ -19,30 +19,24 @@ from fineweb_mask.models.settings.selection import Solver
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import (
     Block,
+    BlocksJob,
     Candidates,
-    GroupJob,
-    SelectionShard,
     block_settings,
     blocks_of,
     describe,
-    group_key,
-    group_name,
-    grouped,
     read_group,
     select_block,
-    slices_of,
     write_masks,
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.job import build_once, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, digest
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.measures import Measures
     from fineweb_mask.models.selection.ranges import Ranges
 
-VERSION = 1
 SELECTORS: dict[str, Solver] = {
     "datamask": "mean_field",
     "policy_gradient": "policy_gradient",
@@ -77,18 +71,19 @@ def check_selectors(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-class ScaleJob(GroupJob):
+class RangesJob(BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
-    @property
-    def folder(self) -> str:
-        """The folder of the ranges."""
-        return "compare/ranges"
+    stage: ClassVar[Stage] = Stage("scale", version=1, folders=("compare/ranges",))
 
     @property
     def manifest_path(self) -> Path:
-        """Where the ranges lie."""
+        """The file of the ranges."""
         return self.workspace.root / self.folder / f"{self.group}.json"
+
+    def settings_read(self) -> object:
+        """Return the settings that the ranges depend on."""
+        return self.settings.model_dump(exclude=NOT_SCALED)
 
     def current(self) -> StageFile | None:
         """Return a reference to the ranges if they are current, else None."""
@@ -98,31 +93,9 @@ class ScaleJob(GroupJob):
         return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
 
 
-def plan_scale(
-    workspace: Workspace, shards: list[SelectionShard], settings: PipelineSelectionSettings
-) -> list[ScaleJob]:
-    """Return the jobs that find the ranges, one for each group; none for a budget of tokens, which has several."""
-    if settings.budget_by == "tokens":
-        return []
-    return [
-        ScaleJob(
-            root=str(workspace.root),
-            name=group_name(group),
-            key=group_key("scale", VERSION, group, settings, settings.model_dump(exclude=NOT_SCALED)),
-            shards=group,
-            slices=slices_of(group, settings),
-            settings=settings,
-        )
-        for group in grouped(shards, settings)
-    ]
-
-
-def find_scale(job: ScaleJob) -> StageFile:
-    """Write what `normalize` makes of the terms of every block."""
-    return build_once(job, lambda: _build_scale(job))
-
-
-def _build_scale(job: ScaleJob) -> None:
+@stage_task
+def find_ranges(job: RangesJob) -> None:
+    """Write the ranges by which `normalize` scales the terms of every block."""
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.selector import term_ranges
 
@@ -138,66 +111,65 @@ def _build_scale(job: ScaleJob) -> None:
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
 
 
-def ranges_of(scale: StageFile | None, block: Block) -> "Ranges | None":
+def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
     """Return the ranges of a block; None where there are none."""
     from fineweb_mask.models.selection.ranges import Ranges, Term
 
-    if scale is None:
+    if ranges is None:
         return None
-    found = scale.details["ranges"][block.name]
+    found = ranges.details["ranges"][block.name]
     return Ranges(Term(**found["quality"]), {name: Term(**term) for name, term in found["metrics"].items()})
 
 
-class SelectorJob(GroupJob):
-    """Select from one group of shards by one selector, and measure what was selected."""
+class ContenderJob(BlocksJob):
+    """Select from one group of shards, by the selector that a comparison calls `selector`."""
 
+    stage: ClassVar[Stage] = Stage("contend", version=1, folders=("compare/masks",))
     selector: str
-    scale: StageFile | None
+    ranges: StageFile | None  # of the group; None with a budget of tokens
+
+    @property
+    def name(self) -> str:
+        """The names of the selector and of the group of shards."""
+        return f"{self.selector} {self.group}"
 
     @property
     def folder(self) -> str:
-        """The folder of the masks."""
-        return f"compare/masks/{self.selector}"
+        """The folder of the selector's masks."""
+        return f"{self.stage.folders[0]}/{self.selector}"
 
     @property
     def seconds_path(self) -> Path:
-        """Where it is noted how long the selection took."""
+        """The record of how long the selection took."""
         return self.workspace.root / self.folder / f"{self.group}.seconds.json"
 
+    @property
+    def solved(self) -> PipelineSelectionSettings:
+        """The settings with the selector's solver."""
+        return self.settings.model_copy(update={"solver": SELECTORS[self.selector]})
 
-def plan_selector(
-    workspace: Workspace,
-    group: list[SelectionShard],
-    settings: PipelineSelectionSettings,
-    selector: str,
-    scale: StageFile | None,
-) -> SelectorJob:
-    """Return the job of one selector over one group of shards; `scale` holds the group's ranges."""
-    solved = settings.model_copy(update={"solver": SELECTORS[selector]})
-    key = group_key("contend", VERSION, group, solved, solved.model_dump(exclude={"device", "block_size"}))
-    return SelectorJob(
-        root=str(workspace.root),
-        name=f"{selector} {group_name(group)}",
-        key=key.model_copy(update={"inputs": digest([key.inputs, None if scale is None else scale.fingerprint])}),
-        shards=group,
-        slices=slices_of(group, solved),
-        settings=solved,
-        selector=selector,
-        scale=scale,
-    )
+    def settings_read(self) -> object:
+        """Return all settings but the device and the size of blocks."""
+        return self.solved.model_dump(exclude={"device", "block_size"})
+
+    def depends_on(self) -> Dependencies:
+        """Return what every selection depends on, and the ranges."""
+        return with_ranges(super().depends_on(), self.ranges)
 
 
-def run_selector(job: SelectorJob) -> StageFile:
+def with_ranges(dependencies: Dependencies, ranges: StageFile | None) -> Dependencies:
+    """Return dependencies with the ranges of the terms added."""
+    return dependencies._replace(inputs=[digest(dependencies.inputs), None if ranges is None else ranges.fingerprint])
+
+
+@stage_task
+def run_selector(job: ContenderJob) -> None:
     """Write the masks of a group of shards, with every block's measures."""
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: SelectorJob) -> None:
     group = read_group(job)
     selections, described, seconds = [], [], 0.0
     for block in track("blocks", list(blocks_of(job, group)), part=(0, 1)):
         started = time.perf_counter()
-        selection = select_block(job, block, group, ranges_of(job.scale, block))
+        selection = select_block(job.solved, block, group, ranges_of(job.ranges, block))
         seconds += time.perf_counter() - started
         selections.append((block, selection))
         measured = measures_of(job, block, group).of(selection.indices)
@@ -206,7 +178,7 @@ def _build(job: SelectorJob) -> None:
     write_masks(job, group, selections, described)
 
 
-def measures_of(job: GroupJob, block: Block, group: Candidates) -> "Measures":
+def measures_of(job: BlocksJob, block: Block, group: Candidates) -> "Measures":
     """Return what measures selections from a block."""
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.measures import Measures
@@ -299,7 +271,3 @@ def described_settings(settings: PipelineSelectionSettings) -> str:
         f"Budget: {budget} of the {settings.budget_by} in each block. Diversity: {metrics}. "
         f"Normalised by: {settings.normalize}. Seed: {settings.seed}."
     )
-
-
-find_scale_task = stage_task(find_scale)
-selector_task = stage_task(run_selector)

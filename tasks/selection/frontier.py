@@ -5,81 +5,54 @@ A file holds the masks of all values, one column each, for they depend on each o
 
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import ROW
-from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import (
     Block,
+    BlocksJob,
     Candidates,
-    GroupJob,
-    SelectionShard,
     block_settings,
     blocks_of,
     describe,
-    group_key,
-    group_name,
     read_group,
-    slices_of,
 )
-from fineweb_mask.tasks.selection.contenders import measures_of, note_seconds, ranges_of
-from fineweb_mask.tasks.workspace.job import build_once, stage_task
+from fineweb_mask.tasks.selection.contenders import measures_of, note_seconds, ranges_of, with_ranges
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, digest
-
-VERSION = 1
+from fineweb_mask.tasks.workspace.workspace import StageFile
 
 
-class FrontierJob(GroupJob):
+class FrontierJob(BlocksJob):
     """Select from one group of shards for every weight of quality, and measure what was selected."""
 
+    stage: ClassVar[Stage] = Stage("frontier", version=1, folders=("sweep/masks",))
     lambs: tuple[float, ...]
-    scale: StageFile | None
-
-    @property
-    def folder(self) -> str:
-        """The folder of the masks."""
-        return "sweep/masks"
+    ranges: StageFile | None  # of the group; None with a budget of tokens
 
     @property
     def seconds_path(self) -> Path:
-        """Where it is noted how long each value took."""
+        """The record of how long each value took."""
         return self.workspace.root / self.folder / f"{self.group}.seconds.json"
 
+    def settings_read(self) -> object:
+        """Return the settings that a sweep reads, and the weights of quality."""
+        return [self.settings.model_dump(exclude={"device", "block_size", "solver", "lamb"}), self.lambs]
 
-def plan(
-    workspace: Workspace,
-    group: list[SelectionShard],
-    settings: PipelineSelectionSettings,
-    lambs: tuple[float, ...],
-    scale: StageFile | None,
-) -> FrontierJob:
-    """Return the job that sweeps one group of shards; `scale` holds the group's ranges."""
-    reads = settings.model_dump(exclude={"device", "block_size", "solver", "lamb"})
-    key = group_key("frontier", VERSION, group, settings, [reads, lambs])
-    return FrontierJob(
-        root=str(workspace.root),
-        name=group_name(group),
-        key=key.model_copy(update={"inputs": digest([key.inputs, None if scale is None else scale.fingerprint])}),
-        shards=group,
-        slices=slices_of(group, settings),
-        settings=settings,
-        lambs=lambs,
-        scale=scale,
-    )
+    def depends_on(self) -> Dependencies:
+        """Return what every selection depends on, and the ranges."""
+        return with_ranges(super().depends_on(), self.ranges)
 
 
-def frontier(job: FrontierJob) -> StageFile:
-    """Write who is selected at every value, with every block's measures."""
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: FrontierJob) -> None:
+@stage_task
+def sweep_lambs(job: FrontierJob) -> None:
+    """Write which documents are selected at every value, with every block's measures."""
     group = read_group(job)
     chosen = np.zeros((len(job.lambs), len(group.candidate)), dtype=bool)
     names = np.full(len(group.candidate), None, dtype=object)
@@ -106,7 +79,7 @@ def _sweep_block(
     job: FrontierJob,
     block: Block,
     group: Candidates,
-    chosen: np.ndarray,  # (values, n) bool, of the whole group
+    chosen: NDArray[np.bool_],  # (values, n), of the whole group
     seconds: dict[float, float],
 ) -> list[dict[str, Any]]:
     """Sweep a block, enter the outcome into `chosen` and `seconds`, and return what the page needs."""
@@ -122,7 +95,7 @@ def _sweep_block(
             job.lambs,
             device=device,
             tokens=group.tokens[block.rows],
-            ranges=ranges_of(job.scale, block),
+            ranges=ranges_of(job.ranges, block),
         )
     measures = measures_of(job, block, group)
     described = []
@@ -132,6 +105,3 @@ def _sweep_block(
         about = describe(block, group, selection)
         described.append({**about, "lamb": lamb, "measures": measures.of(selection.indices)})
     return described
-
-
-frontier_task = stage_task(frontier)

@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fineweb_mask.models.selection.knee import knee
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
 from fineweb_mask.tasks.selection.contenders import METRIC_LABELS, described_settings, diversity_axis, over_blocks
-from fineweb_mask.tasks.workspace.job import build_once, stage_task
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.workspace import StageFile
 
-VERSION = 1
 COLUMNS = [
     Column("selected", "count"),
     Column("mean quality", "number"),
@@ -39,53 +37,24 @@ DEFINITIONS = (
 class SweepJob(PageJob):
     """Write the page on a sweep."""
 
+    stage: ClassVar[Stage] = Stage("sweep", version=1, folders=("sweep",))
     settings: PipelineSelectionSettings
     lambs: tuple[float, ...]
     frontiers: list[StageFile]  # of every group of shards
     baselines: dict[str, list[StageFile]]  # by selector, of every group
     seconds: dict[str, float]  # by value or selector, as far as it is known
 
-    @property
-    def folder(self) -> Path:
-        """Where the page lies."""
-        return self.workspace.root / "sweep"
+    def depends_on(self) -> Dependencies:
+        """Return what the page says of the settings, and the fingerprints of the selections."""
+        return Dependencies(
+            settings=[self.settings.model_dump(exclude={"device"}), self.lambs, list(self.baselines)],
+            inputs=[[file.fingerprint for file in files] for files in (self.frontiers, *self.baselines.values())],
+        )
 
 
-def plan(
-    workspace: Workspace,
-    *,
-    settings: PipelineSelectionSettings,
-    lambs: tuple[float, ...],
-    frontiers: list[StageFile],
-    baselines: dict[str, list[StageFile]],
-    seconds: dict[str, float],
-) -> SweepJob:
-    """Return the job that writes the page on a sweep."""
-    inputs = [[file.fingerprint for file in files] for files in (frontiers, *baselines.values())]
-    key = StageKey(
-        stage="sweep",
-        version=VERSION,
-        settings=digest([settings.model_dump(exclude={"device"}), lambs, list(baselines)]),
-        inputs=digest(inputs),
-    )
-    return SweepJob(
-        root=str(workspace.root),
-        name="sweep",
-        key=key,
-        settings=settings,
-        lambs=lambs,
-        frontiers=frontiers,
-        baselines=baselines,
-        seconds=seconds,
-    )
-
-
-def sweep(job: SweepJob) -> StageFile:
+@stage_task
+def write_sweep_page(job: SweepJob) -> None:
     """Write `index.html`, `metrics.json` and the plots; the reference's details name the recommended value."""
-    return build_once(job, lambda: _build(job))
-
-
-def _build(job: SweepJob) -> None:
     metrics = _metrics(job)
     details = {name: metrics[name] for name in ("recommended_lamb", "documents", "values", "baselines")}
     write_page(job.folder, _page(job, metrics), job.key, details)
@@ -209,6 +178,3 @@ def _charts(job: SweepJob, metrics: Mapping[str, Any], amount: str) -> list[Figu
 def _shares(values: Sequence[float]) -> list[float]:
     low, high = min(values), max(values)
     return [100 * (value - low) / (high - low) if high > low else 100.0 for value in values]
-
-
-sweep_task = stage_task(sweep)

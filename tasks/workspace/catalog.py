@@ -13,12 +13,12 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.schemas import MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
@@ -51,18 +51,6 @@ RUN_COLUMNS = {
 }
 
 
-class CatalogShard(BaseModel):
-    """The current files of a shard; None where a stage has none."""
-
-    model_config = ConfigDict(frozen=True)
-
-    documents: StageFile
-    duplicates: StageFile | None = None
-    scores: StageFile | None = None
-    embeddings: StageFile | None = None
-    masks: StageFile | None = None
-
-
 def catalog_path(workspace: Workspace) -> Path:
     """Return where a workspace's catalog lies."""
     return workspace.root / NAME
@@ -90,7 +78,7 @@ def ensure_views_local(workspace: Workspace) -> None:
             ensure_local(workspace.root / name)
 
 
-def write_catalog(workspace: Workspace, shards: Sequence[CatalogShard]) -> Path:
+def write_catalog(workspace: Workspace, shards: Sequence[ShardFiles]) -> Path:
     """Write the catalog of exactly these files, in place of the one that is there.
 
     Parameters
@@ -113,9 +101,7 @@ def write_catalog(workspace: Workspace, shards: Sequence[CatalogShard]) -> Path:
     return path
 
 
-def _views(
-    connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[CatalogShard]
-) -> dict[str, str]:
+def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, str]:
     """Make what the views need, and return their queries."""
     connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ROOT} || file)")
     connection.execute("CREATE SCHEMA stored")
@@ -125,7 +111,7 @@ def _views(
     footers = [read_footer(workspace.root / file.path) for file in documents]
     schemas = {footer.schema.to_arrow_schema().remove_metadata() for footer in footers if footer is not None}
     scores, embeddings, masks = (
-        [file for shard in shards if (file := getattr(shard, stage)) is not None]
+        [file for shard in shards if (file := getattr(shard, stage)).path]
         for stage in ("scores", "embeddings", "masks")
     )
     return {
@@ -175,11 +161,11 @@ def _runs(workspace: Workspace) -> str:
         """
 
 
-def _write_files(connection: duckdb.DuckDBPyConnection, shards: Sequence[CatalogShard]) -> None:
+def _write_files(connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardFiles]) -> None:
     connection.execute("CREATE TABLE stored.files (stage VARCHAR, shard VARCHAR, path VARCHAR)")
     stages = ("documents", "duplicates", "scores", "embeddings", "masks")
     files = [(stage, getattr(shard, stage)) for shard in shards for stage in stages]
-    _insert(connection, "stored.files", [(stage, file.name, file.path) for stage, file in files if file is not None])
+    _insert(connection, "stored.files", [(stage, file.name, file.path) for stage, file in files if file.path])
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
@@ -189,7 +175,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tu
         connection.execute(f"INSERT INTO {table} SELECT {values}", columns)
 
 
-def _write_drops(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[CatalogShard]) -> None:
+def _write_drops(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> None:
     connection.execute("CREATE TABLE stored.drops (shard VARCHAR, stage VARCHAR, reason VARCHAR, documents BIGINT)")
     rows = [
         (shard.documents.name, stage, reason, documents)
@@ -200,12 +186,11 @@ def _write_drops(connection: duckdb.DuckDBPyConnection, workspace: Workspace, sh
     _insert(connection, "stored.drops", rows)
 
 
-def _dropped(workspace: Workspace, shard: CatalogShard) -> Counter[tuple[str, str]]:
+def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]]:
     """Return how many documents of a shard were dropped, by stage and reason."""
     dropped = Counter({("ingest", why): count for why, count in shard.documents.details["dropped"].items()})
-    duplicates = 0 if shard.duplicates is None else shard.duplicates.rows
-    dropped["dedup", "duplicate"] = duplicates
-    if shard.masks is not None and shard.masks.details["excluded"].get("bad_vector"):  # in one of the group's shards
+    dropped["dedup", "duplicate"] = shard.duplicates.rows
+    if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # in one of the group's shards
         blocks = pq.read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
-        dropped["select", "bad_vector"] = blocks.null_count - duplicates
+        dropped["select", "bad_vector"] = blocks.null_count - shard.duplicates.rows
     return dropped

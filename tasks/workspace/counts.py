@@ -1,4 +1,4 @@
-"""The books: every document and token that came in, accounted for by stage and reason."""
+"""Count every document and token by stage and drop reason."""
 
 from collections import Counter
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from fineweb_mask.tasks.workspace.workspace import StageFile
 
 
 class Amount(NamedTuple):
-    """So much text."""
+    """Number of documents and tokens."""
 
     documents: int
     tokens: int
 
 
 class Counts(BaseModel):
-    """documents_in = selected + not_selected + the sum of dropped, to the row."""
+    """Counts of a run, where `documents_in = selected + not_selected + sum(dropped.values())`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,33 +32,17 @@ class Counts(BaseModel):
     tokens_selected: int
     tokens_estimated: int  # ingested documents whose tokens were estimated from their length
 
-    def through(self) -> dict[str, tuple[Amount, Amount]]:
-        """Return, by stage, what goes in and what comes out."""
-        source = Amount(self.documents_in, self.tokens_in)
+    @property
+    def amounts(self) -> dict[str, Amount]:
+        """What there is of each state that a document passes through; `Stage.counts` names two of them."""
         ingested = Amount(self.documents_ingested, self.tokens_ingested)
         eligible = Amount(self.documents_eligible, self.tokens_eligible)
-        selected = Amount(self.selected, self.tokens_selected)
-        stages = {
-            "ingest": (source, ingested),
-            "score": (ingested, ingested),
-            "embed": (ingested, ingested),
-            "score_embed": (ingested, ingested),
-            "select": (ingested, selected),
-            "materialize": (selected, selected),
+        return {
+            "source": Amount(self.documents_in, self.tokens_in),
+            "ingested": ingested,
+            "eligible": eligible if "duplicate" in self.dropped else ingested,
+            "selected": Amount(self.selected, self.tokens_selected),
         }
-        if "duplicate" in self.dropped:
-            stages |= {"dedup": (ingested, eligible), "select": (eligible, selected)}
-        return stages
-
-
-def documents_through(file: StageFile) -> tuple[int, int] | None:
-    """Return how many documents went into a stage's file and came out; None where its rows are not the documents."""
-    if file.stage == "ingest":
-        return int(file.details["rows_in"]), file.rows
-    if file.stage == "select":
-        blocks = file.details["blocks"]
-        return sum(block["documents"] for block in blocks), sum(block["selected"] for block in blocks)
-    return (file.rows, file.rows) if file.stage in {"score", "embed", "score_embed", "materialize"} else None
 
 
 def account(ingested: list[StageFile], masks: list[StageFile]) -> Counts:

@@ -1,108 +1,268 @@
-"""What every stage shares: a job knows its key and whether its output is current; a task is cached on that key."""
+"""Define a job, which is one unit of a stage's work, and make a cached, retried Prefect task of a stage's function."""
 
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import update_wrapper
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from prefect import Task
-from prefect.cache_policies import CacheKeyFnPolicy
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.context import TaskRunContext
+from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, disk_errors_explained
-
-Parameters = ParamSpec("Parameters")
+from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, disk_errors_explained
 
 
 class BadShardError(DataError):
     """A source file cannot be read; trying again would not help."""
 
 
+def rows_through(file: StageFile) -> tuple[int, int]:
+    """Return the number of documents that entered and left a stage that drops none."""
+    return file.rows, file.rows
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all jobs of a stage have in common; every table of stages is read from these fields.
+
+    Parameters
+    ----------
+    name
+        The stage's name in keys and file footers.
+    version
+        Part of the key: raise it when equal inputs and settings would give another output than before.
+    label
+        The name that the stage's jobs are counted and shown under; by default its own.
+    folders
+        Folders of its files in the workspace: one file per shard, unless `product` is set.
+    product
+        Whether the folder holds one product of the whole corpus.
+    run_with
+        The single-stage flows (`fineweb-mask run --only`) that run its jobs.
+    per_shard
+        Whether a bad shard can be quarantined while the others go on.
+    documents
+        Function that returns, from a stage's file, how many documents entered and left; None if its rows are no
+        documents.
+    counts
+        The states of a document before and after the stage, as `Counts.amounts` names them.
+    """
+
+    name: str
+    version: int
+    label: str = ""
+    folders: tuple[str, ...] = ()
+    product: bool = False
+    run_with: tuple[str, ...] = ()
+    per_shard: bool = False
+    documents: Callable[[StageFile], tuple[int, int]] | None = None
+    counts: tuple[str, str] | None = None
+
+    @property
+    def shown_as(self) -> str:
+        """The name that its jobs are counted and shown under."""
+        return self.label or self.name
+
+
+class Dependencies(NamedTuple):
+    """Everything that a job's output depends on, as JSON values; what is left out may change without a rebuild."""
+
+    settings: Any
+    inputs: Any
+
+
 class StageJob(BaseModel, ABC):
-    """One unit of work of a stage: what it reads, what it depends on, where its output goes."""
+    """One unit of work of a stage: what it reads, what its output depends on, and where the output goes.
+
+    Parameters
+    ----------
+    root
+        The workspace's folder, or its URL.
+    force
+        Build the output even if it is current.
+    """
 
     model_config = ConfigDict(frozen=True)
 
+    stage: ClassVar[Stage]
     root: str
-    name: str
-    key: StageKey
-    force: bool = False  # build it although the output is current
+    force: bool = False
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The shard, the group of shards, or the stage's only product."""
+
+    @abstractmethod
+    def depends_on(self) -> Dependencies:
+        """Return what the output depends on: the settings that the stage reads, and the fingerprints of its inputs."""
+
+    @abstractmethod
+    def current(self) -> StageFile | None:
+        """Return the output if it is whole and agrees with the job's key, else None."""
+
+    @property
+    def key(self) -> StageKey:
+        """What the output is known by; two equal keys mean equal files."""
+        found = self.depends_on()
+        return StageKey(
+            stage=self.stage.name,
+            version=self.stage.version,
+            settings=digest(found.settings),
+            inputs=digest(found.inputs),
+        )
+
+    @property
+    def shard_names(self) -> list[str]:
+        """The shards that the output is of: by default, the one that the job is named after."""
+        return [self.name]
 
     @property
     def workspace(self) -> Workspace:
         """The workspace that the job reads and writes."""
         return Workspace(self.root)
 
-    @abstractmethod
-    def current(self) -> StageFile | None:
-        """Return the output if it is whole and agrees with the job's key, else None."""
-
 
 class ShardJob(StageJob):
     """A job whose output is one row-aligned Parquet file of a shard."""
 
-    folder: ClassVar[str]
-
     @property
     def output(self) -> Path:
-        """Where the output lies."""
-        return self.workspace.shard_path(self.folder, self.name)
+        """The path of the output."""
+        return self.workspace.shard_path(self.stage.folders[0], self.name)
 
     def current(self) -> StageFile | None:
         """Return the shard's file if it is current, else None."""
         return current_parquet(self.workspace, self.output, self.name, self.key)
 
 
-def build_once(job: StageJob, build: Callable[[], None]) -> StageFile:
-    """Run `build` unless the job's output is current already, or is wanted anew; return the reference to the output.
+class GroupJob(StageJob):
+    """A job whose output is one Parquet file for each of several shards."""
 
-    Raises
-    ------
-    LakeError
-        If the output is not current after building it, or the disk is full or read-only.
+    @property
+    @abstractmethod
+    def shard_names(self) -> list[str]:
+        """The names of the shards."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the files, in the workspace."""
+        return self.stage.folders[0]
+
+    def shard_files(self) -> list[StageFile] | None:
+        """Return the shards' files, in the order of the names, or None if one is not current."""
+        workspace, key, files = self.workspace, self.key, []
+        for name in self.shard_names:
+            if (file := current_parquet(workspace, workspace.shard_path(self.folder, name), name, key)) is None:
+                return None
+            files.append(file)
+        return files
+
+    def current(self) -> StageFile | None:
+        """Return one reference to all files if they are current, else None."""
+        if (files := self.shard_files()) is None:
+            return None
+        key = self.key
+        return StageFile(
+            stage=key.stage,
+            name=self.name,
+            path=self.folder,
+            rows=sum(file.rows for file in files),
+            bytes=sum(file.bytes for file in files),
+            fingerprint=key.fingerprint,
+            details=files[0].details if files else {},
+            cached=True,
+        )
+
+
+Job = TypeVar("Job", bound=StageJob)
+
+
+class StageTask(Generic[Job]):
+    """A stage's function, made by `stage_task`: call it with a job, or submit `task` to Prefect.
+
+    A call builds the output of a job unless it is current, checks it, and returns the reference to it.
     """
-    if not job.force and (found := job.current()) is not None:
-        return found
-    started = time.perf_counter()
-    with disk_errors_explained(job.workspace.root):
-        build()
-    built = job.current()
-    if built is None:
-        raise WorkspaceError(f"{job.key.stage} {job.name}: the output does not agree with what was to be built")
-    return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
+
+    def __init__(self, build: Callable[..., None]) -> None:
+        update_wrapper(self, build)
+        self._build = build
+        self.job_type: type[Job] = build.__annotations__["job"]
+        self.stage = self.job_type.stage
+
+        def run(job: StageJob) -> Any:  # noqa: ANN401 - a reference, or the state that holds it
+            file = self(job)  # type: ignore[arg-type]
+            return Completed(name="Cached", data=file) if file.cached else file
+
+        run.__qualname__ = build.__qualname__
+        self.task: Task[..., StageFile] = Task(
+            run,
+            name=self.stage.name,
+            description=build.__doc__,
+            task_run_name=self.stage.name + " {job.name}",
+            cache_policy=NO_CACHE,  # the output itself says whether it is current
+            persist_result=False,
+            retries=3,
+            retry_delay_seconds=exponential_backoff(2),
+            retry_jitter_factor=0.5,
+            retry_condition_fn=_is_retried,
+        )
+
+    def __call__(self, job: Job, *arguments: Any) -> StageFile:  # noqa: ANN401 - what the stage's function takes
+        """Return the reference to a job's output, built now unless it is current.
+
+        Raises
+        ------
+        WorkspaceError
+            If the output is not current after building it, or the disk is full or read-only.
+        """
+        if not job.force and (found := job.current()) is not None:
+            return found
+        started = time.perf_counter()
+        with disk_errors_explained(job.workspace.root):
+            self._build(job, *arguments)
+        built = job.current()
+        if built is None:
+            raise WorkspaceError(f"{self.stage.name} {job.name}: the output was built but is not current")
+        return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
 
 
-def _retry(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+def stage_task(build: Callable[..., None]) -> StageTask[Any]:
+    """Make the task of a stage from the function that builds a job's output.
+
+    The function's first parameter is `job`, annotated with the stage's job class. Transient errors are retried.
+    """
+    return StageTask(build)
+
+
+def _is_retried(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
     return isinstance(error, BaseException) and is_transient(error)
 
 
-def _cache_key(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
-    job: StageJob = parameters["job"]
-    return job.key.cache_key
+def record_seconds(job: StageJob, seconds: float) -> None:
+    """Record how long a job took; its output holds no time, so that equal inputs give equal bytes."""
+    path = job.workspace.cache / job.key.cache_key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"seconds": seconds}))
 
 
-def stage_task(function: Callable[Parameters, StageFile]) -> Task[Parameters, StageFile]:
-    """Make a Prefect task of a stage's plain function `function(job)`, named after it.
-
-    Its result is a JSON record under the job's key, so it is reused across runs; transient errors are retried.
-    """
-    return Task(
-        function,
-        name=function.__name__,
-        task_run_name=function.__name__ + " {job.name}",
-        cache_policy=CacheKeyFnPolicy(cache_key_fn=_cache_key),
-        persist_result=True,
-        result_serializer="json",
-        retries=3,
-        retry_delay_seconds=exponential_backoff(2),
-        retry_jitter_factor=0.5,
-        retry_condition_fn=_retry,
-    )
+def recorded_seconds(job: StageJob) -> float:
+    """Return how long the job that built the current output took; 0 if that is not recorded."""
+    try:
+        record = json.loads((job.workspace.cache / job.key.cache_key).read_text())
+        if "result" in record:  # a result that Prefect persisted in a workspace of version 0.1
+            record = json.loads(record["result"])["data"]
+        return float(record["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import dedup, select
 from fineweb_mask.tasks.embed import EmbeddingModel
@@ -37,13 +37,20 @@ class DoneAtOnce:
 
     def __init__(self):
         self.keys = {}
+        self.quarantined = {}
 
     def expect(self, stage, jobs):
         pass
 
-    def add(self, _stage, job, then):
+    def add(self, job, on_done):
         self.keys[job.key.stage, job.name] = job.key.fingerprint
-        then(done(job))
+        on_done(done(job))
+
+    def finish(self):
+        pass
+
+    def times(self):
+        return []
 
 
 @pytest.fixture
@@ -69,11 +76,11 @@ def keys(tmp_path, monkeypatch):
             for name, content in zip("ab", sources, strict=True)
         ]
         jobs = DoneAtOnce()
-        curation = Curation(jobs, Workspace(settings.workspace), settings, shards, given)
-        curation.plan_documents()
-        curation.plan_selection()
-        curation.plan_dataset()
-        curation.plan_report([])
+        plan = Plan(jobs, Workspace(settings.workspace), settings, shards, given)
+        plan.prepare()
+        plan.select()
+        plan.materialize()
+        plan.report()
         return jobs.keys
 
     return of

@@ -18,7 +18,8 @@ from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands import sql
 from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS, visible
 from fineweb_mask.models.schemas import documents_schema
-from fineweb_mask.tasks.workspace.catalog import CatalogShard, write_catalog
+from fineweb_mask.tasks.workspace.catalog import write_catalog
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
 
@@ -50,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = current_parquet(workspace, path, "a", key)
     assert file is not None
     (workspace.root / "run.json").write_text("{}")
-    write_catalog(workspace, [CatalogShard(documents=file)])
+    write_catalog(workspace, [ShardFiles(documents=file)])
     return workspace.root
 
 

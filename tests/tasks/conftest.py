@@ -29,13 +29,13 @@ from fineweb_mask.models.settings.quality import (
 )
 from fineweb_mask.tasks import dedup, embed, fit, ingest, materialize, report, score, select
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
-from fineweb_mask.tasks.reporting.samples import SelectedShard
 from fineweb_mask.tasks.reporting.sections import StageTime
-from fineweb_mask.tasks.selection.blocks import SelectionShard
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.counts import Counts, account
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, file_digest
+from tests.tasks import jobs
 
 TOPICS = {
     "sea": "whale coral reef tide harbour sailor current plankton island storm".split(),
@@ -136,7 +136,7 @@ class Built:
         return [*self.before_report, self.report]
 
     @property
-    def selection_shards(self) -> list[SelectionShard]:
+    def selection_shards(self) -> list[ShardFiles]:
         """The shards as the selection reads them."""
         return [shard for job in self.select_jobs for shard in job.shards]
 
@@ -149,26 +149,26 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     """Run every stage's plain function in order; the report's when it is asked for."""
     workspace = Workspace(recipe.workspace)
     shards = discover(recipe.source)
-    documents = [ingest.ingest(ingest.plan(workspace, shard, recipe.source, recipe.ingest)) for shard in shards]
-    dedup_job = dedup.plan(workspace, documents, recipe.ingest.exact_dedup, "1GB")
+    documents = [ingest.ingest(jobs.ingest_job(workspace, shard, recipe.source, recipe.ingest)) for shard in shards]
+    dedup_job = jobs.dedup_job(workspace, documents, recipe.ingest.exact_dedup, "1GB")
     dedup.dedup(dedup_job)
     duplicates = dedup_job.shard_files()
     assert duplicates is not None
     models = [
-        fitted_model(scorer, fit.fit_classifier(fit.plan_classifier(workspace, scorer)))
+        fitted_model(scorer, fit.fit_classifier(jobs.classifier_job(workspace, scorer)))
         for scorer in recipe.quality.scorers
     ]
-    statistics_job = fit.plan_statistics(workspace, documents, models, recipe.quality)
-    statistics = fit.fit_statistics_of_scores(statistics_job)
-    encoder_job = fit.plan_encoder(workspace, documents, recipe.embedding)
+    statistics_job = jobs.statistics_job(workspace, documents, models, recipe.quality)
+    statistics = fit.fit_statistics(statistics_job)
+    encoder_job = jobs.encoder_job(workspace, documents, recipe.embedding)
     encoder = fit.fit_encoder(encoder_job)
     embedding_model = embed.fitted_model(encoder)
-    scores = [score.score(score.plan(workspace, file, models, statistics, recipe.quality)) for file in documents]
-    embeddings = [embed.embed(embed.plan(workspace, file, embedding_model, recipe.embedding)) for file in documents]
-    select_jobs = select.plan(
+    scores = [score.score(jobs.score_job(workspace, file, models, statistics, recipe.quality)) for file in documents]
+    embeddings = [embed.embed(jobs.embed_job(workspace, file, embedding_model, recipe.embedding)) for file in documents]
+    select_jobs = jobs.select_jobs(
         workspace,
         [
-            SelectionShard(documents=file, scores=scored, embeddings=embedded, duplicates=repeated)
+            ShardFiles(documents=file, scores=scored, embeddings=embedded, duplicates=repeated)
             for file, scored, embedded, repeated in zip(documents, scores, embeddings, duplicates, strict=True)
         ],
         recipe.selection,
@@ -178,16 +178,16 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     counts = account(documents, groups)
     blocks = [block for group in groups for block in group.details["blocks"]]
     parts = [
-        materialize.MaterializeShard(source=source, documents=file, scores=scored, masks=mask)
-        for source, file, scored, mask in zip(shards, documents, scores, masks, strict=True)
+        ShardFiles(documents=file, scores=scored, masks=mask)
+        for file, scored, mask in zip(documents, scores, masks, strict=True)
     ]
-    dataset_job = materialize.plan(workspace, parts, counts, blocks, recipe)
+    dataset_job = jobs.materialize_job(workspace, parts, shards, counts, blocks, recipe)
     dataset = materialize.materialize(dataset_job)
-    report_job = report.plan(
-        workspace,
+    report_job = report.ReportJob(
+        root=str(workspace.root),
         dataset=dataset,
         shards=[
-            SelectedShard(documents=file, scores=scored, embeddings=embedded, masks=mask)
+            ShardFiles(documents=file, scores=scored, embeddings=embedded, masks=mask)
             for file, scored, embedded, mask in zip(documents, scores, embeddings, masks, strict=True)
         ],
         counts=counts,
@@ -247,8 +247,7 @@ def materialize_again(built: Built, **changes: Any) -> StageFile:
     """Materialize a workspace with other settings."""
     given = MaterializeSettings.model_validate(built.recipe.materialize.model_dump() | changes)
     recipe = built.recipe.model_copy(update={"materialize": given})
-    job = materialize.plan(built.workspace, built.dataset_job.shards, built.counts, built.blocks, recipe)
-    return materialize.materialize(job.model_copy(update={"force": True}))
+    return materialize.materialize(built.dataset_job.model_copy(update={"recipe": recipe, "force": True}))
 
 
 def read_card(workspace: Workspace) -> tuple[dict[str, Any], str]:

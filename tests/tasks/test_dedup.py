@@ -11,6 +11,7 @@ from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import dedup, ingest
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from tests.tasks.jobs import dedup_job, ingest_job
 
 TEXTS = {
     "a": ["one", "two", "three", "ONE"],
@@ -34,7 +35,7 @@ class Corpus:
         source = SourceSettings(path=str(self.source))
         settings = IngestSettings(min_chars=1)
         return [
-            ingest.ingest(ingest.plan(self.workspace, shard, source, settings))
+            ingest.ingest(ingest_job(self.workspace, shard, source, settings))
             for shard in discover(source)
             if shard.name in texts
         ]
@@ -52,7 +53,7 @@ def texts(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Call
 
 
 def test_only_later_shards_lose_rows(texts: Corpus) -> None:
-    job = dedup.plan(texts.workspace, texts.ingest(TEXTS), "corpus", "1GB")
+    job = dedup_job(texts.workspace, texts.ingest(TEXTS), "corpus", "1GB")
     file = dedup.dedup(job)
     assert texts.duplicates(job) == {"a": [], "b": [1], "c": [0, 2, 3]}
     assert (file.rows, file.cached) == (4, False)
@@ -61,29 +62,29 @@ def test_only_later_shards_lose_rows(texts: Corpus) -> None:
 
 def test_the_order_of_work_does_not_matter(texts: Corpus) -> None:
     documents = texts.ingest(TEXTS)
-    job = dedup.plan(texts.workspace, documents, "corpus", "1GB")
-    assert dedup.plan(texts.workspace, documents[::-1], "corpus", "1GB") == job
+    job = dedup_job(texts.workspace, documents, "corpus", "1GB")
+    assert dedup_job(texts.workspace, documents[::-1], "corpus", "1GB") == job
 
 
 @pytest.mark.parametrize("scope", ["shard", "off"])
 def test_a_narrower_scope_finds_none_across_shards(texts: Corpus, scope: str) -> None:
-    job = dedup.plan(texts.workspace, texts.ingest(TEXTS), scope, "1GB")
+    job = dedup_job(texts.workspace, texts.ingest(TEXTS), scope, "1GB")
     assert dedup.dedup(job).rows == 0
     assert texts.duplicates(job) == {"a": [], "b": [], "c": []}
 
 
 def test_another_scope_is_another_key(texts: Corpus) -> None:
     documents = texts.ingest(TEXTS)
-    dedup.dedup(dedup.plan(texts.workspace, documents, "corpus", "1GB"))
-    assert dedup.plan(texts.workspace, documents, "shard", "1GB").current() is None
-    assert dedup.plan(texts.workspace, documents, "corpus", "3GB").current() is not None
+    dedup.dedup(dedup_job(texts.workspace, documents, "corpus", "1GB"))
+    assert dedup_job(texts.workspace, documents, "shard", "1GB").current() is None
+    assert dedup_job(texts.workspace, documents, "corpus", "3GB").current() is not None
 
 
 def test_another_shard_leaves_the_earlier_fingerprints(texts: Corpus) -> None:
-    few = dedup.plan(texts.workspace, texts.ingest({name: TEXTS[name] for name in "ab"}), "corpus", "1GB")
+    few = dedup_job(texts.workspace, texts.ingest({name: TEXTS[name] for name in "ab"}), "corpus", "1GB")
     dedup.dedup(few)
     before = {file.name: file.fingerprint for file in few.shard_files() or []}
-    all_of_them = dedup.plan(texts.workspace, texts.ingest(TEXTS), "corpus", "1GB")
+    all_of_them = dedup_job(texts.workspace, texts.ingest(TEXTS), "corpus", "1GB")
     dedup.dedup(all_of_them)
     after = {file.name: file.fingerprint for file in all_of_them.shard_files() or []}
     assert {name: after[name] for name in before} == before
@@ -91,7 +92,7 @@ def test_another_shard_leaves_the_earlier_fingerprints(texts: Corpus) -> None:
 
 
 def test_a_lost_file_is_made_again(texts: Corpus) -> None:
-    job = dedup.plan(texts.workspace, texts.ingest(TEXTS), "corpus", "1GB")
+    job = dedup_job(texts.workspace, texts.ingest(TEXTS), "corpus", "1GB")
     first = dedup.dedup(job)
     path = texts.workspace.shard_path("duplicates", "c")
     before = path.read_bytes()
@@ -104,9 +105,9 @@ def test_a_lost_file_is_made_again(texts: Corpus) -> None:
 
 
 def test_one_shard_and_an_empty_one(texts: Corpus) -> None:
-    job = dedup.plan(texts.workspace, texts.ingest({"a": TEXTS["a"]}), "corpus", "1GB")
+    job = dedup_job(texts.workspace, texts.ingest({"a": TEXTS["a"]}), "corpus", "1GB")
     assert dedup.dedup(job).rows == 0
-    job = dedup.plan(texts.workspace, texts.ingest({"a": TEXTS["a"], "empty": [], "z": ["One"]}), "corpus", "1GB")
+    job = dedup_job(texts.workspace, texts.ingest({"a": TEXTS["a"], "empty": [], "z": ["One"]}), "corpus", "1GB")
     dedup.dedup(job)
     assert texts.duplicates(job) == {"a": [], "empty": [], "z": [0]}
 
@@ -115,6 +116,6 @@ def test_a_workspace_whose_name_looks_like_a_glob(
     tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., dict[str, Any]]
 ) -> None:
     corpus = Corpus(tmp_path / "it's [1] * ?", make_parquet, make_document)
-    job = dedup.plan(corpus.workspace, corpus.ingest(TEXTS), "corpus", "1GB")
+    job = dedup_job(corpus.workspace, corpus.ingest(TEXTS), "corpus", "1GB")
     dedup.dedup(job)
     assert corpus.duplicates(job) == {"a": [], "b": [1], "c": [0, 2, 3]}

@@ -21,6 +21,7 @@ from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from tests.tasks.jobs import embed_job, ingest_job
 
 WEIGHTS = {"[UNK]": (0.0, 0.0), "red": (3.0, 0.0), "blue": (0.0, 2.0), "void": (0.0, 0.0), "wild": (np.nan, 1.0)}
 
@@ -44,7 +45,7 @@ def ingested(
         path = make_parquet(tmp_path / "a.parquet", [make_document(i, text=text) for i, text in enumerate(texts)])
         source = SourceSettings(path=str(path))
         [shard] = discover(source)
-        return ingest.ingest(ingest.plan(Workspace(tmp_path), shard, source, IngestSettings(min_chars=1)))
+        return ingest.ingest(ingest_job(Workspace(tmp_path), shard, source, IngestSettings(min_chars=1)))
 
     return of
 
@@ -82,7 +83,7 @@ def test_each_row_holds_the_vector_of_its_own_text(built: Any) -> None:
 
 def test_single_precision_and_encoding_on_disk(copied: Any) -> None:
     exact = copied.recipe.embedding.model_copy(update={"precision": "float32"})
-    job = embed.plan(copied.workspace, copied.documents[0], copied.embedding_model, exact)
+    job = embed_job(copied.workspace, copied.documents[0], copied.embedding_model, exact)
     half = vectors(copied.read(copied.embeddings[0]))
     file = embed.embed(job)
     table = copied.read(file)
@@ -97,7 +98,7 @@ def test_single_precision_and_encoding_on_disk(copied: Any) -> None:
 def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
     documents = ingested(["red red", "void", "blue", "wild red", "¿¡", "red blue"])
     given = settings(colours)
-    file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given))
+    file = embed.embed(embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given))
     table = pq.read_table(tmp_path / file.path)
     assert table["row"].to_pylist() == [0, 1, 2, 3, 4, 5]
     assert [value is None for value in table["embedding"].to_pylist()] == [False, True, False, True, True, False]
@@ -109,7 +110,7 @@ def test_bad_vectors_are_null_and_counted(tmp_path: Path, ingested: Callable[...
 def test_bad_vectors_can_be_an_error(tmp_path: Path, ingested: Callable[..., StageFile], colours: Path) -> None:
     documents = ingested(["red red", "blue", "void"])
     given = settings(colours, on_bad_vector="raise")
-    job = embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given)
+    job = embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given)
     with pytest.raises(BadShardError, match="a: the vector of row 2 is zero or not finite"):
         embed.embed(job)
     assert not job.output.exists()
@@ -122,7 +123,7 @@ def test_prompt_and_token_limit_reach_the_model(
     found = {}
     for name, changes in {"plain": {}, "prompt": {"prompt": "blue "}, "limit": {"max_tokens": 1}}.items():
         given = settings(colours, **changes)
-        file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given))
+        file = embed.embed(embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given))
         found[name] = vectors(pq.read_table(tmp_path / file.path))[0]
     assert found["limit"] == pytest.approx([1, 0], abs=1e-3)
     assert found["prompt"][1] > found["plain"][1] + 0.01
@@ -143,7 +144,7 @@ def test_the_fingerprint_follows_the_model_s_content(tmp_path: Path, colours: Pa
     assert other.fingerprint != first.fingerprint
 
     def key(model: embed.EmbeddingModel, **changes: Any) -> str:
-        return embed.plan(built.workspace, built.documents[0], model, settings(**changes)).key.fingerprint
+        return embed_job(built.workspace, built.documents[0], model, settings(**changes)).key.fingerprint
 
     assert key(first) == key(same) == key(first, batch_tokens=3, chunk_documents=5)
     assert len({key(first), key(other), key(first, prompt="x"), key(first, precision="float32")}) == 4
@@ -153,7 +154,7 @@ def test_equal_inputs_give_equal_bytes(copied: Any) -> None:
     path = copied.workspace.resolve(copied.embeddings[0])
     before = path.read_bytes()
     path.unlink()
-    job = embed.plan(copied.workspace, copied.documents[0], copied.embedding_model, copied.recipe.embedding)
+    job = embed_job(copied.workspace, copied.documents[0], copied.embedding_model, copied.recipe.embedding)
     assert not embed.embed(job).cached
     assert path.read_bytes() == before
 
@@ -164,7 +165,7 @@ def test_a_pickled_model_is_refused(tmp_path: Path, ingested: Callable[..., Stag
     (folder / "config.json").write_text('{"model_type": "bert"}')
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
     given = settings(folder)
-    job = embed.plan(Workspace(tmp_path), ingested(["red"]), embed.resolve_model(given), given)
+    job = embed_job(Workspace(tmp_path), ingested(["red"]), embed.resolve_model(given), given)
     with pytest.raises(EncoderError, match="embedding model"):
         embed.embed(job)
 
@@ -188,7 +189,7 @@ def test_a_shard_that_was_killed_goes_on_where_it_was(
 
     documents = ingested(TWELVE)
     given = settings(colours, chunk_documents=3, precision=precision)
-    job = embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given)
+    job = embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given)
     whole = tmp_path / embed.embed(job).path
     undisturbed = whole.read_bytes()
     whole.unlink()
@@ -218,7 +219,7 @@ def test_parts_of_other_settings_are_not_taken(
 
     def job(**changes: Any) -> embed.EmbedJob:
         given = settings(colours, chunk_documents=3, **changes)
-        return embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given)
+        return embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given)
 
     def killed(parts: Checkpoints) -> None:
         raise Killed
@@ -243,7 +244,7 @@ def test_a_part_is_written_for_every_chunk_and_none_is_left(
     )
     documents = ingested(TWELVE)
     given = settings(colours, chunk_documents=5)
-    embed.embed(embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given))
+    embed.embed(embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given))
     assert written == [0, 5, 10]
     assert not (tmp_path / "embeddings" / ".parts" / "a").exists()
 
@@ -253,7 +254,7 @@ def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., S
 
     documents = ingested(["red red", "void", "red blue"])
     given = settings(colours, precision="int8")
-    file = embed.embed(embed.plan(Workspace(tmp_path), documents, embed.resolve_model(given), given))
+    file = embed.embed(embed_job(Workspace(tmp_path), documents, embed.resolve_model(given), given))
     table = pq.read_table(tmp_path / file.path)
     assert table.schema.equals(embeddings_schema(2, "int8"))
     found, present = vectors_of(table)

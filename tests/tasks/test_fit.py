@@ -13,8 +13,9 @@ from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
 from fineweb_mask.tasks import fit
 from fineweb_mask.tasks.inference.scorers import load_models
-from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.storage.atomic import remove_file, tree_files
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.jobs import classifier_job, encoder_job, statistics_job
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -22,7 +23,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_classifier_is_the_same_bytes_every_time(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
-    files = [fit.fit_classifier(fit.plan_classifier(Workspace(tmp_path / name), scorer)) for name in "ab"]
+    files = [fit.fit_classifier(classifier_job(Workspace(tmp_path / name), scorer)) for name in "ab"]
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert sorted(contents(tmp_path / "a")) == ["fitted/quality-space.bin", "fitted/quality-space.json"]
     assert files[0].fingerprint == files[1].fingerprint
@@ -40,8 +41,7 @@ def test_the_classifier_learns_its_labels(built: Any, labels: Any) -> None:
 def test_other_training_is_another_classifier(tmp_path: Path, scorer: FastTextScorerSettings) -> None:
     longer = scorer.training.model_copy(update={"epochs": 9})
     jobs = [
-        fit.plan_classifier(Workspace(tmp_path), one)
-        for one in (scorer, scorer.model_copy(update={"training": longer}))
+        classifier_job(Workspace(tmp_path), one) for one in (scorer, scorer.model_copy(update={"training": longer}))
     ]
     first, second = (fit.fit_classifier(job) for job in jobs)
     assert first.fingerprint != second.fingerprint
@@ -53,15 +53,15 @@ def test_changed_labels_train_anew(tmp_path: Path, scorer: FastTextScorerSetting
     path = tmp_path / "labels.parquet"
     shutil.copy(scorer.labels.path, path)
     moved = scorer.model_copy(update={"labels": scorer.labels.model_copy(update={"path": str(path)})})
-    job = fit.plan_classifier(Workspace(tmp_path), moved)
-    assert job.key == fit.plan_classifier(Workspace(tmp_path), scorer).key
+    job = classifier_job(Workspace(tmp_path), moved)
+    assert job.key == classifier_job(Workspace(tmp_path), scorer).key
     pq.write_table(pq.read_table(path).slice(0, 30), path)
-    assert fit.plan_classifier(Workspace(tmp_path), moved).key != job.key
+    assert classifier_job(Workspace(tmp_path), moved).key != job.key
 
 
 def test_a_scorer_with_a_model_is_not_trained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither a model nor labels"):
-        fit.plan_classifier(Workspace(tmp_path), FastTextScorerSettings(model="model.bin"))
+        classifier_job(Workspace(tmp_path), FastTextScorerSettings(model="model.bin"))
 
 
 def test_statistics_are_the_scores_mean_and_deviation(built: Any) -> None:
@@ -85,27 +85,27 @@ def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forgotten(copied: An
     """Fitted on the first two shards, then asked for with all three."""
     few = copied.documents[:2]
     for plan, run in (
-        (lambda documents: fit.plan_encoder(copied.workspace, documents, copied.recipe.embedding), fit.fit_encoder),
+        (lambda documents: encoder_job(copied.workspace, documents, copied.recipe.embedding), fit.fit_encoder),
         (
-            lambda documents: fit.plan_statistics(copied.workspace, documents, copied.models, copied.recipe.quality),
-            fit.fit_statistics_of_scores,
+            lambda documents: statistics_job(copied.workspace, documents, copied.models, copied.recipe.quality),
+            fit.fit_statistics,
         ),
     ):
-        plan(few).forget()
+        remove_file(plan(few).manifest_path)
         first = run(plan(few))
         assert not first.cached
         grown = run(plan(copied.documents))
         assert grown.cached
         assert grown.fingerprint == first.fingerprint
-        plan(copied.documents).forget()
-        force = run(plan(copied.documents))
-        assert not force.cached
-        assert force.fingerprint != first.fingerprint
+        remove_file(plan(copied.documents).manifest_path)
+        again = run(plan(copied.documents))
+        assert not again.cached
+        assert again.fingerprint != first.fingerprint
 
 
 @pytest.mark.parametrize("damage", ["model", "folder"])
 def test_a_damaged_encoder_is_fitted_again_as_it_was(copied: Any, damage: str) -> None:
-    job = fit.plan_encoder(copied.workspace, copied.documents[:2], copied.recipe.embedding)
+    job = encoder_job(copied.workspace, copied.documents[:2], copied.recipe.embedding)
     job.forget()
     fit.fit_encoder(job)
     folder = copied.workspace.fitted / "encoder"
@@ -115,19 +115,19 @@ def test_a_damaged_encoder_is_fitted_again_as_it_was(copied: Any, damage: str) -
     else:
         weights = next(folder.rglob("*.safetensors"))
         weights.write_bytes(weights.read_bytes()[:-1])
-    grown = fit.plan_encoder(copied.workspace, copied.documents, copied.recipe.embedding)
+    grown = encoder_job(copied.workspace, copied.documents, copied.recipe.embedding)
     assert grown.current() is None
     assert not fit.fit_encoder(grown).cached
     after = contents(copied.workspace.fitted)
     assert {name: after[name] for name in before if name != "encoder.json"} == {
         name: content for name, content in before.items() if name != "encoder.json"
     }
-    assert fit.plan_encoder(copied.workspace, copied.documents, copied.recipe.embedding).current() is not None
+    assert encoder_job(copied.workspace, copied.documents, copied.recipe.embedding).current() is not None
 
 
 def test_a_damaged_encoder_whose_shards_changed_is_fitted_on_all(copied: Any) -> None:
     changed = [copied.documents[0].model_copy(update={"fingerprint": "changed"}), *copied.documents[1:]]
-    assert fit.plan_encoder(copied.workspace, changed, copied.recipe.embedding).fitting_documents() == changed
+    assert encoder_job(copied.workspace, changed, copied.recipe.embedding).fitting_documents() == changed
 
 
 def test_the_encoder_is_the_same_bytes_in_another_workspace(
@@ -144,7 +144,7 @@ def test_the_encoder_is_the_same_bytes_in_another_workspace(
 def test_only_its_own_settings_refit_an_encoder(built: Any) -> None:
     def key(**changes: Any) -> str:
         settings = EmbeddingSettings(**{"static_vocabulary": 300, "static_dimensions": 16} | changes)
-        return fit.plan_encoder(built.workspace, built.documents, settings).key.settings
+        return encoder_job(built.workspace, built.documents, settings).key.settings
 
     assert key() == key(prompt="x", batch_tokens=3, device="cpu", precision="float32") == built.encoder_job.key.settings
     assert len({key(), key(static_vocabulary=301), key(static_dimensions=8), key(static_fit_documents=9)}) == 4
@@ -153,8 +153,8 @@ def test_only_its_own_settings_refit_an_encoder(built: Any) -> None:
 def test_an_encoder_of_an_earlier_version_is_fitted_anew(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def plans() -> list[Any]:
         return [
-            fit.plan_encoder(built.workspace, built.documents, built.recipe.embedding),
-            fit.plan_statistics(built.workspace, built.documents, built.models, built.recipe.quality),
+            encoder_job(built.workspace, built.documents, built.recipe.embedding),
+            statistics_job(built.workspace, built.documents, built.models, built.recipe.quality),
         ]
 
     assert all(job.current() for job in plans())
@@ -167,12 +167,12 @@ def test_an_encoder_of_an_earlier_version_is_fitted_anew(built: Any, monkeypatch
 def test_statistics_follow_the_models_and_not_the_weights(built: Any, scorer: FastTextScorerSettings) -> None:
     def current(**changes: Any) -> bool:
         settings = QualitySettings(scorers=[scorer.model_copy(update={"weight": 3.0})], **changes)
-        job = fit.plan_statistics(built.workspace, built.documents, built.models, settings)
+        job = statistics_job(built.workspace, built.documents, built.models, settings)
         return job.current() is not None
 
     assert current()
     assert current(combine="minimum")
     assert not current(statistics_documents=10)
     other = [model.model_copy(update={"fingerprint": "other"}) for model in built.models]
-    job = fit.plan_statistics(built.workspace, built.documents, other, built.recipe.quality)
+    job = statistics_job(built.workspace, built.documents, other, built.recipe.quality)
     assert job.current() is None

@@ -18,6 +18,7 @@ from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from tests.tasks.jobs import ingest_job
 
 Row = dict[str, Any]
 LENIENT = IngestSettings(min_chars=1)
@@ -29,7 +30,7 @@ def ingest_file(
     given = SourceSettings(path=str(path), **source)
     workspace = Workspace(folder)
     [shard] = discover(given)
-    file = ingest.ingest(ingest.plan(workspace, shard, given, settings))
+    file = ingest.ingest(ingest_job(workspace, shard, given, settings))
     return pq.read_table(workspace.resolve(file)), file
 
 
@@ -217,14 +218,14 @@ def test_the_key_follows_what_ingest_reads_and_nothing_else(tmp_path: Path, corp
     [shard] = discover(source)
 
     def key(folder: str = "one", **changes: Any) -> str:
-        return ingest.plan(Workspace(tmp_path / folder), shard, source, IngestSettings(**changes)).key.fingerprint
+        return ingest_job(Workspace(tmp_path / folder), shard, source, IngestSettings(**changes)).key.fingerprint
 
     assert key() == key("two") == key(on_bad_shard="fail") == key(exact_dedup="shard")
     assert (
         len({key(), key(min_chars=50), key(languages=["en"]), key(min_language_score=0.5), key(exact_dedup="off")}) == 5
     )
     other = shard.model_copy(update={"fingerprint": "other"})
-    assert ingest.plan(Workspace(tmp_path / "one"), other, source, IngestSettings()).key.fingerprint != key()
+    assert ingest_job(Workspace(tmp_path / "one"), other, source, IngestSettings()).key.fingerprint != key()
 
 
 def test_a_second_run_reuses_and_a_deleted_file_is_made_again(tmp_path: Path, corpus: Path) -> None:

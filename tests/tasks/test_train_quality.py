@@ -20,7 +20,7 @@ from fineweb_mask.models.settings.quality import (
 from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
 from fineweb_mask.tasks.inference.scorers import QualityModelError
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError
-from fineweb_mask.tasks.train_quality import TrainQualityJob, describe, plan, split, train_quality, unique
+from fineweb_mask.tasks.train_quality import TrainQualityJob, describe, split, train_quality, unique
 
 GOOD, BAD = "theorem proof integer lemma careful".split(), "casino pills cheap bonus click".split()
 TRAINING = FastTextTrainingSettings(dimensions=4, buckets=500, epochs=15)
@@ -52,7 +52,7 @@ def output(tmp_path):
 
 def test_model_metrics_and_plot_are_written_beside_each_other(settings, output):
     steps = []
-    trained = train_quality(plan(output, settings), lambda *step: steps.append(step))
+    trained = train_quality(TrainQualityJob.of(output, settings), lambda *step: steps.append(step))
     metrics = describe(trained.details)
     assert sorted(path.name for path in output.parent.iterdir()) == [
         "model.bin",
@@ -68,28 +68,30 @@ def test_model_metrics_and_plot_are_written_beside_each_other(settings, output):
 
 
 def test_equal_labels_and_settings_give_equal_bytes_anywhere(settings, output, tmp_path):
-    train_quality(plan(output, settings))
+    train_quality(TrainQualityJob.of(output, settings))
     other = tmp_path / "other" / "model.bin"
-    train_quality(plan(other, settings))
+    train_quality(TrainQualityJob.of(other, settings))
     for path in output.parent.iterdir():
         assert path.read_bytes() == (other.parent / path.name).read_bytes(), path.name
 
 
 def test_the_same_is_not_trained_again(settings, labels, output, tmp_path):
-    first = train_quality(plan(output, settings))
+    first = train_quality(TrainQualityJob.of(output, settings))
     moved = tmp_path / "moved.parquet"
     moved.write_bytes((tmp_path / "labels.parquet").read_bytes())
     again = train_quality(
-        plan(output, settings.model_copy(update={"labels": labels.model_copy(update={"path": str(moved)})}))
+        TrainQualityJob.of(
+            output, settings.model_copy(update={"labels": labels.model_copy(update={"path": str(moved)})})
+        )
     )
     assert (first.cached, again.cached) == (False, True)
     assert describe(again.details) == describe(first.details)
     output.unlink()
-    assert not train_quality(plan(output, settings)).cached
+    assert not train_quality(TrainQualityJob.of(output, settings)).cached
 
 
 def test_other_labels_or_settings_are_trained(settings, labels, output):
-    train_quality(plan(output, settings))
+    train_quality(TrainQualityJob.of(output, settings))
     changes = [
         {"held_out": 0.3},
         {"split_seed": 1},
@@ -98,11 +100,11 @@ def test_other_labels_or_settings_are_trained(settings, labels, output):
         {"labels": labels.model_copy(update={"threshold": 2.0})},
     ]
     for change in changes:
-        assert plan(output, settings.model_copy(update=change)).current() is None
-    assert plan(output, settings).current() is not None
+        assert TrainQualityJob.of(output, settings.model_copy(update=change)).current() is None
+    assert TrainQualityJob.of(output, settings).current() is not None
     table = pq.read_table(labels.path)
     pq.write_table(table.slice(0, 100), labels.path)
-    assert plan(output, settings).current() is None
+    assert TrainQualityJob.of(output, settings).current() is None
 
 
 def test_equal_texts_count_once_and_contradictions_not_at_all():
@@ -132,7 +134,7 @@ def test_no_held_out_text_is_trained_on(settings, labels, output, monkeypatch):
     monkeypatch.setattr(
         module.FastTextScorer, "score", lambda self, held: (seen.update(held=held), score(self, held))[1]
     )
-    metrics = describe(train_quality(plan(output, settings)).details)
+    metrics = describe(train_quality(TrainQualityJob.of(output, settings)).details)
     assert metrics.dropped == {"same text": 120}
     assert not seen["train"] & {content_hash(text) for text in seen["held"]}
     assert len(seen["train"]) + len(seen["held"]) == 120
@@ -153,7 +155,7 @@ def test_too_few_to_split(positives, held_out):
 
 
 def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output, tmp_path):
-    train_quality(plan(tmp_path / "teacher.bin", settings))
+    train_quality(TrainQualityJob.of(tmp_path / "teacher.bin", settings))
     scorer = FastTextScorerSettings(name="teacher", model=str(tmp_path / "teacher.bin"))
     pq.write_table(pq.read_table(labels.path, columns=["text"]), tmp_path / "texts.parquet")
     taught = settings.model_copy(
@@ -163,7 +165,7 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
         }
     )
     steps = []
-    metrics = describe(train_quality(plan(output, taught), lambda *step: steps.append(step)).details)
+    metrics = describe(train_quality(TrainQualityJob.of(output, taught), lambda *step: steps.append(step)).details)
     assert metrics.labels == 100
     assert metrics.held_out.roc_auc > 0.95
     assert ("scoring with the teacher", 100, 100) in steps
@@ -172,7 +174,7 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
     assert set(table["text"].to_pylist()) <= set(pq.read_table(labels.path)["text"].to_pylist())
     steps.clear()
     longer = taught.model_copy(update={"training": TRAINING.model_copy(update={"epochs": 16})})
-    assert not train_quality(plan(output, longer), lambda *step: steps.append(step)).cached
+    assert not train_quality(TrainQualityJob.of(output, longer), lambda *step: steps.append(step)).cached
     assert not [what for what, _, _ in steps if "teacher" in what]
 
 
@@ -187,7 +189,7 @@ def test_an_edu_model_teaches(settings, labels, output, tmp_path, save_regressio
             "teacher": TeacherSettings(scorer=scorer),
         }
     )
-    metrics = describe(train_quality(plan(output, taught)).details)
+    metrics = describe(train_quality(TrainQualityJob.of(output, taught)).details)
     table = pq.read_table(output.with_suffix(".teacher.parquet"))
     assert table["text"].to_pylist() == texts
     np.testing.assert_allclose(table["score"].to_numpy(), scores, atol=2e-5)
@@ -201,30 +203,30 @@ def test_a_column_cannot_teach():
 
 
 def test_a_teacher_on_one_side_of_the_threshold_says_so(settings, labels, output, tmp_path):
-    train_quality(plan(tmp_path / "teacher.bin", settings))
+    train_quality(TrainQualityJob.of(tmp_path / "teacher.bin", settings))
     scorer = FastTextScorerSettings(name="teacher", model=str(tmp_path / "teacher.bin"))
     taught = settings.model_copy(update={"teacher": TeacherSettings(scorer=scorer)})
     with pytest.raises(LabelsError, match="set threshold, now 3, between the scores, which go from 0"):
-        train_quality(plan(output, taught))
+        train_quality(TrainQualityJob.of(output, taught))
     assert not output.exists()
 
 
 def test_a_teacher_that_is_not_there(settings, output):
     scorer = FastTextScorerSettings(name="teacher", model="none.bin")
     with pytest.raises(QualityModelError, match=r"the model 'none\.bin' does not exist"):
-        plan(output, settings.model_copy(update={"teacher": TeacherSettings(scorer=scorer)}))
+        TrainQualityJob.of(output, settings.model_copy(update={"teacher": TeacherSettings(scorer=scorer)}))
 
 
 def test_the_output_must_be_a_model_s_name(settings, tmp_path):
     with pytest.raises(LabelsError, match=r"must end in \.bin, received 'model'"):
-        plan(tmp_path / "model", settings)
+        TrainQualityJob.of(tmp_path / "model", settings)
     (tmp_path / "folder.bin").mkdir()
     with pytest.raises(LabelsError, match="is a folder: name a file in it"):
-        plan(tmp_path / "folder.bin", settings)
+        TrainQualityJob.of(tmp_path / "folder.bin", settings)
 
 
 def test_autotune_finds_a_model(settings, output):
     training = FastTextTrainingSettings(autotune_seconds=2)
-    job = plan(output, settings.model_copy(update={"training": training}))
+    job = TrainQualityJob.of(output, settings.model_copy(update={"training": training}))
     assert isinstance(job, TrainQualityJob)
     assert describe(train_quality(job).details).held_out.roc_auc > 0.9

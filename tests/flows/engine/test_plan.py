@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.plan import Curation, PretrainedModels
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks import fit
@@ -11,6 +11,7 @@ from fineweb_mask.tasks.inference.scorers import resolve_model
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from tests.tasks.jobs import encoder_job, statistics_job
 
 SCORER = ColumnScorerSettings(column="token_count")
 
@@ -22,22 +23,26 @@ class HeldJobs:
         self.waiting = {}
         self.order = []
         self.expected = {}
+        self.quarantined = {}
 
     def expect(self, stage, jobs):
         self.expected[stage] = self.expected.get(stage, 0) + jobs
 
-    def add(self, _stage, job, then):
+    def finish(self):
+        pass
+
+    def add(self, job, on_done):
         name = f"{job.key.stage} {job.name}"
         assert name not in self.order, f"{name} was planned twice"
-        self.waiting[name] = (job, then)
+        self.waiting[name] = (job, on_done)
         self.order.append(name)
 
-    def finish(self, name, *, rows=10, bad=False):
-        job, then = self.waiting.pop(name)
+    def done(self, name, *, rows=10, bad=False):
+        job, on_done = self.waiting.pop(name)
         stage = job.key.stage
         file = StageFile(stage=stage, name=job.name, path="x", rows=rows, bytes=1, fingerprint=name)
         file = file.model_copy(update={"details": {"statistics": {}}})
-        then(None if bad else file)
+        on_done(None if bad else file)
 
 
 def shard(name):
@@ -60,46 +65,46 @@ def plan(tmp_path):
         workspace = Workspace(tmp_path)
         if fitted:
             for job in (
-                fit.plan_statistics(workspace, [], [resolve_model(SCORER)], settings.quality),
-                fit.plan_encoder(workspace, [], settings.embedding),
+                statistics_job(workspace, [], [resolve_model(SCORER)], settings.quality),
+                encoder_job(workspace, [], settings.embedding),
             ):
                 write_manifest(job.manifest_path, job.key, [], {"statistics": {}})
         jobs = HeldJobs()
-        curation = Curation(jobs, workspace, settings, [shard(name) for name in names], given)
-        curation.plan_documents()
-        return jobs, curation
+        found = Plan(jobs, workspace, settings, [shard(name) for name in names], given)
+        found.prepare()
+        return jobs, found
 
     return of
 
 
 def test_a_shard_does_not_wait_for_its_neighbours(plan):
-    jobs, curation = plan("abc", model="static", fitted=True)
-    jobs.finish("fit_statistics quality-statistics")
-    jobs.finish("fit_encoder encoder")
-    jobs.finish("ingest b")
+    jobs, found = plan("abc", model="static", fitted=True)
+    jobs.done("fit_statistics quality-statistics")
+    jobs.done("fit_encoder encoder")
+    jobs.done("ingest b")
     assert {"score b", "embed b"} <= jobs.waiting.keys()
-    jobs.finish("score b")
-    jobs.finish("embed b")
-    assert [file.documents.name for file in curation.scored] == ["b"]
+    jobs.done("score b")
+    jobs.done("embed b")
+    assert [shard.name for shard in found.selectable] == ["b"]
     assert {"ingest a", "ingest c"} <= jobs.waiting.keys()
     assert jobs.expected == {"ingest": 3, "score": 3, "embed": 3, "dedup": 1, "fit": 2}
 
 
 def test_a_given_encoder_embeds_before_anything_is_fitted(plan):
     jobs, _ = plan("abc")
-    jobs.finish("ingest c")
+    jobs.done("ingest c")
     assert set(jobs.waiting) == {"ingest a", "ingest b", "embed c"}
 
 
 def test_the_first_run_fits_on_its_sample_and_then_scores_what_is_there(plan):
     jobs, _ = plan("ab", model="static")
-    jobs.finish("ingest a")
+    jobs.done("ingest a")
     assert set(jobs.waiting) == {"ingest b"}
-    jobs.finish("ingest b")
+    jobs.done("ingest b")
     assert set(jobs.waiting) == {"fit_statistics quality-statistics", "fit_encoder encoder", "dedup corpus"}
-    jobs.finish("fit_encoder encoder")
+    jobs.done("fit_encoder encoder")
     assert {"embed a", "embed b"} <= jobs.waiting.keys()
-    jobs.finish("fit_statistics quality-statistics")
+    jobs.done("fit_statistics quality-statistics")
     assert {"score a", "score b"} <= jobs.waiting.keys()
 
 
@@ -109,29 +114,29 @@ def test_a_large_corpus_is_fitted_on_64_shards_which_come_first(plan):
     sample = names[::3]
     assert [name.split()[1] for name in jobs.order[:50]] == sample
     for name in sample:
-        jobs.finish(f"ingest {name}")
+        jobs.done(f"ingest {name}")
     job, _ = jobs.waiting["fit_statistics quality-statistics"]
     assert [file.name for file in job.documents] == sample
     assert "ingest 001" in jobs.waiting
 
 
 def test_duplicates_are_looked_for_once_every_shard_is_there_or_set_aside(plan):
-    jobs, curation = plan("abc")
-    jobs.finish("ingest a")
-    jobs.finish("ingest b", bad=True)
+    jobs, found = plan("abc")
+    jobs.done("ingest a")
+    jobs.done("ingest b", bad=True)
     assert "dedup corpus" not in jobs.waiting
-    jobs.finish("ingest c")
+    jobs.done("ingest c")
     job, _ = jobs.waiting["dedup corpus"]
     assert [file.name for file in job.documents] == ["a", "c"]
-    assert set(curation.documents) == {"a", "c"}
+    assert set(found.documents) == {"a", "c"}
     assert "fit_statistics quality-statistics" in jobs.waiting
     assert jobs.expected["score"] == jobs.expected["embed"] == 2
 
 
 def test_nothing_is_fitted_on_no_documents(plan):
     jobs, _ = plan("ab", model="static")
-    jobs.finish("ingest a", rows=0)
-    jobs.finish("ingest b", bad=True)
+    jobs.done("ingest a", rows=0)
+    jobs.done("ingest b", bad=True)
     assert set(jobs.waiting) == {"dedup corpus"}
 
 
@@ -139,7 +144,7 @@ def test_a_shard_that_an_earlier_fit_was_made_on_stays_in_the_sample(tmp_path):
     workspace = Workspace(tmp_path)
     names = [f"{number:03d}" for number in range(150)]
     file = StageFile(stage="ingest", name="001", path="x", rows=1, bytes=1, fingerprint="f")
-    job = fit.plan_encoder(workspace, [], EmbeddingSettings())
+    job = encoder_job(workspace, [], EmbeddingSettings())
     write_manifest(job.manifest_path, job.key, [], {}, fitted_on=[file])
     assert fit.sampled_shards(workspace, names)[:4] == ["000", "001", "003", "006"]
     assert fit.sampled_shards(workspace, names[:64]) == names[:64]

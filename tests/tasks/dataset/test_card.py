@@ -29,7 +29,7 @@ def test_hostile_titles_do_not_break_the_header(copied: Any) -> None:
     title = 'x: "y"\n---\n# [z]'
     named = copied.recipe.materialize.model_copy(update={"title": title, "license": "no: [t"})
     recipe = copied.recipe.model_copy(update={"materialize": named})
-    job = materialize.plan(copied.workspace, copied.dataset_job.shards, copied.counts, copied.blocks, recipe)
+    job = copied.dataset_job.model_copy(update={"recipe": recipe})
     materialize.materialize(job)
     text = (copied.workspace.dataset / "README.md").read_text(encoding="utf-8")
     header = next(yaml.safe_load_all(text.removeprefix("---\n").split("\n---\n")[0]))

@@ -20,7 +20,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks import materialize
-from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardFiles, common_schema, folder_name
+from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema, folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
 
@@ -45,13 +45,7 @@ def test_columns_come_in_order_with_their_types(built: Any) -> None:
 
 def test_a_flat_layout_holds_the_same_rows(copied: Any) -> None:
     flat = copied.recipe.materialize.model_copy(update={"layout": "flat"})
-    job = materialize.plan(
-        copied.workspace,
-        copied.dataset_job.shards,
-        copied.counts,
-        copied.blocks,
-        copied.recipe.model_copy(update={"materialize": flat}),
-    )
+    job = copied.dataset_job.model_copy(update={"recipe": copied.recipe.model_copy(update={"materialize": flat})})
     materialize.materialize(job)
     [path] = parts(copied.workspace)
     assert path.relative_to(copied.workspace.dataset).as_posix() == "data/part-00000.parquet"
@@ -102,7 +96,7 @@ def flat_ids(copied: Any, **changes: Any) -> list[str]:
 def ids_to_write(built: Any, **changes: Any) -> list[str]:
     """Return the ids of a flat dataset in the order in which they are to be written."""
     files = zip(built.documents, built.scores, built.masks, strict=True)
-    shards = [ShardFiles(*(str(built.workspace.resolve(file)) for file in of_shard)) for of_shard in files]
+    shards = [ShardPaths(*(str(built.workspace.resolve(file)) for file in of_shard)) for of_shard in files]
     with duckdb.connect() as connection:
         documents = SelectedDocuments(connection, shards, MaterializeSettings(layout="flat", **changes))
         ids: list[str] = pa.concat_tables(table for _, table in documents.read())["id"].to_pylist()

@@ -217,7 +217,7 @@ def test_lines_of_json_are_read(copied: Any) -> None:
 
     settings = copied.recipe.materialize.model_copy(update={"format": "jsonl.zst"})
     recipe = copied.recipe.model_copy(update={"materialize": settings})
-    job = materialize.plan(copied.workspace, copied.dataset_job.shards, copied.counts, copied.blocks, recipe)
+    job = copied.dataset_job.model_copy(update={"recipe": recipe})
     materialize.materialize(job)
     found = check(copied.workspace.dataset)
     assert found.problems == []

@@ -18,6 +18,7 @@ from fineweb_mask.models.settings.quality import (
 from fineweb_mask.tasks import fit
 from fineweb_mask.tasks.inference.scorers import QualityModelError, check_scorers, load_models, resolve_model
 from fineweb_mask.tasks.workspace.job import BadShardError
+from tests.tasks.jobs import statistics_job
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,8 @@ def test_statistics_of_every_kind_are_those_of_its_scores(copied: Any, folder: P
         ColumnScorerSettings(name="tokens", column="token_count"),
     ]
     models = [*copied.models, *(resolve_model(settings) for settings in scorers[1:])]
-    job = fit.plan_statistics(copied.workspace, copied.documents, models, QualitySettings(scorers=scorers))
-    statistics = fit.fit_statistics_of_scores(job).details["statistics"]
+    job = statistics_job(copied.workspace, copied.documents, models, QualitySettings(scorers=scorers))
+    statistics = fit.fit_statistics(job).details["statistics"]
     tables = [copied.read(file) for file in copied.documents]
     texts = [text for table in tables for text in table["text"].to_pylist()]
     tokens = np.concatenate([table["token_count"].to_numpy() for table in tables])
@@ -85,6 +86,6 @@ def test_statistics_of_every_kind_are_those_of_its_scores(copied: Any, folder: P
 def test_statistics_of_a_column_that_is_not_there_name_it(copied: Any) -> None:
     scorer = ColumnScorerSettings(column="score")
     settings = QualitySettings(scorers=[scorer])
-    job = fit.plan_statistics(copied.workspace, copied.documents, [resolve_model(scorer)], settings)
+    job = statistics_job(copied.workspace, copied.documents, [resolve_model(scorer)], settings)
     with pytest.raises(BadShardError, match="a-000: no column 'score' to take a score from"):
-        fit.fit_statistics_of_scores(job)
+        fit.fit_statistics(job)

@@ -27,6 +27,7 @@ from fineweb_mask.tasks.inference.scoring_pool import (
     useful_processes,
 )
 from fineweb_mask.tasks.workspace.job import is_transient
+from tests.tasks.jobs import score_job, statistics_job
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_stage_writes_the_same_bytes_with_any_number_of_processes(copied: Any) -
     path = copied.workspace.resolve(copied.scores[0])
     before = path.read_bytes()
     path.unlink()
-    job = score.plan(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality, 2)
+    job = score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality, 2)
     assert job.key == copied_key(copied, documents)
     assert not score.score(job).cached
     assert path.read_bytes() == before
@@ -112,7 +113,7 @@ def test_stage_writes_the_same_bytes_with_any_number_of_processes(copied: Any) -
 
 
 def copied_key(copied: Any, documents: Any) -> Any:
-    return score.plan(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality).key
+    return score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality).key
 
 
 def test_a_file_that_is_not_there_is_the_same_error_as_without_processes(processes, tmp_path):
@@ -143,9 +144,9 @@ def test_a_model_that_cannot_be_loaded_is_named(placed):
 
 def test_statistics_do_not_depend_on_the_processes(copied: Any) -> None:
     def fitted(processes: int) -> dict[str, Any]:
-        job = fit.plan_statistics(copied.workspace, copied.documents, copied.models, copied.recipe.quality, processes)
+        job = statistics_job(copied.workspace, copied.documents, copied.models, copied.recipe.quality, processes)
         job.forget()
-        return fit.fit_statistics_of_scores(job).details
+        return fit.fit_statistics(job).details
 
     assert fitted(2) == fitted(1)
     assert not list(copied.workspace.root.glob(".texts*"))

@@ -11,7 +11,7 @@ import pytest
 from fineweb_mask.tasks.reporting import breakdown
 from fineweb_mask.tasks.reporting.breakdown import Tally, break_down
 from fineweb_mask.tasks.reporting.charts import Share
-from fineweb_mask.tasks.reporting.samples import SelectedShard
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 DICE = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def shard(folder: Path, name: str, documents: dict[str, Any], selected: np.ndarr
         files[stage] = StageFile(
             stage=stage, name=name, path=f"{stage}/{name}.parquet", rows=n, bytes=1, fingerprint=""
         )
-    return SelectedShard(**files, embeddings=files["masks"])
+    return ShardFiles(**files, embeddings=files["masks"])
 
 
 @pytest.fixture

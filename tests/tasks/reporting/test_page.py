@@ -21,6 +21,7 @@ from fineweb_mask.tasks.reporting.page import (
     Tile,
     write_page,
 )
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage
 from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey
 
 HOSTILE = "<script>a(1)</script><img src=x onerror=a(1)> [l](javascript:x) | `c` \x1b[31mred\x00 \u202egnp \"'&🎉"
@@ -109,14 +110,15 @@ def test_a_long_table_is_cut_in_the_markdown_only() -> None:
 
 def test_what_is_written_is_whole_and_of_its_key(tmp_path: Path) -> None:
     class Job(PageJob):
-        @property
-        def folder(self) -> Path:
-            return self.workspace.reports
+        stage = Stage("report", version=1, folders=("reports",))
 
-    job = Job(root=str(tmp_path), name="page", key=KEY)
+        def depends_on(self) -> Dependencies:
+            return Dependencies(settings=[], inputs=[])
+
+    job = Job(root=str(tmp_path))
     assert job.current() is None
-    write_page(job.folder, hostile_page("old"), KEY)
-    write_page(job.folder, hostile_page(), KEY, {"rows": 3})
+    write_page(job.folder, hostile_page("old"), job.key)
+    write_page(job.folder, hostile_page(), job.key, {"rows": 3})
     file = job.current()
     assert isinstance(file, StageFile)
     assert (file.stage, file.path, file.rows) == ("report", "reports/manifest.json", 3)

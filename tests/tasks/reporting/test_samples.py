@@ -9,7 +9,6 @@ import pytest
 
 from fineweb_mask.tasks.reporting.samples import (
     Place,
-    SelectedShard,
     _nearest,
     documents_at,
     draw,
@@ -20,11 +19,12 @@ from fineweb_mask.tasks.reporting.samples import (
     texts_at,
     vectors_at,
 )
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
 
 
 @pytest.fixture
-def workspace(built: Any) -> tuple[Workspace, list[SelectedShard]]:
+def workspace(built: Any) -> tuple[Workspace, list[ShardFiles]]:
     return built.workspace, built.report_job.shards
 
 
@@ -101,7 +101,7 @@ def test_only_the_row_groups_that_are_wanted_are_read(tmp_path: Any, monkeypatch
     assert found.to_pylist() == [{"text": f"text {row}"} for row in (0, 99, 100, 999)]
     assert read == [0, 1, 9]
     reference = StageFile(stage="ingest", name="x", path="x.parquet", rows=1_000, bytes=1, fingerprint="")
-    shard = SelectedShard(documents=reference, scores=reference, embeddings=reference, masks=reference)
+    shard = ShardFiles(documents=reference, scores=reference, embeddings=reference, masks=reference)
     read.clear()
     which, texts = texts_at(Workspace(tmp_path), [shard], [Place(0, row) for row in (5, 350, 399, 800)], 99)
     assert (which, texts, read) == ([1, 2], ["text 350", "text 399"], [3])

@@ -15,6 +15,7 @@ from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.compare_page import LabelColumnError, check_label_column
 from fineweb_mask.tasks.selection.contenders import over_blocks
 from fineweb_mask.tasks.source.discovery import discover
+from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
 
 SELECTORS = ["datamask", "random", "top_quality"]
 HOSTILE = "<img src=x onerror=alert(1)> | `a`"
@@ -37,13 +38,13 @@ def labelled(built: Any, pipeline: Any, tmp_path_factory: Any, make_parquet: Any
     return pipeline(recipe)
 
 
-def contended(built: Any, selectors: list[str]) -> dict[str, Any]:
+def selected(built: Any, selectors: list[str]) -> dict[str, Any]:
     workspace, shards, settings = built.workspace, built.selection_shards, built.recipe.selection
-    scales = {job.name: contenders.find_scale(job) for job in contenders.plan_scale(workspace, shards, settings)}
-    files: dict[str, Any] = {"groups": {}, "masks": {}, "scales": scales}
+    ranges = {job.name: contenders.find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
+    files: dict[str, Any] = {"groups": {}, "masks": {}, "ranges": ranges}
     for selector in selectors:
         planned = [
-            contenders.plan_selector(workspace, group, settings, selector, scales[group_name(group)])
+            contender_job(workspace, group, settings, selector, ranges[group_name(group)])
             for group in grouped(shards, settings)
         ]
         files["groups"][selector] = [contenders.run_selector(job) for job in planned]
@@ -52,10 +53,10 @@ def contended(built: Any, selectors: list[str]) -> dict[str, Any]:
 
 
 def compared(built: Any, label_column: str | None) -> compare_page.CompareJob:
-    files = contended(built, SELECTORS)
+    files = selected(built, SELECTORS)
     shards = sorted(built.selection_shards, key=lambda shard: shard.name)
-    return compare_page.plan(
-        built.workspace,
+    return compare_page.CompareJob(
+        root=str(built.workspace.root),
         settings=built.recipe.selection,
         label_column=label_column,
         documents=[shard.documents for shard in shards],
@@ -67,8 +68,8 @@ def compared(built: Any, label_column: str | None) -> compare_page.CompareJob:
 
 def test_the_numbers_of_a_comparison(labelled: Any) -> None:
     job = compared(labelled, "topic")
-    compare_page.compare(job)
-    assert compare_page.compare(job).cached
+    compare_page.write_compare_page(job)
+    assert compare_page.write_compare_page(job).cached
     metrics = json.loads((job.folder / "metrics.json").read_text())
     topics = labelled.read(labelled.documents[0])["topic"].to_pylist()
     masks = {name: labelled.read(files[0])["selected"].to_pylist() for name, files in job.masks.items()}
@@ -94,7 +95,7 @@ def test_the_numbers_of_a_comparison(labelled: Any) -> None:
 
 def test_hostile_topics_are_text_on_the_page(labelled: Any) -> None:
     job = compared(labelled, "topic")
-    compare_page.compare(job)
+    compare_page.write_compare_page(job)
     page = (job.folder / "index.html").read_text()
     assert "&lt;img src=x onerror=alert(1)&gt; | `a`" in page
     assert "<img src=x" not in page
@@ -109,7 +110,7 @@ def test_hostile_topics_are_text_on_the_page(labelled: Any) -> None:
 def test_without_a_label_column_there_are_no_topics(copied: Any) -> None:
     """Two blocks: figures are means over them."""
     job = compared(copied, None)
-    compare_page.compare(job)
+    compare_page.write_compare_page(job)
     metrics = json.loads((job.folder / "metrics.json").read_text())
     assert metrics["topics"] == {}
     assert metrics["blocks"] == 2
@@ -141,21 +142,21 @@ def test_the_label_column_must_hold_labels(tmp_path: Any, make_parquet: Any, mak
 def test_a_sweep_recommends_its_knee(copied: Any) -> None:
     lambs = (0.0, 0.25, 0.5, 0.75, 1.0)
     settings = copied.recipe.selection
-    files = contended(copied, ["random", "greedy"])
+    files = selected(copied, ["random", "greedy"])
     frontiers = [
-        frontier.frontier(frontier.plan(copied.workspace, group, settings, lambs, files["scales"][group_name(group)]))
+        frontier.sweep_lambs(frontier_job(copied.workspace, group, settings, lambs, files["ranges"][group_name(group)]))
         for group in grouped(copied.selection_shards, settings)
     ]
-    job = sweep_page.plan(
-        copied.workspace,
+    job = sweep_page.SweepJob(
+        root=str(copied.workspace.root),
         settings=settings,
         lambs=lambs,
         frontiers=frontiers,
         baselines=files["groups"],
         seconds={"0.5": 0.1},
     )
-    written = sweep_page.sweep(job)
-    assert sweep_page.sweep(job).cached
+    written = sweep_page.write_sweep_page(job)
+    assert sweep_page.write_sweep_page(job).cached
     metrics = json.loads((job.folder / "metrics.json").read_text())
     values = metrics["values"]
     assert [value["lamb"] for value in values] == list(lambs)

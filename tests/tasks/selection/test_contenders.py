@@ -13,21 +13,22 @@ from fineweb_mask.tasks.selection import contenders, frontier
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors
 from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
 
 LAMBS = (0.0, 0.5, 1.0)
 EPOCHS = {"policy_gradient": {"n_epochs": 20}}
 
 
 def scales(workspace: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
-    return {job.name: contenders.find_scale(job) for job in contenders.plan_scale(workspace, shards, settings)}
+    return {job.name: contenders.find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
 
 
 def jobs(
     workspace: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str
-) -> Iterator[contenders.SelectorJob]:
+) -> Iterator[contenders.ContenderJob]:
     found = scales(workspace, shards, settings)
     for group in grouped(shards, settings):
-        yield contenders.plan_selector(workspace, group, settings, selector, found.get(group_name(group)))
+        yield contender_job(workspace, group, settings, selector, found.get(group_name(group)))
 
 
 @pytest.fixture
@@ -90,11 +91,11 @@ def test_the_keys_follow_what_is_read(copied: Any) -> None:
     assert key() == key(device="auto") == key(solver="random")
     assert len({key(), key("random"), key(lamb=0.2), key(seed=3), key(metrics="disf"), key(select_ratio=0.5)}) == 6
     [one, other] = [
-        contenders.plan_scale(workspace, shards, settings.model_copy(update={"lamb": lamb}))[0] for lamb in (0.1, 0.2)
+        ranges_jobs(workspace, shards, settings.model_copy(update={"lamb": lamb}))[0] for lamb in (0.1, 0.2)
     ]
     assert one.key == other.key
     moved = settings.model_copy(update={"seed": 9})
-    assert contenders.plan_scale(workspace, shards, moved)[0].key != one.key
+    assert ranges_jobs(workspace, shards, moved)[0].key != one.key
 
 
 def test_the_note_of_another_job_is_not_read(copied: Any, tmp_path: Path) -> None:
@@ -112,10 +113,10 @@ def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     found = scales(workspace, shards, settings)
     for group in grouped(shards, settings):
-        job = frontier.plan(workspace, group, settings, LAMBS, found[group_name(group)])
-        file = frontier.frontier(job)
-        assert frontier.frontier(job).cached
-        assert frontier.plan(workspace, group, settings, (0.0, 1.0), job.scale).key != job.key
+        job = frontier_job(workspace, group, settings, LAMBS, found[group_name(group)])
+        file = frontier.sweep_lambs(job)
+        assert frontier.sweep_lambs(job).cached
+        assert frontier_job(workspace, group, settings, (0.0, 1.0), job.ranges).key != job.key
         tables = {one.name: copied.read(one) for one in job.shard_files() or []}
         for shard in group:
             table = tables[shard.name]
@@ -136,13 +137,13 @@ def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
         kept = np.sort(quality[~out])[::-1][: round(0.25 * (~out).sum())]
         assert best == pytest.approx(kept.mean(), rel=1e-5)
         masks = {path: path.read_bytes() for path in (workspace.root / "sweep" / "masks").rglob("*.parquet")}
-        assert not frontier.frontier(job.model_copy(update={"force": True})).cached
+        assert not frontier.sweep_lambs(job.model_copy(update={"force": True})).cached
         assert {path: path.read_bytes() for path in masks} == masks
 
 
 def test_a_budget_of_tokens_has_no_common_scale(copied: Any) -> None:
     settings = copied.recipe.selection.model_copy(update={"budget_by": "tokens"})
-    assert contenders.plan_scale(copied.workspace, copied.selection_shards, settings) == []
+    assert ranges_jobs(copied.workspace, copied.selection_shards, settings) == []
     for job in jobs(copied.workspace, copied.selection_shards, settings, "greedy"):
         for block in contenders.run_selector(job).details["blocks"]:
             assert 0 < block["tokens_selected"] <= 0.25 * block["tokens"]

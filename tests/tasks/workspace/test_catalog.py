@@ -10,14 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.workspace.catalog import NAME, VIEWS, CatalogShard, is_current, write_catalog
+from fineweb_mask.tasks.workspace.catalog import NAME, VIEWS, is_current, write_catalog
 from fineweb_mask.tasks.workspace.runs import RunRecord
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
-def shards_of(built: Any) -> list[CatalogShard]:
+def shards_of(built: Any) -> list[ShardFiles]:
     return [
-        CatalogShard(documents=documents, duplicates=duplicates, scores=scores, embeddings=embeddings, masks=masks)
+        ShardFiles(documents=documents, duplicates=duplicates, scores=scores, embeddings=embeddings, masks=masks)
         for documents, duplicates, scores, embeddings, masks in zip(
             built.documents, built.dedup_job.shard_files(), built.scores, built.embeddings, built.masks, strict=True
         )
@@ -112,7 +113,7 @@ def test_a_query_of_one_shard_reads_one_file(built: Any, folder: Path) -> None:
 
 
 def test_stages_without_files_are_empty_views(built: Any, folder: Path) -> None:
-    write_catalog(Workspace(folder), [CatalogShard(documents=file) for file in built.documents])
+    write_catalog(Workspace(folder), [ShardFiles(documents=file) for file in built.documents])
     for view in ("scores", "masks", "embeddings", "selected", "runs"):
         assert ask(folder, f"SELECT count(*) FROM {view}") == [(0,)]
     assert ask(folder, "SELECT count(*) FROM documents")[0][0] == built.counts.documents_ingested

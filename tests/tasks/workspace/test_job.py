@@ -1,35 +1,56 @@
-"""What every stage shares: build once, retry only what may pass."""
+"""A job is built once, under the key of what it declares; only transient errors are retried."""
 
 import errno
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 import torch
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.workspace.job import BadShardError, ShardJob, build_once, is_transient, stage_task
+from fineweb_mask.tasks.workspace.job import (
+    BadShardError,
+    Dependencies,
+    ShardJob,
+    Stage,
+    is_transient,
+    record_seconds,
+    recorded_seconds,
+    stage_task,
+)
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageKey
+from fineweb_mask.tasks.workspace.workspace import StageKey, digest
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32())])
 
 
 class NumbersJob(ShardJob):
-    """Writes three numbers."""
+    """Write three numbers."""
 
-    folder = "numbers"
+    stage: ClassVar[Stage] = Stage("numbers", version=1, folders=("numbers",))
+    settings: str = "one"
+    forgotten: str = ""  # changes the output and is in no key
 
+    @property
+    def name(self) -> str:
+        return "shard"
 
-def make_job(workspace: Path, settings: str = "one") -> NumbersJob:
-    key = StageKey(stage="numbers", version=1, settings=settings, inputs="none")
-    return NumbersJob(root=str(workspace), name="shard", key=key)
+    def depends_on(self) -> Dependencies:
+        return Dependencies(settings=self.settings, inputs="none")
 
 
 def write(job: NumbersJob, key: StageKey | None = None) -> None:
     with stage_file_writer(job.output, SCHEMA, key or job.key) as writer:
         writer.write(pa.record_batch([pa.array([0, 1, 2], pa.uint32())], schema=SCHEMA))
+
+
+@stage_task
+def numbers(job: NumbersJob) -> None:
+    """Write the numbers."""
+    write(job)
 
 
 class ServerAnswer(Exception):  # noqa: N818
@@ -72,42 +93,55 @@ def test_errors_that_stay_are_not_transient(error: BaseException) -> None:
     assert not is_transient(error)
 
 
+def test_the_key_is_what_the_job_declares(tmp_path: Path) -> None:
+    job = NumbersJob(root=str(tmp_path))
+    expected = StageKey(stage="numbers", version=1, settings=digest("one"), inputs=digest("none"))
+    assert job.key == NumbersJob(root="elsewhere", forgotten="x").key == expected
+    assert job.model_copy(update={"settings": "two"}).key != job.key
+
+
 def test_an_output_is_built_once(tmp_path: Path) -> None:
-    job, builds = make_job(tmp_path), []
-
-    def build() -> None:
-        builds.append(1)
-        write(job)
-
-    first, second = build_once(job, build), build_once(job, build)
-    assert len(builds) == 1
-    assert (first.cached, second.cached) == (False, True)
+    job = NumbersJob(root=str(tmp_path))
+    first = numbers(job)
+    written = job.output.stat().st_mtime_ns
+    second, forced = numbers(job), numbers(job.model_copy(update={"force": True}))
+    assert (first.cached, second.cached, forced.cached) == (False, True, False)
+    assert job.output.stat().st_mtime_ns > written
     assert first.seconds > 0
     assert (first.rows, first.path) == (3, "numbers/shard.parquet")
     assert first.model_copy(update={"seconds": 0.0, "cached": True}) == second
 
 
-def test_another_key_builds_anew(tmp_path: Path) -> None:
+def test_another_key_is_built_again(tmp_path: Path) -> None:
     for settings in ("one", "two"):
-        job = make_job(tmp_path, settings)
-        file = build_once(job, lambda job=job: write(job))
-        assert not file.cached
-    assert make_job(tmp_path, "one").current() is None
+        assert not numbers(NumbersJob(root=str(tmp_path), settings=settings)).cached
+    assert NumbersJob(root=str(tmp_path)).current() is None
 
 
-def test_an_output_that_does_not_agree_is_an_error(tmp_path: Path) -> None:
-    job = make_job(tmp_path)
+def test_an_output_that_is_not_current_after_building_is_an_error(tmp_path: Path) -> None:
+    @stage_task
+    def wrong(job: NumbersJob) -> None:
+        write(job, job.model_copy(update={"settings": "another"}).key)
+
     with pytest.raises(WorkspaceError, match="numbers shard"):
-        build_once(job, lambda: write(job, make_job(tmp_path, "another").key))
+        wrong(NumbersJob(root=str(tmp_path)))
 
 
-def test_a_task_caches_on_the_key_and_keeps_json(tmp_path: Path) -> None:
-    def count(job: NumbersJob) -> None:
-        """Count."""
+def test_a_task_is_named_after_its_stage_and_retried(tmp_path: Path) -> None:
+    task = numbers.task
+    assert (task.name, task.task_run_name, task.retries) == ("numbers", "numbers {job.name}", 3)
+    assert (numbers.stage, numbers.job_type) == (NumbersJob.stage, NumbersJob)
+    found = task.fn(NumbersJob(root=str(tmp_path)))
+    state = task.fn(NumbersJob(root=str(tmp_path)))
+    assert (found.cached, state.name, state.is_completed()) == (False, "Cached", True)
 
-    task = stage_task(count)
-    policy = task.cache_policy
-    keys = [policy.compute_key(None, {"job": make_job(folder)}, {}) for folder in (tmp_path, tmp_path / "elsewhere")]
-    assert keys[0] == keys[1] == make_job(tmp_path).key.cache_key
-    assert policy.compute_key(None, {"job": make_job(tmp_path, "two")}, {}) != keys[0]
-    assert (task.name, task.result_serializer, task.persist_result) == ("count", "json", True)
+
+def test_seconds_are_recorded_for_the_key(tmp_path: Path) -> None:
+    job = NumbersJob(root=str(tmp_path))
+    assert recorded_seconds(job) == 0.0
+    record_seconds(job, 1.5)
+    assert recorded_seconds(job) == 1.5
+    assert recorded_seconds(job.model_copy(update={"settings": "two"})) == 0.0
+    by_prefect = {"result": json.dumps({"__class__": "tasks.lake.StageFile", "data": {"seconds": 2.5}})}
+    (job.workspace.cache / job.key.cache_key).write_text(json.dumps(by_prefect))
+    assert recorded_seconds(job) == 2.5

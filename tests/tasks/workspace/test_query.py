@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.catalog import CatalogShard, write_catalog
+from fineweb_mask.tasks.workspace.catalog import write_catalog
 from fineweb_mask.tasks.workspace.query import QueryError, answers, open_catalog
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 VALUES = """
@@ -30,7 +31,7 @@ def workspace(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = (built.documents, built.dedup_job.shard_files(), built.scores, built.embeddings, built.masks)
     names = ("documents", "duplicates", "scores", "embeddings", "masks")
     write_catalog(
-        Workspace(folder), [CatalogShard(**dict(zip(names, of, strict=True))) for of in zip(*files, strict=True)]
+        Workspace(folder), [ShardFiles(**dict(zip(names, of, strict=True))) for of in zip(*files, strict=True)]
     )
     return folder
 

@@ -1,0 +1,96 @@
+"""Make jobs from what a test has at hand."""
+
+from typing import Any
+
+from fineweb_mask.tasks.dedup import DedupJob
+from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
+from fineweb_mask.tasks.ingest import IngestJob
+from fineweb_mask.tasks.materialize import MaterializeJob
+from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.blocks import grouped
+from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob
+from fineweb_mask.tasks.selection.frontier import FrontierJob
+
+
+def ingest_job(workspace: Any, shard: Any, source: Any, settings: Any) -> IngestJob:
+    return IngestJob(root=str(workspace.root), shard=shard, source=source, settings=settings)
+
+
+def dedup_job(workspace: Any, documents: Any, scope: str, memory_limit: str) -> DedupJob:
+    return DedupJob(
+        root=str(workspace.root),
+        documents=sorted(documents, key=lambda file: file.name),
+        across_shards=scope == "corpus",
+        memory_limit=memory_limit,
+    )
+
+
+def classifier_job(workspace: Any, scorer: Any) -> FitClassifierJob:
+    return FitClassifierJob.of(str(workspace.root), scorer)
+
+
+def statistics_job(workspace: Any, documents: Any, models: Any, settings: Any, processes: int = 1) -> FitStatisticsJob:
+    return FitStatisticsJob(
+        root=str(workspace.root), documents=documents, models=models, settings=settings, processes=processes
+    )
+
+
+def encoder_job(workspace: Any, documents: Any, settings: Any) -> FitEncoderJob:
+    return FitEncoderJob(root=str(workspace.root), documents=documents, settings=settings)
+
+
+def score_job(
+    workspace: Any, documents: Any, models: Any, statistics: Any, settings: Any, processes: int = 1
+) -> ScoreJob:
+    return ScoreJob(
+        root=str(workspace.root),
+        documents=documents,
+        models=models,
+        statistics=statistics,
+        settings=settings,
+        processes=processes,
+    )
+
+
+def embed_job(workspace: Any, documents: Any, model: Any, settings: Any) -> EmbedJob:
+    return EmbedJob(root=str(workspace.root), documents=documents, model=model, settings=settings)
+
+
+def score_embed_job(
+    workspace: Any, documents: Any, models: Any, statistics: Any, quality: Any, embedding: Any
+) -> ScoreEmbedJob:
+    return ScoreEmbedJob.of(score_job(workspace, documents, models, statistics, quality), embedding)
+
+
+def select_jobs(workspace: Any, shards: Any, settings: Any) -> list[SelectJob]:
+    groups = grouped(shards, settings)
+    return [SelectJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
+
+
+def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
+    groups = grouped(shards, settings)
+    return [RangesJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
+
+
+def contender_job(workspace: Any, group: Any, settings: Any, selector: str, ranges: Any) -> ContenderJob:
+    return ContenderJob(root=str(workspace.root), shards=group, settings=settings, selector=selector, ranges=ranges)
+
+
+def frontier_job(workspace: Any, group: Any, settings: Any, lambs: Any, ranges: Any) -> FrontierJob:
+    return FrontierJob(root=str(workspace.root), shards=group, settings=settings, lambs=lambs, ranges=ranges)
+
+
+def materialize_job(workspace: Any, shards: Any, sources: Any, counts: Any, blocks: Any, recipe: Any) -> MaterializeJob:
+    by_name = {source.name: source for source in sources}
+    shards = sorted(shards, key=lambda shard: shard.name)
+    return MaterializeJob(
+        root=str(workspace.root),
+        shards=shards,
+        sources=[by_name[shard.name] for shard in shards],
+        counts=counts,
+        blocks=blocks,
+        recipe=recipe,
+    )
