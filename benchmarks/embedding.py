@@ -185,7 +185,8 @@ def run_stage(texts: list[str], given: EmbeddingSettings, folder: str) -> tuple[
     logger = logging.getLogger(embed.__name__)
     logger.setLevel(logging.INFO)
     logger.addHandler(waited)
-    job = embed.plan(workspace, documents, embed.resolve_model(given), given)
+    model = embed.resolve_model(given)
+    job = embed.EmbedJob(root=str(workspace.root), documents=documents, model=model, settings=given)
     embed.embed(job)  # loads the model
     job.output.unlink()
     started = time.perf_counter()

@@ -29,7 +29,7 @@ from benchmarks.tables import show
 from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.materialize import MaterializeJob, materialize, plan
+from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.counts import Counts
@@ -112,15 +112,15 @@ def make_shards(workspace: Workspace, shards: int, n: int) -> None:
 
 
 def job_of(workspace: Workspace, shards: int, settings: MaterializeSettings) -> MaterializeJob:
-    parts = []
+    parts, sources = [], []
     for shard in range(shards):
         name = f"{shard:04d}"
         files = {
             kind: current_parquet(workspace, workspace.shard_path(kind, name), name, KEYS[stage])
             for kind, stage in (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
         }
-        source = SourceShard(name=name, relative=name, url=name, format="parquet", bytes=0, fingerprint="")
-        parts.append(ShardFiles(source=source, **files))
+        sources.append(SourceShard(name=name, relative=name, url=name, format="parquet", bytes=0, fingerprint=""))
+        parts.append(ShardFiles(**files))
     n = sum(part.documents.rows for part in parts)
     selected = sum(part.documents.rows // RATIO for part in parts)
     recipe = PipelineSettings(
@@ -142,7 +142,15 @@ def job_of(workspace: Workspace, shards: int, settings: MaterializeSettings) -> 
         tokens_selected=0,
         tokens_estimated=0,
     )
-    return plan(workspace, parts, counts, [], recipe).model_copy(update={"anew": True})
+    return MaterializeJob(
+        root=str(workspace.root),
+        shards=parts,
+        sources=sources,
+        counts=counts,
+        blocks=[],
+        recipe=recipe,
+        force=True,
+    )
 
 
 def files_of(workspace: Workspace, kind: str) -> list[str]:

@@ -107,7 +107,15 @@ def stage_seconds(workspace: Workspace, documents: list[StageFile], model: str, 
     models = [QualityModel(settings=SCORER, path=model, fingerprint="benchmark")]
     start = time.perf_counter()
     for file in documents:
-        score.score(score.plan(workspace, file, models, STATISTICS, SETTINGS, processes))
+        job = score.ScoreJob(
+            root=str(workspace.root),
+            documents=file,
+            models=models,
+            statistics=STATISTICS,
+            settings=SETTINGS,
+            processes=processes,
+        )
+        score.score(job)
     return time.perf_counter() - start
 
 

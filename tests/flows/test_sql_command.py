@@ -36,7 +36,7 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of one shard of hostile texts, as far as ingest."""
+    """a workspace of one shard of hostile texts, as far as ingest."""
     workspace = Workspace(tmp_path_factory.mktemp("sql") / "workspace")
     key = StageKey(stage="ingest", version=1, settings="s", inputs="i")
     schema = documents_schema([pa.field("\x1b[1m[b]", pa.string())])
@@ -149,7 +149,7 @@ def test_sql_can_come_from_standard_input(folder):
 def test_a_folder_without_a_run_is_told_to_run_first(tmp_path):
     result = CliRunner().invoke(app, ["sql", str(tmp_path), "SELECT 1", "--json"])
     assert result.exit_code == 2
-    assert "is no folder in which a run was begun: first `fineweb-mask run RECIPE --workspace" in result.stderr
+    assert "is no workspace in which a run was begun: first `fineweb-mask run RECIPE --workspace" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

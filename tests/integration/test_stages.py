@@ -1,4 +1,4 @@
-"""Stages by themselves, again on request, and shard by shard; and what a folder holds of them."""
+"""Stages by themselves, again on request, and shard by shard; and what a workspace holds of them."""
 
 import json
 import shutil
@@ -18,13 +18,13 @@ from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
-def state(folder):
-    return {stage.stage: (stage.done, stage.missing, stage.stale) for stage in workspace_status(folder).stages}
+def state(workspace):
+    return {stage.stage: (stage.done, stage.missing, stage.stale) for stage in workspace_status(workspace).stages}
 
 
-def settings_of(folder):
-    settings = LastRun.of(Workspace(folder)).settings
-    return settings.model_copy(update={"workspace": str(folder)})
+def settings_of(workspace):
+    settings = LastRun.of(Workspace(workspace)).settings
+    return settings.model_copy(update={"workspace": str(workspace)})
 
 
 DONE = {
@@ -40,52 +40,52 @@ DONE = {
 
 
 def test_each_stage_is_run_by_itself(finished, server, tmp_path):
-    folder = tmp_path / "workspace"
-    folder.mkdir()
-    settings = settings_of(finished).model_copy(update={"workspace": str(folder)})
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    settings = settings_of(finished).model_copy(update={"workspace": str(workspace)})
     with pytest.raises(MissingInputError, match=r"4 are not ingested \(CC-MAIN-2023-50_00000, .*\): run ingest first"):
         run_stage("score", settings)
     [ingested] = run_stage("ingest", settings)
     assert (ingested.stage, ingested.files, ingested.cached) == ("ingest", 4, 0)
-    assert not (folder / "embeddings").exists()
+    assert not (workspace / "embeddings").exists()
     with pytest.raises(MissingInputError, match=r"4 have no current scores or vectors .*: run score and embed first"):
         run_stage("select", settings)
     assert [stage.stage for stage in run_stage("embed", settings)] == ["fit", "embed"]
-    assert not (folder / "scores").exists()
+    assert not (workspace / "scores").exists()
     assert [stage.stage for stage in run_stage("score", settings)] == ["fit", "score"]
     with pytest.raises(MissingInputError, match="are not selected from"):
         run_stage("materialize", settings)
     run_stage("select", settings)
     run_stage("materialize", settings)
     assert [stage.stage for stage in run_stage("report", settings)] == ["report"]
-    assert state(folder) == DONE
+    assert state(workspace) == DONE
     for folder in ("masks", "embeddings", "scores"):
         for path in (finished / folder).glob("*.parquet"):
-            assert (folder / folder / path.name).read_bytes() == path.read_bytes()
+            assert (workspace / folder / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_stage_by_itself_shows_its_bars(folder, server):
+def test_a_stage_by_itself_shows_its_bars(workspace, server):
     shown = Console(file=StringIO(), force_terminal=True, width=100)
     with shown_as_bars(shown):
-        run_stage("embed", settings_of(folder))
+        run_stage("embed", settings_of(workspace))
     lines = shown.file.getvalue()
     assert "fit" in lines
     assert "4/4" in lines
 
 
-def test_a_stage_is_run_again_on_request(folder, run_sample):
-    scores = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (folder / "scores").glob("*.parquet")}
-    summary = run_sample(folder, refresh=["score"])
+def test_a_stage_is_run_again_on_request(workspace, run_sample):
+    scores = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (workspace / "scores").glob("*.parquet")}
+    summary = run_sample(workspace, refresh=["score"])
     built = {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
     assert built == {"score": 4}
     for path, (content, written) in scores.items():
         assert path.read_bytes() == content
         assert path.stat().st_mtime_ns > written
-    [again] = run_stage("embed", settings_of(folder), refresh=True)[1:]
+    [again] = run_stage("embed", settings_of(workspace), refresh=True)[1:]
     assert (again.stage, again.files, again.cached) == ("embed", 4, 0)
 
 
-def test_a_shard_is_finished_before_the_next_is_begun(folder, run_sample):
+def test_a_shard_is_finished_before_the_next_is_begun(workspace, run_sample):
     order = []
 
     class Recorder:
@@ -103,7 +103,7 @@ def test_a_shard_is_finished_before_the_next_is_begun(folder, run_sample):
 
     token = listener.set(Recorder())
     try:
-        run_sample(folder, "engine.workers=1", refresh=["ingest", "score", "embed"])
+        run_sample(workspace, "engine.workers=1", refresh=["ingest", "score", "embed"])
     finally:
         listener.reset(token)
     last_ingest = max(place for place, name in enumerate(order) if name.startswith("ingest"))
@@ -111,59 +111,59 @@ def test_a_shard_is_finished_before_the_next_is_begun(folder, run_sample):
     assert min(place for place, name in enumerate(order) if name.startswith("score")) < last_ingest
 
 
-def test_status_tells_done_missing_and_stale(folder, server):
-    assert state(folder) == DONE
-    scores = sorted((folder / "scores").glob("*.parquet"))
+def test_status_tells_done_missing_and_stale(workspace, server):
+    assert state(workspace) == DONE
+    scores = sorted((workspace / "scores").glob("*.parquet"))
     scores[0].unlink()
-    assert state(folder) == DONE | {"score": (3, 1, 0)}
+    assert state(workspace) == DONE | {"score": (3, 1, 0)}
     scores[1].write_bytes(scores[1].read_bytes()[:-9])
-    assert state(folder) == DONE | {"score": (2, 1, 1)}
-    shutil.rmtree(folder / "masks")
-    found = state(folder)
+    assert state(workspace) == DONE | {"score": (2, 1, 1)}
+    shutil.rmtree(workspace / "masks")
+    found = state(workspace)
     assert found["select"] == (0, 4, 0)
     assert found["materialize"] == found["report"] == (0, 0, 1)
 
 
-def test_status_follows_the_settings_of_the_last_run(folder):
-    workspace = Workspace(folder)
-    last = LastRun.of(workspace)
+def test_status_follows_the_settings_of_the_last_run(workspace):
+    opened = Workspace(workspace)
+    last = LastRun.of(opened)
     changed = last.settings.model_copy(update={"ingest": last.settings.ingest.model_copy(update={"min_chars": 3})})
-    LastRun(settings=changed, folder=last.folder).keep(workspace)
-    found = state(folder)
+    LastRun(settings=changed, folder=last.folder).keep(opened)
+    found = state(workspace)
     assert found["ingest"] == found["score"] == found["embed"] == found["select"] == (0, 0, 4)
     assert found["dedup"] == (0, 0, 1)
 
 
-def test_status_is_a_command(folder, tmp_path):
-    result = CliRunner().invoke(app, ["status", str(folder), "--json"])
+def test_status_is_a_command(workspace, tmp_path):
+    result = CliRunner().invoke(app, ["status", str(workspace), "--json"])
     assert result.exit_code == 0, result.output
     stages = {stage["stage"]: stage for stage in json.loads(result.stdout.splitlines()[-1])["stages"]}
     assert stages["embed"]["done"] == 4
     assert stages["embed"]["rows"] == 6116
     assert stages["embed"]["seconds"] > 0
     assert stages["embed"]["documents_per_second"] == pytest.approx(6116 / stages["embed"]["seconds"], rel=0.01)
-    shown = CliRunner().invoke(app, ["status", str(folder)]).output
+    shown = CliRunner().invoke(app, ["status", str(workspace)]).output
     assert "embed" in shown
     assert "6,116" in shown
     wrong = CliRunner().invoke(app, ["status", str(tmp_path)])
     assert wrong.exit_code == 2
-    assert "is no folder in which a run was begun" in wrong.output
+    assert "is no workspace in which a run was begun" in wrong.output
 
 
-def test_status_says_when_the_source_is_gone(folder, tmp_path):
-    workspace = Workspace(folder)
-    last = LastRun.of(workspace)
+def test_status_says_when_the_source_is_gone(workspace, tmp_path):
+    opened = Workspace(workspace)
+    last = LastRun.of(opened)
     source = last.settings.source.model_copy(update={"path": str(tmp_path / "gone")})
-    LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).keep(workspace)
+    LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).keep(opened)
     with pytest.raises(StatusError, match="out of reach"):
-        workspace_status(Path(folder))
+        workspace_status(Path(workspace))
 
 
-def test_the_report_is_a_command(folder, server):
-    page = folder / "reports" / "index.html"
+def test_the_report_is_a_command(workspace, server):
+    page = workspace / "reports" / "index.html"
     before = page.read_text(encoding="utf-8")
     assert "By language" not in before.replace("By language score decile", "")
-    arguments = ["report", str(folder), "--by", "language", "--sample", "300", "--json"]
+    arguments = ["report", str(workspace), "--by", "language", "--sample", "300", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout.splitlines()[-1])
@@ -178,11 +178,11 @@ def test_the_report_is_a_command(folder, server):
     embed = next(stage for stage in stages if stage["stage"] == "embed")
     assert (embed["files"], embed["cached"], embed["seconds"], embed["documents"]) == (4, 4, 0, 6116)
     assert embed["built_seconds"] > 0  # from the record of the run that embedded them
-    assert state(folder) == DONE  # the settings given are kept
+    assert state(workspace) == DONE  # the settings given are kept
     wrong = {
-        (str(folder.parent),): "is no folder in which a run was begun",
-        (str(folder), "--by", "genre"): "no document has a column 'genre'",
-        (str(folder), "--map", "tsne"): "report.map: input should be 'pca' or 'umap', received 'tsne'",
+        (str(workspace.parent),): "is no workspace in which a run was begun",
+        (str(workspace), "--by", "genre"): "no document has a column 'genre'",
+        (str(workspace), "--map", "tsne"): "report.map: input should be 'pca' or 'umap', received 'tsne'",
     }
     for arguments, message in wrong.items():
         result = CliRunner().invoke(app, ["report", *arguments])

@@ -1,4 +1,4 @@
-"""The catalog: views over exactly the files it was given, wherever the folder lies."""
+"""The catalog: views over exactly the files it was given, wherever the workspace is."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def ask(folder: Path, query: str) -> list[Any]:
 
 @pytest.fixture
 def folder(built: Any, tmp_path: Path) -> Path:
-    """A copy of the tiny folder, with its catalog, in a folder with a hard name."""
+    """A copy of the tiny workspace, with its catalog, in a folder with a hard name."""
     folder = tmp_path / "it's [a], *b"
     shutil.copytree(built.workspace.root, folder)
     write_catalog(Workspace(folder), shards_of(built))
