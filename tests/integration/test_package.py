@@ -1,7 +1,6 @@
 """A deployment of the installed wheel, on a real server with a worker of its own."""
 
 import json
-import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
