@@ -1,6 +1,5 @@
 """A deployment of the installed wheel, on a real server with a worker of its own."""
 
-import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,16 +10,14 @@ from tests.wheel import Installed, write_hostile_packages
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_deployment_of_the_wheel_runs_in_a_user_s_folder(
-    service, small_encoder, installed_wheel: Installed, tmp_path
-):
+def test_a_deployment_of_the_wheel_runs_in_a_user_s_folder(service, installed_wheel: Installed, tmp_path):
     folder = write_hostile_packages(tmp_path / "user")
     source = pq.read_table(ROOT / "data_samples" / "corpus" / "CC-MAIN-2023-50_00000.parquet")
     pq.write_table(source.slice(0, 300), folder / "corpus.parquet")
     recipe = {
         "workspace": "workspaces/wheel",
         "source": {"path": "corpus.parquet"},
-        "quality": {"scorers": [{"name": "language", "kind": "column", "column": "language_score"}]},
+        "quality": {"scorers": [{"name": "english", "kind": "column", "column": "language_score"}]},
         "embedding": {"static_vocabulary": 2000, "static_dimensions": 32},
         "report": {"sample": 200},
     }
@@ -46,5 +43,4 @@ def test_a_deployment_of_the_wheel_runs_in_a_user_s_folder(
     deployed = service.read("deployments/name/curate/wheel")
     [found] = service.read("flow_runs/filter", flow_runs={"deployment_id": {"any_": [deployed["id"]]}})
     assert found["state"]["type"] == "COMPLETED"
-    record = json.loads((folder / "workspaces" / "wheel" / "dataset" / "provenance.json").read_text())
-    assert record
+    assert (folder / "workspaces" / "wheel" / "dataset" / "provenance.json").is_file()
