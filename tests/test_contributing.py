@@ -41,3 +41,13 @@ def test_the_tree_names_every_folder_and_every_stage():
         folders = {path.parent for path in (ROOT / floor).glob("*/__init__.py")}
         assert {f"{folder.relative_to(ROOT)}/" for folder in folders} <= named
     assert {f"tasks/{path.name}" for path in (ROOT / "tasks").glob("*.py")} <= named | {"tasks/__init__.py"}
+
+
+def test_every_name_is_in_the_file_it_is_said_to_be_in():
+    text = " ".join(TEXT.split())
+    named = re.findall(r"`(\w+)` \(`([\w/]+\.py)`\)", text)
+    assert len(named) >= 4
+    for name, file in named:
+        assert re.search(rf"\b{name}\b", (ROOT / file).read_text()), f"{name} is not in {file}"
+    for path in re.findall(r"`((?:flows|tasks|models|tests)/[\w/]*(?:\.py)?)`", text):
+        assert (ROOT / path).exists(), path
