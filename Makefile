@@ -41,4 +41,4 @@ lock:
 	  --no-emit-index-url --no-annotate --no-header --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) workspaces *.egg-info
+	rm -rf $(VENV) workspaces build dist src/*.egg-info

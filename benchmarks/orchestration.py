@@ -1,10 +1,10 @@
-"""Measure what a run costs beside its stages' work: wall time minus the time in which a job was at work.
+"""Measure the overhead of a run: wall time minus the time in which at least one job was running.
 
     python -m benchmarks.orchestration deployments/recipes/sample.yaml
     python -m benchmarks.orchestration deployments/recipes/sample.yaml --set source.path=pages/
 
-Every run is a process of its own in a new workspace, as `fineweb-mask run` on a machine without a Prefect server: the
-start of Python and of Prefect's temporary server is in it. `again` is a second run, which finds everything done.
+Every run is a new process, as `fineweb-mask run` is on a machine without a Prefect server; the start of Python and of
+Prefect's temporary server counts. Each repeat uses a new workspace: `first` runs everything, `again` finds it cached.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from benchmarks.tables import show
 
 
 def timed(command: list[str]) -> tuple[float, float]:
-    """Return the wall seconds of a run, and those in which a job was at work."""
+    """Return the wall seconds of a run, and the seconds in which at least one job was running."""
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wall = time.perf_counter() - started
@@ -37,25 +37,17 @@ def main() -> None:
     found: dict[str, list[tuple[float, float]]] = {"first": [], "again": []}
     for _ in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as workspace:
-            command = [
-                sys.executable,
-                "-m",
-                "fineweb_mask.flows.cli",
-                "run",
-                arguments.recipe,
-                "--json",
-                "--workspace",
-                workspace,
-            ]
+            command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", arguments.recipe, "--json"]
+            command += ["--workspace", workspace]
             command += [f"--set={override}" for override in arguments.overrides]
             for runs in found.values():
                 runs.append(timed(command))
     table = []
     for name, runs in found.items():
         walls, busy = [wall for wall, _ in runs], [at_work for _, at_work in runs]
-        beside = median(wall - at_work for wall, at_work in runs)
+        overhead = median(wall - at_work for wall, at_work in runs)
         share = median((wall - at_work) / wall for wall, at_work in runs)
-        table.append([name, f"{median(walls):.1f}", f"{median(busy):.1f}", f"{beside:.1f}", f"{100 * share:.1f}%"])
+        table.append([name, f"{median(walls):.1f}", f"{median(busy):.1f}", f"{overhead:.1f}", f"{100 * share:.1f}%"])
     show(f"{arguments.repeats} repeats", ["run", "wall s", "at work s", "orchestration s", "share"], table)
 
 

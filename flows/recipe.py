@@ -3,6 +3,8 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,13 +25,14 @@ class RecipeError(SettingsError):
     """The recipe or an override is not valid; nothing was started."""
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None = None) -> PipelineSettings:
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str | None = None) -> PipelineSettings:
     """Return the settings in a recipe file.
 
     Parameters
     ----------
     path
-        YAML file with the sections of `PipelineSettings`.
+        YAML file with the sections of `PipelineSettings`. A name such as `fineweb` that is no file here means the
+        recipe of that name in the package.
     overrides
         `section.key=value`, the value in YAML; a number stands for a place in a list.
     workspace
@@ -41,7 +44,12 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None
         If the file cannot be read, or names a key or value that is not allowed.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(_text(Path(path)))
+    except FileNotFoundError as error:
+        names = ", ".join(_packaged_recipes())
+        raise RecipeError(
+            f"cannot read the recipe {str(path)!r}: {error.strerror}; recipes that need no file: {names}"
+        ) from error
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2024-99-99
@@ -60,9 +68,21 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), workspace: str | None
         raise RecipeError("\n".join(explain(problem) for problem in error.errors())) from error
 
 
+def _text(path: Path) -> str:
+    packaged = _packaged_recipes().get(str(path).removesuffix(".yaml"))
+    if packaged is not None and not path.is_file():
+        return packaged.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8")
+
+
+def _packaged_recipes() -> dict[str, Traversable]:
+    files = (resources.files("fineweb_mask") / "recipes").iterdir()
+    return {file.name.removesuffix(".yaml"): file for file in sorted(files, key=lambda file: file.name)}
+
+
 def as_parameters(path: str) -> dict[str, Any]:
     """Return a recipe as the parameters of `curate`; a build step of `prefect.yaml`, so that none is written twice."""
-    return {"settings": load_recipe(Path(path)).model_dump(mode="json", exclude_unset=True)}
+    return {"settings": load_recipe(path).model_dump(mode="json", exclude_unset=True)}
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.s3 import Proxy, S3Server, environment
+from tests.wheel import Installed, install_wheel
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the arrays are small; threads that wait for each other are not fast
@@ -29,6 +30,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "server" if file.startswith("tests/integration/") and "test_worker" not in file else file
 
     return OneServer(config, log)
+
+
+@pytest.fixture(scope="session")
+def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The project's wheel in an environment of its own."""
+    return install_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
-"""The house rules: three floors, one direction; recipes and packages that agree with the code."""
+"""Rules that no other test sees: which module may import which, where files are, what the package is made of."""
 
 import ast
 import sys
 import tomllib
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from packaging.utils import canonicalize_name
 from fineweb_mask.flows.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = ["models", "tasks", "flows"]  # from the ground up
-# Rooms of each floor, from the ground up; a room is a folder or a module. One may import its own modules and the rooms
-# of the lines above it, nothing else.
-ROOMS = {
+FLOORS = ["models", "tasks", "flows"]  # from the ground up: a floor imports those before it
+# The layers of each floor, from the ground up. A layer names modules and folders, relative to the floor.
+# A module or folder imports itself and the layers before its own, nothing else: not even its own layer's other entries.
+# "a.b" is a layer apart from the rest of folder "a".
+LAYERS = {
     "models": [
         {"errors", "urls", "schemas", "runtime", "settings.base"},
         {"settings"},
@@ -54,33 +56,51 @@ FILES = {floor: sorted((ROOT / floor).rglob("*.py")) for floor in FLOORS}
 SOURCES = [pytest.param(floor, file, id=str(file.relative_to(ROOT))) for floor in FLOORS for file in FILES[floor]]
 RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-
-
 DISTRIBUTIONS = packages_distributions()
+OTHER_TESTS = {  # test files that are not named after one module, and what they are named after
+    "tests/flows/test_command.py": "the command in a process of its own",
+    "tests/flows/test_keys.py": "cache keys of all stages",
+    "tests/flows/test_open_page.py": "commands/_common.py in a browser",
+    "tests/flows/test_sql_command.py": "commands/sql.py and verify.py on a terminal",
+    "tests/models/embedding/test_static_fit_on_posts.py": "static_fit.py on real posts",
+    "tests/models/selection/test_devices.py": "the whole selection on a GPU",
+    "tests/models/settings/test_settings.py": "all sections of a recipe",
+    "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
+    "tests/tasks/test_steps.py": "progress of all stages",
+}
+
+
+@cache
+def tree_of(file):
+    return ast.parse(file.read_text())
 
 
 @cache
 def nodes(file):
-    return tuple(ast.walk(ast.parse(file.read_text())))
+    return tuple(ast.walk(tree_of(file)))
+
+
+def names_imported_by(node, file):
+    """Return the dotted names that an import statement or call takes, those of the project without `fineweb_mask.`."""
+    names = set()
+    if isinstance(node, ast.Import):
+        names = {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{file}: imports are absolute"
+        names = {f"{node.module}.{alias.name}" for alias in node.names}
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("__import__", "importlib.import_module"):
+        names = {str(ast.literal_eval(node.args[0]))}
+    return {name.removeprefix("fineweb_mask.") for name in names}
 
 
 @cache
 def imported(file):
-    """Dotted names of all that a file imports, wherever in the file; of this package without its own name."""
-    names = set()
-    for node in nodes(file):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: imports are absolute"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("__import__", "importlib.import_module"):
-            names.add(str(ast.literal_eval(node.args[0])))
-    return frozenset(name.removeprefix("fineweb_mask.") for name in names)
+    """Return the names that a file imports anywhere, also within functions and for type checkers only."""
+    return frozenset().union(*(names_imported_by(node, file) for node in nodes(file)))
 
 
 def packages(file):
-    """The top-level packages that a file imports."""
+    """Return the top-level packages that a file imports."""
     return {name.split(".")[0] for name in imported(file)}
 
 
@@ -88,38 +108,61 @@ def calls(file):
     return {ast.unparse(node.func) for node in nodes(file) if isinstance(node, ast.Call)}
 
 
+def module_name(file):
+    """Return a module's dotted name from its floor on; a package has its folder's."""
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 def test_every_floor_has_files():
     assert all(FILES.values())
 
 
 @pytest.mark.parametrize(("floor", "file"), SOURCES)
-def test_imports_never_point_up(floor, file):
+def test_a_floor_imports_none_above_it_and_no_script(floor, file):
     above = set(FLOORS[FLOORS.index(floor) + 1 :])
-    assert not packages(file) & (above | {"tests", "benchmarks", "data_samples"})
+    assert not packages(file) & (above | {"tests", "benchmarks", "data_samples", "deployments"})
 
 
-def room_of(floor, name):
-    """The line and the room that a dotted name of a floor is in: the longest that fits."""
+def layer_of(name):
+    """Return the number and the entry of the layer that a dotted name is in: the longest entry that fits."""
+    floor, _, inner = name.partition(".")
     found = [
-        (len(room), line, room)
-        for line, rooms in enumerate(ROOMS[floor])
-        for room in rooms
-        if name == room or name.startswith(f"{room}.")
+        (len(entry), number, entry)
+        for number, entries in enumerate(LAYERS[floor])
+        for entry in entries
+        if inner == entry or inner.startswith(f"{entry}.")
     ]
-    assert found, f"{floor}.{name} is in no room: enter it in ROOMS"
+    assert found, f"{name} is in no layer: enter it in LAYERS"
     return max(found)[1:]
 
 
 @pytest.mark.parametrize(("floor", "file"), SOURCES)
-def test_rooms_import_only_what_they_stand_on(floor, file):
-    own = ".".join(file.relative_to(ROOT / floor).with_suffix("").parts).removesuffix("__init__").strip(".")
-    if not own:
+def test_a_layer_imports_only_the_layers_before_it(floor, file):
+    own = module_name(file)
+    if own == floor:
         return
-    line, room = room_of(floor, own)
+    number, entry = layer_of(own)
     for name in imported(file):
         if name.startswith(f"{floor}."):
-            there, other = room_of(floor, name.removeprefix(f"{floor}."))
-            assert other == room or there < line, f"{floor}.{own} imports {name}"
+            other_number, other = layer_of(name)
+            assert other == entry or other_number < number, f"{own} imports {name}"
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_no_modules_import_each_other_in_a_circle(floor):
+    """Counted are the imports that run with the module: neither those in functions nor those for type checkers."""
+    modules = {module_name(file): file for file in FILES[floor]}
+    graph = {
+        name: {
+            target
+            for node in tree_of(file).body
+            for dotted in names_imported_by(node, file)
+            for target in (dotted, dotted.rpartition(".")[0])  # a module, or a name in one
+            if target in modules and target != name
+        }
+        for name, file in modules.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(modules)
 
 
 def test_no_folder_holds_more_modules_than_one_looks_over():
@@ -129,8 +172,18 @@ def test_no_folder_holds_more_modules_than_one_looks_over():
             assert len(modules) <= MOST_MODULES, folder
 
 
+def test_tests_are_named_after_the_module_they_test():
+    tests = {file for floor in FLOORS for file in (ROOT / "tests" / floor).rglob("test_*.py")}
+    expected = {
+        ROOT / "tests" / file.relative_to(ROOT).with_name(f"test_{file.name.lstrip('_')}")
+        for floor in FLOORS
+        for file in FILES[floor]
+    }
+    assert not {str(file.relative_to(ROOT)) for file in tests - expected} - OTHER_TESTS.keys()
+
+
 @pytest.mark.parametrize(("floor", "file"), [source for source in SOURCES if source.values[0] == "models"])
-def test_the_models_know_no_orchestration_no_sql_and_no_command(floor, file):
+def test_models_import_no_orchestration_no_sql_and_no_command(floor, file):
     assert not packages(file) & {"prefect", "duckdb", "typer", "click", "rich", "fsspec"}
 
 

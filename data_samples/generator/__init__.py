@@ -1,1 +1,1 @@
-"""Writes the sample corpus: vocabularies and templates (TOML), the grammar, the mix of pages."""
+"""Write the sample corpus: vocabularies and templates (TOML), the grammar, the mix of pages."""

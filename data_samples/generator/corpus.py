@@ -1,8 +1,8 @@
-"""Mixes pages into a corpus: topic sizes, kinds per topic, duplicates, damage, spam farms; and the labels.
+"""Mix pages into a corpus: topic sizes, kinds per topic, duplicates, damage, spam farms; and the labels.
 
-The mix is made so that choosing by quality alone costs breadth, as it does on the web: the largest topics are
-study topics that hold most of the good pages and most of their copies, rare topics hold mainly news and forum
-threads, and spam farms wrap good paragraphs, so they look good to a classifier while crowding together.
+Choosing by quality alone costs breadth here, as it does on the web. The largest topics are study topics, with most of
+the good pages and most of their copies. Rare topics are mainly news and forum threads. Spam farms wrap good
+paragraphs, so a classifier rates their pages high although they are much alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens to pages on the web: edited copies, truncation, broken encodings and leftovers."""
+"""Damage pages as the web does: edited copies, truncation, broken encodings and leftovers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A small template grammar: fills `{slots}` from a page's focus and resolves `[a|b]` choices.
+"""Fill templates: `{slots}` from a page's focus, `[a|b]` choices at random.
 
-Every random draw comes from the `random.Random` that is handed in, so a page depends on its seed alone.
+Every random draw comes from the `random.Random` argument, so a page depends on its seed alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds one page of each kind. `grade` is how well it was made: 0 poor, 1 ordinary, 2 good."""
+"""Build one page of each kind. `grade` is how well it was made: 0 poor, 1 ordinary, 2 good."""
 
 from __future__ import annotations
 

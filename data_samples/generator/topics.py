@@ -1,4 +1,4 @@
-"""Reads the TOML files of this folder: topic vocabularies, templates, spam farms, other languages."""
+"""Read the TOML files of this folder: topic vocabularies, templates, spam farms, other languages."""
 
 from __future__ import annotations
 

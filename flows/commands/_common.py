@@ -29,7 +29,7 @@ ENVIRONMENT_DEFAULTS = {  # a choice of the user's own stands
 }
 
 Result = TypeVar("Result")
-Recipe = Annotated[Path, typer.Argument(help="Recipe file, such as deployments/recipes/sample.yaml.")]
+Recipe = Annotated[Path, typer.Argument(help="Recipe file, or the name of a packaged recipe such as fineweb.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),

@@ -1,1 +1,83 @@
-"""Select a smaller, better pre-training set from raw web text."""
+"""Select a smaller, better pre-training set from raw web text.
+
+>>> import numpy as np
+>>> from fineweb_mask import SelectionSettings, select
+>>> random = np.random.default_rng(0)
+>>> vectors, quality = random.normal(size=(1_000, 16)), random.random(1_000)
+>>> selection = select(vectors, quality, SelectionSettings(select_ratio=0.2, lamb=0.7))
+>>> len(selection.indices), bool(selection.gap < 0.01)
+(200, True)
+
+The whole pipeline, from raw documents to a dataset, is `curate(load_recipe("my_recipe.yaml"))`.
+A name is imported on first use, so `import fineweb_mask` alone loads neither torch nor Prefect.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fineweb_mask.flows.compare import CompareSummary, compare
+    from fineweb_mask.flows.curate import curate
+    from fineweb_mask.flows.recipe import load_recipe
+    from fineweb_mask.flows.summary import RunSummary
+    from fineweb_mask.flows.sweep import SweepSummary, sweep
+    from fineweb_mask.models.errors import (
+        DataError,
+        FinewebMaskError,
+        ModelError,
+        SettingsError,
+        StorageError,
+        WorkspaceError,
+    )
+    from fineweb_mask.models.selection import Selection, SelectionSettings, select
+    from fineweb_mask.models.settings import PipelineSettings
+
+    __version__: str
+
+__all__ = [
+    "CompareSummary",
+    "DataError",
+    "FinewebMaskError",
+    "ModelError",
+    "PipelineSettings",
+    "RunSummary",
+    "Selection",
+    "SelectionSettings",
+    "SettingsError",
+    "StorageError",
+    "SweepSummary",
+    "WorkspaceError",
+    "__version__",
+    "compare",
+    "curate",
+    "load_recipe",
+    "select",
+    "sweep",
+]
+_MODULES = {
+    "flows.compare": ("CompareSummary", "compare"),
+    "flows.curate": ("curate",),
+    "flows.recipe": ("load_recipe",),
+    "flows.summary": ("RunSummary",),
+    "flows.sweep": ("SweepSummary", "sweep"),
+    "models.selection": ("Selection", "SelectionSettings", "select"),
+    "models.settings": ("PipelineSettings",),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__version__":
+        value: object = version("fineweb-mask")
+    else:
+        module = next((module for module, names in _MODULES.items() if name in names), "models.errors")
+        value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

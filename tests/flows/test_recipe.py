@@ -240,9 +240,19 @@ def test_a_recipe_that_is_no_mapping_is_an_error(tmp_path, content):
 
 def test_a_missing_recipe_and_a_folder_are_errors(tmp_path):
     assert error_of(tmp_path / "none.yaml") == (
-        f"cannot read the recipe {str(tmp_path / 'none.yaml')!r}: No such file or directory"
+        f"cannot read the recipe {str(tmp_path / 'none.yaml')!r}: No such file or directory; "
+        "recipes that need no file: fineweb, newsgroups, paper, sample"
     )
     assert "Is a directory" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["fineweb", "fineweb.yaml"])
+def test_a_name_that_is_no_file_is_a_recipe_of_the_package(name, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fineweb").mkdir()  # a workspace, perhaps
+    assert load_recipe(name).workspace == "workspaces/fineweb"
+    path.rename("fineweb.yaml")
+    assert load_recipe("fineweb.yaml").workspace == RECIPE["workspace"]
 
 
 def test_an_unknown_section_is_an_error(path):

@@ -1,0 +1,100 @@
+"""The project as a user installs it: a wheel, run from a folder with packages named `flows`, `tasks` and `models`."""
+
+import ast
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import fineweb_mask
+from tests.wheel import HOSTILE, Installed, build_wheel, names_in, write_hostile_packages
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return write_hostile_packages(tmp_path / "user")
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(installed_wheel: Installed):
+    names = names_in(installed_wheel.wheel)
+    assert {name.split("/")[0] for name in names} == {
+        "fineweb_mask",
+        f"fineweb_mask-{version('fineweb-mask')}.dist-info",
+    }
+    code = {name for name in names if name.startswith("fineweb_mask/")}
+    expected = {"__init__.py", "py.typed"}
+    for link, pattern in {
+        **dict.fromkeys(HOSTILE, "*.py"),
+        "recipes": "*.yaml",
+        "tasks/reporting/templates": "*",
+    }.items():
+        real = (ROOT / "src" / "fineweb_mask" / link).resolve()
+        expected |= {f"{link}/{file.relative_to(real).as_posix()}" for file in real.rglob(pattern)}
+    assert code == {f"fineweb_mask/{name}" for name in expected}
+
+
+def test_a_source_distribution_makes_the_same_wheel(installed_wheel: Installed, tmp_path):
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=installed_wheel.source, check=True, capture_output=True)
+    [archive] = tmp_path.glob("*.tar.gz")
+    assert names_in(build_wheel(archive, tmp_path / "wheels")) == names_in(installed_wheel.wheel)
+
+
+def test_the_command_prints_its_version_and_runs_a_corpus(installed_wheel: Installed, folder, tmp_path):
+    done = installed_wheel.call(folder, "fineweb-mask", "--version")
+    assert done.stdout.strip() == version("fineweb-mask"), done.stderr
+    source = pq.read_table(ROOT / "data_samples" / "corpus" / "CC-MAIN-2023-50_00000.parquet")
+    pq.write_table(source.slice(0, 300), tmp_path / "corpus.parquet")
+    overrides = {
+        "source.path": tmp_path / "corpus.parquet",
+        "quality.scorers.0.labels.path": ROOT / "data_samples" / "labels.parquet",
+        "embedding.static_dimensions": 32,
+        "embedding.static_vocabulary": 2000,
+        "report.sample": 200,
+    }
+    options = [option for key, value in overrides.items() for option in ("--set", f"{key}={value}")]
+    done = installed_wheel.call(folder, "fineweb-mask", "run", "sample", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert (summary["status"], summary["documents_in"]) == ("done", 300)
+    assert (folder / "workspaces" / "sample" / "reports" / "index.html").is_file()
+
+
+def test_the_sample_recipe_says_what_is_missing_without_a_checkout(installed_wheel: Installed, folder):
+    done = installed_wheel.call(folder, "fineweb-mask", "run", "sample")
+    assert done.returncode == 2
+    assert done.stderr.startswith("fineweb-mask: ")
+    assert "data_samples/" in done.stderr
+    assert {path.name for path in folder.iterdir()} == set(HOSTILE)
+
+
+def test_the_public_names_work_from_a_user_s_folder(installed_wheel: Installed, folder):
+    script = """
+import sys, fineweb_mask
+assert not {"torch", "prefect", "duckdb", "numpy"} & sys.modules.keys()
+import numpy as np
+random = np.random.default_rng(0)
+chosen = fineweb_mask.select(random.normal(size=(50, 8)), random.random(50), fineweb_mask.SelectionSettings())
+print(fineweb_mask.__file__, len(chosen.indices), fineweb_mask.load_recipe("fineweb").workspace)
+"""
+    done = installed_wheel.call(folder, "python", "-c", script)
+    assert done.returncode == 0, done.stderr
+    path, *rest = done.stdout.split()
+    assert Path(path).is_relative_to(installed_wheel.python.parents[1])
+    assert rest == ["5", "workspaces/fineweb"]
+
+
+def test_every_public_name_is_found_and_known_to_type_checkers():
+    tree = ast.parse(Path(fineweb_mask.__file__).read_text())
+    [typed] = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {name.name for node in ast.walk(typed) if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert {*imported, "__version__"} == set(fineweb_mask.__all__) == set(dir(fineweb_mask))
+    assert all(getattr(fineweb_mask, name) is not None for name in fineweb_mask.__all__)
+    with pytest.raises(AttributeError, match="module 'fineweb_mask' has no attribute 'selekt'"):
+        _ = fineweb_mask.selekt
