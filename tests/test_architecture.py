@@ -42,7 +42,7 @@ LAYERS = {
         {"score_embed"},
     ],
     "flows": [
-        {"recipe", "lamb_values", "summary"},
+        {"recipe", "lamb_values", "summary", "engine.registry"},
         {"display"},
         {"engine"},
         {"curate"},
