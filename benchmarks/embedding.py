@@ -44,8 +44,9 @@ from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.tasks import embed
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -40,8 +40,9 @@ from fineweb_mask.models.settings.quality import FastTextScorerSettings, Quality
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH = 500
 SCORER = FastTextScorerSettings(name="fasttext", model="model.bin")

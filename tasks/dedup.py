@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, digest
 
 
 class DedupJob(GroupJob):

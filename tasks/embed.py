@@ -31,8 +31,8 @@ from fineweb_mask.tasks.inference.model_files import ModelFolderError, model_fol
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile
 
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})

@@ -25,7 +25,8 @@ from fineweb_mask.tasks.source.labels import read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, file_digest
+from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 64
 """Most shards that a sample of the corpus is read from: one shard of FineWeb holds a million documents."""

@@ -31,15 +31,10 @@ from fineweb_mask.tasks.workspace.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import written_fingerprint
-from fineweb_mask.tasks.workspace.workspace import (
-    DISK_REMEDIES,
-    StageFile,
-    Workspace,
-    digest,
-    disk_errors_explained,
-)
+from fineweb_mask.tasks.workspace.workspace import DISK_REMEDIES, Workspace, disk_errors_explained
 
 NOT_RECORDED: dict[str, Any] = {
     "workspace": True,

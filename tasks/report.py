@@ -19,8 +19,8 @@ from fineweb_mask.tasks.reporting.sections import (
 )
 from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-from fineweb_mask.tasks.workspace.workspace import StageFile
 
 
 class ReportJob(PageJob):

@@ -17,8 +17,8 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_file
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile
 
 BATCH_ROWS = 2_000
 POOL_SHARE = 0.95

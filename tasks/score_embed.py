@@ -25,7 +25,7 @@ from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, loa
 from fineweb_mask.tasks.score import ScoreJob, Scores, score, score_writer
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
     from fineweb_mask.models.quality.edu import EduScorer

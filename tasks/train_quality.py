@@ -26,8 +26,9 @@ from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FEWEST_PER_CLASS = 10
 TEACHER_BATCH = 256

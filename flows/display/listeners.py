@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 LOG_SECONDS = 30.0
 """Between two log lines on how far a job is."""

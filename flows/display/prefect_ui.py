@@ -31,7 +31,7 @@ from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
 from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.manifest import read_manifest
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.summary import RunSummary

@@ -13,8 +13,8 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
 from fineweb_mask.tasks.selection.frontier import FrontierJob
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-from fineweb_mask.tasks.workspace.workspace import StageFile
 
 
 class SelectorRuns:

@@ -21,8 +21,9 @@ from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.workspace.catalog import write_catalog
 from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import LastRun
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 class StatusError(WorkspaceError, ValueError):

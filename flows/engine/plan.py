@@ -28,8 +28,9 @@ from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 class PretrainedModels(NamedTuple):

@@ -20,7 +20,7 @@ from fineweb_mask.tasks.selection.frontier import sweep_lambs
 from fineweb_mask.tasks.selection.sweep_page import write_sweep_page
 from fineweb_mask.tasks.workspace.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 PIPELINE: tuple[StageTask[Any], ...] = (
     ingest,

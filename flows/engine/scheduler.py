@@ -18,7 +18,8 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, record_seconds, recorded_seconds
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 OnDone = Callable[[StageFile | None], None]
 """Called with a job's output, or with None if its shard was quarantined."""

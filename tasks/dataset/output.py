@@ -9,9 +9,7 @@ from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.dataset.publish import PROVENANCE
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import read_manifest
-from fineweb_mask.tasks.workspace.workspace import (
-    Workspace,
-)
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MATERIALIZE = "materialize"
 

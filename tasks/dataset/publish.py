@@ -17,7 +17,7 @@ from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import in_order_of_sending
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import Manifest
-from fineweb_mask.tasks.workspace.workspace import file_digest
+from fineweb_mask.tasks.workspace.references import file_digest
 
 VERSION_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 PROVENANCE, CARD = "provenance.json", "README.md"

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MASKS, MEASURED
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
-from fineweb_mask.tasks.workspace.workspace import digest
+from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"
 MAX_FOLDER_NAME = 200  # file systems allow 255 bytes

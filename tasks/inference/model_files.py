@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.workspace import digest, file_digest
+from fineweb_mask.tasks.workspace.references import digest, file_digest
 
 
 class ModelFolderError(SettingsError):

@@ -24,7 +24,8 @@ from fineweb_mask.models.urls import HUB
 from fineweb_mask.tasks.inference.model_files import model_folder
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, digest, file_digest
+from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 _loading = threading.Lock()
 

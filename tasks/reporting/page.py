@@ -16,7 +16,7 @@ from fineweb_mask.tasks.reporting.templating import Form, render, static
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 
 LISTED = 50
 """Most rows of a table in `index.md`: the server of the Prefect UI keeps it in its database."""

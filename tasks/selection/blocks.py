@@ -19,9 +19,10 @@ from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
+from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import Workspace, digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection

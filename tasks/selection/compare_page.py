@@ -27,7 +27,7 @@ from fineweb_mask.tasks.selection.contenders import (
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 DRAWN_TOPICS = 40
 """Most topics in a chart and a table; the largest ones."""

@@ -31,7 +31,7 @@ from fineweb_mask.tasks.selection.blocks import (
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, digest
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.measures import Measures

@@ -25,8 +25,8 @@ from fineweb_mask.tasks.selection.blocks import (
 )
 from fineweb_mask.tasks.selection.contenders import measures_of, note_seconds, ranges_of, with_ranges
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile
 
 
 class FrontierJob(BlocksJob):

@@ -10,7 +10,7 @@ from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
 from fineweb_mask.tasks.selection.contenders import METRIC_LABELS, described_settings, diversity_axis, over_blocks
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 COLUMNS = [
     Column("selected", "count"),

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.schemas import MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NAME = "catalog.duckdb"
 VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops")

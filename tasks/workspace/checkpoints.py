@@ -7,8 +7,9 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import written_key
-from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 Values_contra = TypeVar("Values_contra", contravariant=True)
 

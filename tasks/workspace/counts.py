@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 
 class Amount(NamedTuple):

@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, disk_errors_explained
+from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
 
 
 class BadShardError(DataError):

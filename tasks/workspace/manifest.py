@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, size_of
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace, digest, file_digest
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, file_digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SMALL_BYTES = 2**18
 

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
 """In place of a stage's file that a shard does not have; its `path` is empty."""

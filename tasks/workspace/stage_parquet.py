@@ -17,7 +17,8 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import mirror_of, size_of
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey, Workspace
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOOTER_KEY = b"fineweb_mask"
 ROW_GROUP_BYTES = 64 * 2**20

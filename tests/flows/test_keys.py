@@ -8,7 +8,8 @@ from fineweb_mask.tasks import dedup, select
 from fineweb_mask.tasks.embed import EmbeddingModel
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace, digest
+from fineweb_mask.tasks.workspace.references import StageFile, digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 RECIPE = """
 workspace: {workspace}

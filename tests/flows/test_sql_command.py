@@ -19,9 +19,10 @@ from fineweb_mask.flows.commands import sql
 from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS, visible
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.tasks.workspace.catalog import write_catalog
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 HOSTILE = {
     "escape": "\x1b[31mred\x1b[0m \x9b2J \x07",

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageKey
 
 KEY = StageKey(stage="numbers", version=1, settings="s", inputs="i")
 SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("text", pa.string())])

@@ -10,7 +10,8 @@ import pytest
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import dedup, ingest
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import dedup_job, ingest_job
 
 TEXTS = {

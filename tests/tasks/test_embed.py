@@ -20,7 +20,8 @@ from fineweb_mask.tasks import embed, ingest
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import embed_job, ingest_job
 
 WEIGHTS = {"[UNK]": (0.0, 0.0), "red": (3.0, 0.0), "blue": (0.0, 2.0), "void": (0.0, 0.0), "wild": (np.nan, 1.0)}

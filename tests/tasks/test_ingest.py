@@ -17,7 +17,8 @@ from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import ingest_job
 
 Row = dict[str, Any]

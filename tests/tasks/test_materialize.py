@@ -20,8 +20,8 @@ from fineweb_mask.tasks import materialize
 from fineweb_mask.tasks.dataset.output import Output, OutputError
 from fineweb_mask.tasks.dataset.writers import ParquetParts
 from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.references import digest, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import digest, file_digest
 from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows, snapshot
 
 

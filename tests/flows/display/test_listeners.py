@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from fineweb_mask.flows.display.listeners import LOG_SECONDS, Bars, LogLines, listener, shown_as_bars
 from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 FILE = StageFile(stage="score", name="shard-1", path="scores/shard-1.parquet", rows=7, bytes=9, fingerprint="f")
 

@@ -10,7 +10,7 @@ from fineweb_mask.flows.display.listeners import LogLines
 from fineweb_mask.flows.display.prefect_ui import LISTED_AT_WORK, StageProgress, UiListener, _duration, page_markdown
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.page import Figure, Page, Section, write_page
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 
 
 def file(rows: int, *, cached: bool = False) -> StageFile:

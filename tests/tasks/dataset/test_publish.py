@@ -11,7 +11,7 @@ from fineweb_mask.tasks.dataset.publish import publish, published, version_folde
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.workspace import StageKey
+from fineweb_mask.tasks.workspace.references import StageKey
 from tests.conftest import Bucket
 
 KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")

@@ -22,7 +22,7 @@ from fineweb_mask.tasks.reporting.page import (
     write_page,
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage
-from fineweb_mask.tasks.workspace.workspace import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 
 HOSTILE = "<script>a(1)</script><img src=x onerror=a(1)> [l](javascript:x) | `c` \x1b[31mred\x00 \u202egnp \"'&🎉"
 SHOWN = "<script>a(1)</script><img src=x onerror=a(1)> [l](javascript:x) | `c` ␛[31mred␀ �gnp \"'&🎉"

@@ -12,7 +12,8 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection import contenders, frontier
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
 
 LAMBS = (0.0, 0.5, 1.0)

@@ -15,8 +15,9 @@ from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remov
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.storage.mirror import ensure_local, in_order_of_sending, mirror_of
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageKey, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.s3 import Proxy
 

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.workspace.counts import account, mean_terms
-from fineweb_mask.tasks.workspace.workspace import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile
 
 
 def reference(rows: int, **details: Any) -> StageFile:

@@ -21,8 +21,8 @@ from fineweb_mask.tasks.workspace.job import (
     recorded_seconds,
     stage_task,
 )
+from fineweb_mask.tasks.workspace.references import StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageKey, digest
 
 SCHEMA = pa.schema([pa.field("row", pa.uint32())])
 

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import FOOTER_KEY, ROW_GROUP_ROWS, current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import StageFile, Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY, SCHEMA, batch, fail_after, write
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.workspace import Workspace, digest
+from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY, write
 
 
