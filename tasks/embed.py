@@ -27,7 +27,7 @@ from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.model_files import ModelFolderError, model_folder
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
@@ -58,7 +58,7 @@ def check_model(settings: EmbeddingSettings) -> None:
 
     Raises
     ------
-    ModelFolderError
+    ModelNotFoundError
         If it lacks a file that loading it takes.
     """
     folder = Path(settings.model)
@@ -66,7 +66,7 @@ def check_model(settings: EmbeddingSettings) -> None:
         return  # a hub name is looked up when it is fetched
     for pattern in ("modules.json", "*.safetensors"):
         if not any(folder.rglob(pattern)):
-            raise ModelFolderError(
+            raise ModelNotFoundError(
                 f"embedding.model: the folder {settings.model!r} has no {pattern}: it is not a sentence-transformers "
                 "model in safetensors"
             )
@@ -77,7 +77,7 @@ def resolve_model(settings: EmbeddingSettings) -> EmbeddingModel:
 
     Raises
     ------
-    ModelFolderError
+    ModelNotFoundError
         If it is neither a folder nor to be had from the hub.
     """
     folder = model_folder(settings.model, "embedding.model")
@@ -135,7 +135,7 @@ def embed(job: EmbedJob) -> None:
         chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.settings.chunk_documents))
         for chunk in track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk.rows), part=(0, 1)):
             if chunk.kept is not None:
-                later(partial(vectors.write_kept, chunk.kept))
+                later(partial(vectors.restore, chunk.kept))
                 continue
             with pool.encoder() as encoder:
                 wait = encoder.encode_tokens(chunk.tokens)
@@ -159,7 +159,7 @@ def _chunks(
     documents: pq.ParquetFile, vectors: Checkpoints[Encoded], encoder: Encoder[Any], size: int
 ) -> Iterator[_Chunk]:
     for batch in documents.iter_batches(size, columns=["row", "text"]):
-        kept = vectors.kept(batch["row"])
+        kept = vectors.find(batch["row"])
         tokens = encoder.tokenise(batch["text"].to_pylist()) if kept is None else None
         yield _Chunk(batch["row"], tokens, kept)
 

@@ -45,7 +45,7 @@ class FitJob(StageJob):
     def current(self) -> StageFile | None:
         """Return what was fitted if it is whole and was fitted with these settings, else None."""
         manifest = read_manifest(self.manifest_path)
-        if manifest is None or not is_whole(self.manifest_path, manifest, here=True):
+        if manifest is None or not is_whole(self.manifest_path, manifest, download=True):
             return None
         wanted, found = self.key, manifest.key
         if (found.stage, found.version, found.settings) != (wanted.stage, wanted.version, wanted.settings):

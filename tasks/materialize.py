@@ -33,7 +33,7 @@ from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import written_fingerprint
+from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint
 from fineweb_mask.tasks.workspace.workspace import DISK_REMEDIES, Workspace, disk_errors_explained
 
 NOT_RECORDED: dict[str, Any] = {
@@ -140,7 +140,7 @@ def materialize(job: MaterializeJob) -> None:
 def _check_inputs(workspace: Workspace, shard: ShardFiles) -> None:
     """See that a shard's files are those that the job was planned for, and fit together row by row."""
     for file in (shard.documents, shard.scores, shard.masks):
-        found = written_fingerprint(workspace.resolve(file))
+        found = read_fingerprint(workspace.resolve(file))
         if found is None:
             raise WorkspaceError(f"{file.path} is missing or damaged: run again, and it is made anew")
         if found != file.fingerprint:

@@ -118,13 +118,13 @@ def score_embed(job: ScoreEmbedJob) -> None:
             rows = chunk.batch["row"]
             found = None if chunk.tokens is None else edu.score_and_embed_tokens(chunk.tokens)
             if found is None:
-                later(partial(vectors.write_kept, chunk.kept_vectors))
+                later(partial(vectors.restore, chunk.kept_vectors))
             else:
                 later(partial(vectors.write, rows, found.encoded))
             if scores is None:
                 continue
             if found is None:
-                later(partial(scores.write_kept, chunk.kept_scores))
+                later(partial(scores.restore, chunk.kept_scores))
             else:
                 others = batch_scores(scorers, chunk.batch, job.name)
                 later(partial(scores.write, rows, {name: found.scores, **others}))
@@ -151,8 +151,8 @@ def _chunks(
     scores: Checkpoints[Scores] | None,
 ) -> Iterator[_Chunk]:
     for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
-        kept_vectors = vectors.kept(batch["row"])
-        kept_scores = None if scores is None else scores.kept(batch["row"])
+        kept_vectors = vectors.find(batch["row"])
+        kept_scores = None if scores is None else scores.find(batch["row"])
         done = kept_vectors is not None and (scores is None or kept_scores is not None)
         tokens = None if done else edu.tokenise(batch[edu.column].to_pylist())
         yield _Chunk(batch, tokens, kept_vectors, kept_scores)

@@ -67,7 +67,7 @@ class TrainQualityJob(StageJob):
         ------
         LabelsError
             If the labels cannot be used, or the output cannot be a model's name.
-        QualityModelError
+        ModelNotFoundError
             If there is no such teacher.
         """
         if output.suffix != ".bin":

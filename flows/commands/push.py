@@ -76,7 +76,7 @@ def _here(place: str) -> str:
         return dataset.root
     if dataset.url == f"{place.rstrip('/')}/dataset":  # of a workspace, of which this machine may hold the files
         workspace = Workspace(reject_credentials(place))
-        workspace.look()
+        workspace.refresh_listing()
         return str(ensure_local(workspace.dataset))
     return str(download_tree(dataset.url))
 

@@ -59,7 +59,7 @@ def sql(
 
     try:
         opened = Workspace(require_writable(reject_credentials(workspace)))
-        opened.look()
+        opened.refresh_listing()
     except (OSError, ValueError) as error:
         fail(visible(str(error)), as_json, WRONG_USAGE)
     try:
@@ -108,7 +108,7 @@ def _have_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
     try:
         rewrite_catalog(folder)
     except CatalogError as error:
-        if not workspace.holds(catalog_path(workspace)):
+        if not workspace.exists(catalog_path(workspace)):
             fail(str(error), as_json, WRONG_USAGE)
         typer.echo(f"fineweb-mask: the catalog is older than the last run and stays so: {error}", err=True)
 

@@ -105,8 +105,8 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     """
     try:
         workspace = Workspace(require_writable(reject_credentials(str(folder))))
-        workspace.look()
-        last = LastRun.of(workspace)
+        workspace.refresh_listing()
+        last = LastRun.load(workspace)
     except (FileNotFoundError, ValidationError) as error:
         raise StatusError(f"{folder} is no workspace in which a run was begun: it has no readable run.json") from error
     except (OSError, ValueError) as error:
@@ -196,7 +196,7 @@ def _stage(
     else:
         done = {name for job, _ in files for name in job.shard_names}
         for name in shards:
-            exists = any(workspace.holds(folder / f"{name}.parquet") for folder in folders)
+            exists = any(workspace.exists(folder / f"{name}.parquet") for folder in folders)
             _count(status, is_done=name in done, exists=exists)
     return status
 
@@ -223,7 +223,7 @@ def rewrite_catalog(folder: str) -> None:
         If the folder is no workspace, is in use, or what its last run read is out of reach.
     """
     workspace = Workspace(folder)
-    if not workspace.holds(LastRun.path(workspace)):
+    if not workspace.exists(LastRun.path(workspace)):
         raise CatalogError(
             f"{folder} is no workspace in which a run was begun: first `fineweb-mask run RECIPE --workspace {folder}`"
         )

@@ -27,7 +27,7 @@ from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.counts import mean_terms
-from fineweb_mask.tasks.workspace.runs import LastRun, RunRecord, SetAside
+from fineweb_mask.tasks.workspace.runs import LastRun, QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def open_session(
         )
         discard_finished(workspace)
         forget_fitted(workspace, refit or [])
-        if keep or not workspace.holds(LastRun.path(workspace)):
-            LastRun(settings=settings, folder=str(Path.cwd())).keep(workspace)
+        if keep or not workspace.exists(LastRun.path(workspace)):
+            LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         clear_stop_request()
         offer_slots()
         with recorded(scheduler, settings) as record:
@@ -120,7 +120,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     check_scorers(settings.quality.scorers)
     embed.check_model(settings.embedding)
     workspace = Workspace(settings.workspace, settings.engine.scratch)
-    workspace.check()
+    workspace.check_reachable()
     Output.of(workspace, settings.materialize).check()
     shards = discover(settings.source)
     check_columns(settings, shards)
@@ -175,7 +175,7 @@ def recorded(scheduler: Scheduler, settings: PipelineSettings) -> Iterator[RunRe
 def _end(record: RunRecord, scheduler: Scheduler) -> None:
     record.stages_run = [stage.stage for stage in scheduler.in_order if stage.cached < stage.files]
     record.stages_cached = [stage.stage for stage in scheduler.in_order if stage.cached == stage.files]
-    record.set_aside = [SetAside(shard=shard, reason=reason) for shard, reason in scheduler.quarantined.items()]
+    record.set_aside = [QuarantinedShard(shard=shard, reason=reason) for shard, reason in scheduler.quarantined.items()]
     if record.status == "done" and record.set_aside:
         record.status = "quarantined"
     record.end(scheduler.workspace)

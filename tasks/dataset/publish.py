@@ -14,7 +14,7 @@ from pathlib import Path
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.lease import HeldError, lease
-from fineweb_mask.tasks.storage.mirror import in_order_of_sending
+from fineweb_mask.tasks.storage.mirror import upload_order
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import Manifest
 from fineweb_mask.tasks.workspace.references import file_digest
@@ -65,9 +65,9 @@ def _version(folder: Path) -> str:
 
 
 def _send(store: Store, folder: Path, version: str) -> None:
-    store.abort_unfinished()
-    there = store.listed()
-    for file in in_order_of_sending(folder):
+    store.abort_unfinished_uploads()
+    there = store.list_files()
+    for file in upload_order(folder):
         name = file.relative_to(folder).as_posix()
         is_data = name.startswith(f"{version}/")  # of which equal names have equal content
         if not is_data or name not in there or there[name].bytes != file.stat().st_size:
@@ -89,7 +89,7 @@ def published(url: str) -> Manifest | None:
         If the URL does not answer, or refuses access.
     """
     store = Store(url)
-    there = store.listed()
+    there = store.list_files()
     if PROVENANCE not in there:
         return None
     try:

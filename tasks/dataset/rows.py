@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MASKS, MEASURED
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
+from fineweb_mask.tasks.workspace.catalog import identifier
 from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"
@@ -99,7 +100,7 @@ class SelectedDocuments:
                 f"materialize.layout: no column {layout!r}, it may be {FLAT!r} or one of "
                 f"{', '.join(name for name in self._documents.names if name not in MEASURED.names)}"
             )
-        scores = ", ".join(f"scores.{_quoted(name)} AS s{index}" for index, name in enumerate(self._scores.names))
+        scores = ", ".join(f"scores.{identifier(name)} AS s{index}" for index, name in enumerate(self._scores.names))
         chosen = f"""
             SELECT masks.shard, masks.row, masks.inclusion, masks.block, {scores}
             FROM (SELECT * FROM read_parquet($masks, filename = 'masks_file') JOIN shards USING (masks_file)
@@ -113,9 +114,9 @@ class SelectedDocuments:
         else:
             used = ["documents", "masks", "scores"]
             chosen = f"""
-                SELECT chosen.*, coalesce(nullif(documents.{_quoted(layout)}::VARCHAR, ''), '{UNKNOWN}') AS folder
+                SELECT chosen.*, coalesce(nullif(documents.{identifier(layout)}::VARCHAR, ''), '{UNKNOWN}') AS folder
                 FROM ({chosen}) AS chosen
-                JOIN (SELECT shard, row, {_quoted(layout)}
+                JOIN (SELECT shard, row, {identifier(layout)}
                       FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
                       JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
                   USING (shard, row)
@@ -200,7 +201,7 @@ class SelectedDocuments:
         mask[wanted] = True
         reader = self._connection.sql(
             f"""
-            SELECT {", ".join(_quoted(name) for name in self._schemas[shard].names)}
+            SELECT {", ".join(identifier(name) for name in self._schemas[shard].names)}
             FROM read_parquet($documents) WHERE row < $rows AND get_bit($mask::BLOB::BIT, row::INTEGER) = 1
             """,  # noqa: S608 - quoted column names
             params={
@@ -241,7 +242,7 @@ class SelectedDocuments:
         shuffled = "md5_number_lower(concat_ws(' ', $seed, chosen.shard, chosen.row))"
         order = ["_folder", "_random", "_shard", "_row"]
         names = self._documents.names
-        columns = [f"documents.{_quoted(name)} AS d{index}" for index, name in enumerate(names)]
+        columns = [f"documents.{identifier(name)} AS d{index}" for index, name in enumerate(names)]
         query = f"""
             SELECT {", ".join(columns)}, chosen.* EXCLUDE (row, shard, folder),
                    folders.number AS _folder, {shuffled if self._settings.shuffle else "0"} AS _random,
@@ -292,11 +293,6 @@ def _increases(keys: Sequence[Any]) -> bool:
         larger |= equal & (key[1:] > key[:-1])
         equal &= key[1:] == key[:-1]
     return bool(larger.all())
-
-
-def _quoted(name: str) -> str:
-    """Return a column's name as SQL takes it, whatever is in it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def folder_name(value: str) -> str:

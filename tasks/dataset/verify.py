@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.urls import is_url, reject_credentials
-from fineweb_mask.tasks.source.hub import pinned
+from fineweb_mask.tasks.source.hub import pin_commit
 from fineweb_mask.tasks.storage.errors import RemoteError
 from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote_file import RemoteFile
@@ -116,7 +116,7 @@ def find_dataset(place: str) -> Dataset:
     """
     place = place.rstrip("/") or "/"
     try:
-        place = pinned(reject_credentials(place))
+        place = pin_commit(reject_credentials(place))
         found = _dataset_at(place)
         is_there = found is not None or _kind(place) == "directory"
         output = None if found is not None else _output_of(place)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.tasks.workspace.catalog import identifier, literal
 
 ROW_GROUP_BYTES = 256 * 2**20
 TEXTS = ("text", "id", "url")  # hardly two are alike: no dictionary is tried
@@ -167,9 +168,8 @@ class JsonParts(PartWriter):
         self._connection = duckdb.connect(config={"threads": 1})
         entries = []
         for name, kind in zip(schema.names, schema.types, strict=True):
-            value, key = '"' + name.replace('"', '""') + '"', "'" + name.replace("'", "''") + "'"
-            is_float = pa.types.is_floating(kind)
-            entries.append(f"{key}: {f'CASE WHEN isfinite({value}) THEN {value} END' if is_float else value}")
+            value, is_float = identifier(name), pa.types.is_floating(kind)
+            entries.append(f"{literal(name)}: {f'CASE WHEN isfinite({value}) THEN {value} END' if is_float else value}")
         self._query = f"SELECT to_json({{{', '.join(entries)}}})::VARCHAR AS line FROM rows"  # noqa: S608
 
     def _size(self) -> int:

@@ -1,4 +1,4 @@
-"""The encoder's model in this process: loaded once, on every device that it may use."""
+"""Load the encoder once per process, with a copy on every device that it may use."""
 
 import threading
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ _loading = threading.Lock()
 
 
 def load_copy(path: str, settings: EmbeddingSettings, device: str) -> Encoder[Any]:
-    """Load the model; what runs it is imported here, so that a run that finds all embedded need not wait for that."""
+    """Load the model; the slow import is here, so that a run with nothing to embed does not wait for it."""
     from fineweb_mask.models.embedding.load import load_encoder
 
     return load_encoder(path, settings, device)
 
 
 class EncoderPool:
-    """A copy of a model on each device; forward passes take whichever is free, one at a time on each.
+    """A copy of a model on each device; each copy runs one forward pass at a time.
 
     Parameters
     ----------
     path
         The model's folder.
     settings
-        How it encodes; `device: auto` takes every GPU.
+        Settings of the encoder; `device: auto` uses every GPU.
 
     Raises
     ------
@@ -41,17 +41,17 @@ class EncoderPool:
         self._path, self._settings = path, settings
         first, *others = choose_devices(settings.device)
         self.tokeniser = load_copy(path, settings, first)
-        """The first copy: any number of threads may tokenise with it."""
+        """The first copy; its tokeniser is thread-safe."""
         self._copies: dict[str, Encoder[Any]] = {first: self.tokeniser}
         self._free: SimpleQueue[str] = SimpleQueue()
         self.device = "cpu" if self.tokeniser.on_cpu else first
-        """Where the forward passes run, or where the first of several copies does."""
+        """Device of the first copy, such as `cuda:0`."""
         for device in [first] if self.tokeniser.on_cpu else [first, *others]:
             self._free.put(device)
 
     @contextmanager
     def encoder(self) -> Iterator[Encoder[Any]]:
-        """Hold a copy of the model for the forward passes of one chunk; waits until a device is free."""
+        """Reserve a copy of the model while the block runs; waits until one is free."""
         device = self._free.get()
         try:
             if device not in self._copies:
@@ -67,6 +67,6 @@ def _pool(path: str, _fingerprint: str, settings: EmbeddingSettings) -> EncoderP
 
 
 def encoder_pool(path: str, fingerprint: str, settings: EmbeddingSettings) -> EncoderPool:
-    """Return the pool of a model, known by its content; the last one asked for stays loaded."""
+    """Return the pool of a model with this content; the last pool stays loaded."""
     with _loading:
         return _pool(path, fingerprint, settings)

@@ -1,7 +1,8 @@
-"""One GPU's worth of work at a time on each GPU of a host, over all runs that share a Prefect server.
+"""Limit GPU tasks to one per GPU of a host, over all runs that share a Prefect server.
 
-The slot is taken inside a task's body, so that a cached hit never waits for one. It is named after the host, and there
-are as many as the host has GPUs. A process that is killed gives its slot back when its lease runs out.
+A task acquires the slot inside its body, so a cached task never waits for one. Slots are a global concurrency limit
+named after the host, with as many slots as the host has GPUs. The slot of a killed process is released when its lease
+expires.
 """
 
 import socket
@@ -17,12 +18,12 @@ LEASE_SECONDS = 60
 
 
 def slot_name() -> str:
-    """Return the name of this host's limit."""
+    """Return the name of this host's concurrency limit."""
     return f"gpu:{socket.gethostname()}"
 
 
 def offer_slots() -> None:
-    """Tell the server how many GPUs this host has; without any, nothing is limited."""
+    """Set this host's concurrency limit to its number of GPUs; no limit without GPUs."""
     if gpus := torch.cuda.device_count():
         with get_client(sync_client=True) as client:
             client.upsert_global_concurrency_limit_by_name(slot_name(), gpus)
@@ -30,7 +31,7 @@ def offer_slots() -> None:
 
 @contextmanager
 def gpu_slot(device: str) -> Iterator[None]:
-    """Hold a slot of this host while the block runs, if the device is a GPU and Prefect runs the task."""
+    """Hold one of this host's slots while the block runs, if the device is a GPU and the caller is a Prefect task."""
     if not device.startswith("cuda") or TaskRunContext.get() is None:
         yield
         return

@@ -1,48 +1,52 @@
-"""Model folders: one on this machine, or the newest snapshot of one on the Hugging Face hub, known by content."""
+"""Find a model's file or folder: on this machine, or downloaded from the Hugging Face hub."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.urls import HUB
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.references import digest, file_digest
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfUri
 
-class ModelFolderError(SettingsError):
-    """A model is neither a folder here nor to be had from the hub."""
+
+class ModelNotFoundError(SettingsError):
+    """A model or its labels do not exist, or a model cannot be downloaded."""
 
 
 class ModelFolder(NamedTuple):
-    """Where a model lies and what it holds."""
+    """A model's folder and a fingerprint of its content."""
 
     path: Path
     fingerprint: str
 
 
 def model_folder(model: str, setting: str) -> ModelFolder:
-    """Return a model's folder, fetched from the hub if there is none of that name here.
+    """Return a model's folder, downloading the newest snapshot from the hub if no such local folder exists.
 
     Parameters
     ----------
     model
-        Folder, or hub name such as `Snowflake/snowflake-arctic-embed-m`.
+        Folder, or name on the hub such as `Snowflake/snowflake-arctic-embed-m`.
     setting
-        The setting that names it, for the error.
+        The setting that names the model, for error messages.
 
     Raises
     ------
-    ModelFolderError
-        If it is neither a folder nor to be had from the hub.
+    ModelNotFoundError
+        If it is not a folder and cannot be downloaded.
     """
     folder = Path(model)
     if folder.is_dir():
         content = digest([[file.relative_to(folder).as_posix(), file_digest(file)] for file in tree_files(folder)])
         return ModelFolder(folder.absolute(), content)
-    snapshot = _download(model, setting)
+    snapshot = _download_snapshot(model, setting)
     return ModelFolder(snapshot, f"{model}@{snapshot.name}")
 
 
-def _download(model: str, setting: str) -> Path:
+def _download_snapshot(model: str, setting: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -50,7 +54,77 @@ def _download(model: str, setting: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=needed, ignore_patterns=["onnx/*", "openvino/*"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        raise ModelFolderError(
-            f"{setting}: {model!r} is neither a folder here nor to be had from the hub: {error}; "
+        raise ModelNotFoundError(
+            f"{setting}: {model!r} is not a folder and cannot be downloaded from the hub: {error}; "
             f"without a network, download it first with `hf download {model}`"
+        ) from error
+
+
+def model_file(model: str, setting: str) -> Path:
+    """Return a model's file, downloading it from the hub if `model` is an address there.
+
+    Parameters
+    ----------
+    model
+        File, or address on the hub: `hf://owner/repository/file`, or `hf://owner/repository@revision/file` for a
+        branch, tag or commit other than the newest commit of the main branch.
+    setting
+        The setting that names the model, for error messages.
+
+    Raises
+    ------
+    ModelNotFoundError
+        If the file does not exist, the address is malformed, or the download fails.
+    """
+    if model.startswith(HUB):
+        return _download_file(model, setting)
+    if not Path(model).is_file():
+        raise ModelNotFoundError(f"{setting}: {model!r} does not exist")
+    return Path(model).absolute()
+
+
+def check_model_file(model: str, setting: str) -> None:
+    """Check that a model's file exists or that its address on the hub is well-formed, without downloading it.
+
+    Raises
+    ------
+    ModelNotFoundError
+        If not.
+    """
+    if model.startswith(HUB):
+        _parse_address(model, setting)
+    else:
+        model_file(model, setting)
+
+
+def _parse_address(address: str, setting: str) -> "HfUri":
+    from huggingface_hub import parse_hf_uri
+    from huggingface_hub.errors import HfUriError
+
+    reason = "it names no file in a repository."
+    try:
+        parsed = parse_hf_uri(address)
+        if parsed.path_in_repo and parsed.type in {"model", "dataset", "space"}:
+            return parsed
+    except HfUriError as error:
+        reason = str(error)
+    raise ModelNotFoundError(
+        f"{setting}: {address!r}: {reason} An address on the hub is hf://owner/repository/file, or "
+        "hf://owner/repository@revision/file"
+    )
+
+
+def _download_file(address: str, setting: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    parsed = _parse_address(address, setting)
+    try:
+        return Path(hf_hub_download(parsed.id, parsed.path_in_repo, repo_type=parsed.type, revision=parsed.revision))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        options = f" --repo-type {parsed.type}" if parsed.type != "model" else ""
+        options += f" --revision {parsed.revision}" if parsed.revision else ""
+        raise ModelNotFoundError(
+            f"{setting}: cannot download {address}: {error}; without a network, download it first with "
+            f"`hf download {parsed.id} {parsed.path_in_repo}{options}`"
         ) from error

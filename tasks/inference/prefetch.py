@@ -1,6 +1,6 @@
-"""Three things at a time: the next item is made and the last one is finished while one is worked on.
+"""Overlap work: prefetch the next item and write the previous one in threads.
 
-Threads, since what overlaps leaves Python's lock: the tokenizer, the GPU, compression and the disk.
+Threads suffice: tokeniser, GPU, compression and disk all release Python's global lock.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Prefetched(Generic[Item]):
-    """Iterates over items of which the next is made in a thread while the caller uses the last one."""
+    """Iterates over items, computing the next one in a thread while the caller uses the current one."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         self._items = iter(items)
@@ -38,9 +38,9 @@ class Prefetched(Generic[Item]):
 
 @contextmanager
 def background_writer() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Give a function that runs its argument in a thread, in the order of the calls, at most one behind.
+    """Yield a function that runs its argument in a thread, in order, one at a time.
 
-    An error is raised by the next call, or at the end of the block.
+    A call waits for the previous one to finish. An error is raised by the next call, or at the end of the block.
     """
     with ThreadPoolExecutor(1) as thread:
         last: list[Future[object]] = []

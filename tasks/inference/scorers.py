@@ -1,4 +1,4 @@
-"""The models behind the scorers: trained here, given by path, or fetched from the hub; each known by its content."""
+"""Find and load the models of the scorers, and compute scores with them."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality.column import ColumnValueError
 from fineweb_mask.models.quality.registry import Scorer, load_scorer
 from fineweb_mask.models.settings.quality import (
@@ -20,8 +19,7 @@ from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
     ScorerSettings,
 )
-from fineweb_mask.models.urls import HUB
-from fineweb_mask.tasks.inference.model_files import model_folder
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, check_model_file, model_file, model_folder
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
@@ -30,45 +28,40 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 _loading = threading.Lock()
 
 
-class QualityModelError(SettingsError):
-    """A scorer's model cannot be found."""
-
-
 class QualityModel(BaseModel):
-    """A scorer with the file or folder of its model; a scorer without a model has neither."""
+    """A scorer and the file or folder of its model, if it has one."""
 
     model_config = ConfigDict(frozen=True)
 
     settings: ScorerSettings
-    path: str  # relative to the workspace if it was fitted there
-    fingerprint: str
+    path: str  # relative to the workspace if the model was trained there; empty without a model
+    fingerprint: str  # of the model's content
 
     @property
     def identity(self) -> str:
-        """A digest of all that a score depends on, the document aside."""
+        """Digest of everything that a score depends on except the document."""
         return digest([self.settings.model_dump(exclude=set(self.settings.NOT_IN_SCORE_KEY)), self.fingerprint])
 
 
 def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
-    """Check that every scorer's model or labels are there, before any work starts.
+    """Check that every scorer's model or labels exist, before any work starts; nothing is downloaded.
 
     Raises
     ------
-    QualityModelError
-        If a file or one of its columns is missing.
+    ModelNotFoundError
+        If a file or one of its columns is missing, or an address on the hub is malformed.
     """
     for index, scorer in enumerate(scorers):
         where = f"quality.scorers.{index}"
         if isinstance(scorer, EduScorerSettings):
             _check_folder(scorer.model, where)
         elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
-            if not scorer.model.startswith(HUB) and not Path(scorer.model).is_file():
-                raise QualityModelError(f"{where}.model: {scorer.model!r} does not exist")
+            check_model_file(scorer.model, f"{where}.model")
         elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
             try:
                 check_labels(scorer.labels)
             except LabelsError as error:
-                raise QualityModelError(f"{where}.labels: {error}") from error
+                raise ModelNotFoundError(f"{where}.labels: {error}") from error
 
 
 def _check_folder(model: str, where: str) -> None:
@@ -76,55 +69,36 @@ def _check_folder(model: str, where: str) -> None:
     if folder.is_dir():
         for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
             if not any(folder.glob(pattern)):
-                raise QualityModelError(f"{where}.model: the folder {model!r} has no {pattern}")
+                raise ModelNotFoundError(f"{where}.model: the folder {model!r} has no {pattern}")
 
 
 def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> QualityModel:
-    """Return the model that was trained in this workspace; `fitted` refers to its manifest."""
+    """Return the model that was trained in this workspace; `fitted` is a reference to its manifest."""
     return QualityModel(
         settings=settings, path=str(Path(fitted.path).with_suffix(".bin")), fingerprint=fitted.fingerprint
     )
 
 
 def resolve_model(settings: ScorerSettings) -> QualityModel:
-    """Return the model that a scorer names by path or hub address.
+    """Return the model that a scorer names by path or address on the hub, downloading it if necessary.
 
     Raises
     ------
-    QualityModelError, ModelFolderError
-        If there is no such file or folder.
+    ModelNotFoundError
+        If the file or folder does not exist or cannot be downloaded.
     """
     if isinstance(settings, ColumnScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
+    setting = f"scorer {settings.name!r}, model"
     if isinstance(settings, EduScorerSettings):
-        folder = model_folder(settings.model, f"scorer {settings.name!r}, model")
+        folder = model_folder(settings.model, setting)
         return QualityModel(settings=settings, path=str(folder.path), fingerprint=folder.fingerprint)
-    name = settings.model or ""
-    path = _download(name) if name.startswith(HUB) else Path(name)
-    if not path.is_file():
-        raise QualityModelError(f"scorer {settings.name!r}: the model {name!r} does not exist")
-    return QualityModel(settings=settings, path=str(path.absolute()), fingerprint=file_digest(path))
-
-
-def _download(address: str) -> Path:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    parts = address.removeprefix(HUB).split("/", 2)
-    if len(parts) < 3:
-        raise QualityModelError(f"a hub address reads hf://owner/repository/file, received {address!r}")
-    owner, repository, file = parts
-    try:
-        return Path(hf_hub_download(f"{owner}/{repository}", file))
-    except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise QualityModelError(
-            f"cannot fetch {address}: {error}; without a network, download it first with "
-            f"`hf download {owner}/{repository} {file}`"
-        ) from error
+    path = model_file(settings.model or "", setting)
+    return QualityModel(settings=settings, path=str(path), fingerprint=file_digest(path))
 
 
 def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, Scorer]:
-    """Return the scorers by name, each loaded once in this process."""
+    """Return the scorers by name; each is loaded once per process."""
     with _loading:
         return {model.settings.name: _load(str(workspace.root / model.path), model) for model in models}
 
@@ -135,12 +109,12 @@ def _load(path: str, model: QualityModel) -> Scorer:
 
 
 def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *, with_text: bool = False) -> list[str]:
-    """Return the columns of a shard's documents that scoring it reads: `row`, every scorer's, and `text` if asked.
+    """Return the columns of the documents that the scorers read, after `row`; `with_text` adds `text`.
 
     Raises
     ------
     BadShardError
-        If the shard lacks one.
+        If the shard lacks one of them.
     """
     wanted = {scorer.column for scorer in scorers} | ({"text"} if with_text else set())
     if missing := sorted(wanted.difference(documents.names)):
@@ -154,12 +128,21 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
 def score_columns(
     scorers: Mapping[str, Scorer], columns: Mapping[str, Sequence[Any]], place: Callable[[int], str]
 ) -> dict[str, NDArray[np.float32]]:
-    """Return every scorer's scores (n,) of documents given as columns of n values.
+    """Return every scorer's scores (n,) of n documents.
+
+    Parameters
+    ----------
+    scorers
+        Scorers by name.
+    columns
+        The columns that they read, each with n values.
+    place
+        Returns the shard and row of the document at a position, for error messages.
 
     Raises
     ------
     BadShardError
-        If a scorer's column holds a value that is no score; `place` names a document's shard and row.
+        If a scorer's column holds a value that is not a score.
     """
     scores = {}
     for name, scorer in scorers.items():
@@ -171,7 +154,7 @@ def score_columns(
 
 
 def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: str) -> dict[str, NDArray[np.float32]]:
-    """Return every scorer's scores (n,) of a batch of a shard's documents; see `score_columns`."""
+    """Return every scorer's scores (n,) of a batch of n documents of a shard; see `score_columns`."""
     reads_arrow = {name: scorer for name, scorer in scorers.items() if scorer.reads_arrow}
     others = {name: scorer for name, scorer in scorers.items() if name not in reads_arrow}
     lists = {name: batch[name].to_pylist() for name in {scorer.column for scorer in others.values()}}

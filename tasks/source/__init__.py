@@ -1,1 +1,1 @@
-"""The raw documents: find and read the source files, check their columns."""
+"""Find and read the source files, and check their columns."""

@@ -1,4 +1,4 @@
-"""The columns that the settings name, looked for in the source before any work is done on them."""
+"""Check that the columns named in the recipe exist in the source, before any work starts."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -15,16 +15,16 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 
 
 class ColumnError(SettingsError):
-    """A setting names a column that documents will not have."""
+    """A setting names a column that the documents will not have."""
 
 
 def document_columns(
     shards: Sequence[SourceShard], source: SourceSettings, wanted: Collection[str]
 ) -> dict[str, pa.DataType] | None:
-    """Return the columns that documents will have: those of all, and those of source files until all wanted are found.
+    """Return the columns that the documents will have, reading source files only until all `wanted` ones are found.
 
-    Files that cannot be read are passed over: ingest says what is wrong with them. None: no file had to be, and could
-    be, read.
+    Files that cannot be read are skipped; ingest reports them. Returns None if columns are missing and no file could be
+    read.
     """
     columns = {field.name: field.type for field in documents_schema()}
     is_known = columns.keys() >= set(wanted)
@@ -41,12 +41,12 @@ def document_columns(
 
 
 def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
-    """Check that documents will have the columns that the recipe names, before any work.
+    """Check that the documents will have the columns that the recipe names.
 
     Raises
     ------
     ColumnError
-        If no source file that can be read has one, or the report is to be broken down by the text itself.
+        If no readable source file has a column, or `report.by` names the text.
     """
     if "text" in settings.report.by:
         raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
@@ -64,7 +64,7 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
 
 
 def _named(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
-    """Return every setting that names a column of documents, the column, and what else the setting may be."""
+    """Yield every setting that names a column of the documents, the column, and the other values it may have."""
     for index, scorer in enumerate(settings.quality.scorers):
         if isinstance(scorer, ColumnScorerSettings):
             yield f"quality.scorers.{index}.column", scorer.column, []

@@ -1,4 +1,4 @@
-"""The raw documents: finding the source files (shards); `fineweb_mask.tasks.source.reader` reads them."""
+"""Find the source files; each is a shard, which `fineweb_mask.tasks.source.reader` reads."""
 
 import hashlib
 from pathlib import PurePosixPath
@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.hub import pinned
+from fineweb_mask.tasks.source.hub import pin_commit
 from fineweb_mask.tasks.storage.errors import is_missing
-from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem, stored, version_of
+from fineweb_mask.tasks.storage.filesystem import file_info, is_local, open_filesystem, version_of
 from fineweb_mask.tasks.storage.remote_file import open_source
 from fineweb_mask.tasks.storage.retries import attempt
 
@@ -26,11 +26,11 @@ GLOB_CHARACTERS = frozenset("*?[")
 
 
 class SourceError(SettingsError):
-    """The source as a whole cannot be used."""
+    """The source has no files, or files that cannot be told apart."""
 
 
 class SourceShard(BaseModel):
-    """One source file."""
+    """One source file and its fingerprint."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,16 +43,16 @@ class SourceShard(BaseModel):
 
 
 def discover(settings: SourceSettings) -> list[SourceShard]:
-    """Return the source files behind a path, folder, glob or URL, ordered by name.
+    """Return the files of the source (a file, folder, glob or URL), ordered by name.
 
     Raises
     ------
     SourceError
-        If there is none, if a file's format is unknown, or if two would be the same shard.
+        If there is none, if a file's format is unknown, or if two files would be the same shard.
     RemoteError
-        If the source is at a URL that does not answer, or refuses access.
+        If the source is at a URL that cannot be read.
     """
-    filesystem, root = open_filesystem(pinned(settings.path))
+    filesystem, root = open_filesystem(pin_commit(settings.path))
     base, found = attempt(settings.path, _list_files, filesystem, root, settings)
     shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
     names = [shard.name for shard in shards]
@@ -64,8 +64,8 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
 
 
 def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[str, dict[str, dict[str, Any]]]:  # noqa: ANN401
-    """Return the folder that names are relative to, and the files with what the file system says of each."""
-    filesystem.invalidate_cache()  # not `isfile` and `isdir`, for which a server that does not answer has no file
+    """Return the folder that shard names are relative to, and the fsspec `info` of each file by path."""
+    filesystem.invalidate_cache()  # not `isfile` and `isdir`: they return False if the server does not answer
     try:
         info = filesystem.info(root)
     except FileNotFoundError as error:
@@ -109,20 +109,20 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
     stem = relative.removesuffix(".parquet")
     safe = "".join(character if character.isalnum() or character in "._-" else "-" for character in stem)
     url = filesystem.unstrip_protocol(path)
-    if is_local(filesystem) or info.get("size") is None:  # a listing of links tells no size; one may be a link itself
+    if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
         info = attempt(url, filesystem.info, path)
     return SourceShard(
         name=safe,
         relative=relative,
         url=url,
         format=FORMATS[suffix] if settings.format == "auto" and suffix else settings.format,
-        bytes=stored(info, url).bytes,
+        bytes=file_info(info, url).bytes,
         fingerprint=_content(url) if settings.fingerprint == "content" else fingerprint_of(info),
     )
 
 
 def fingerprint_of(info: dict[str, Any]) -> str:
-    """Return a fingerprint by what the file system says of a file, without reading it."""
+    """Return a fingerprint of a file from its fsspec `info`, without reading it."""
     return f"size:{info['size']} changed:{version_of(info)}"
 
 

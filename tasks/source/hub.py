@@ -1,9 +1,8 @@
-"""A source on the Hugging Face hub: read at the commit that its branch is at when the run looks for files.
+"""Pin a source on the Hugging Face hub to the current commit of its branch.
 
-A branch may move while a run reads from it, and the hub does not serve a part of a file on condition that the file is
-still the same. A commit never changes: every file is read in one version, and a run ends with what it began with. What
-a run finds changed is told by the names that git has for contents (`blob_id`), so a commit that leaves a file as it is
-leaves what was made of it current.
+A branch may move while a run reads from it, and the hub has no conditional range requests. A commit never changes, so a
+run reads one version of every file. The fingerprint of a file is git's hash of its content (`blob_id`), so a new commit
+leaves the outputs of unchanged files current.
 """
 
 import errno
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10.0
 
 _LOGGERS = ("httpx2", "huggingface_hub.utils._http")
-"""They log addresses, and the hub redirects to addresses with a signature, which is as good as a token for a while."""
+"""Loggers that print URLs: the hub redirects to signed URLs, which give access like a token until they expire."""
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
@@ -33,35 +32,36 @@ for _name in _LOGGERS:
     logging.getLogger(_name).addFilter(_without_secrets)
 
 
-def pinned(url: str) -> str:
-    """Return a URL of the hub with the commit that it stands for now; another path as it is.
+def pin_commit(url: str) -> str:
+    """Return a URL of the hub with its branch or tag replaced by the current commit; other paths are unchanged.
 
-    A bucket (`hf://buckets/...`) has no commits, and stays as it is, too.
+    A bucket (`hf://buckets/...`) has no commits, so its URL is unchanged, too.
 
     Raises
     ------
     RemoteError
-        If there is no such repository or revision, it may not be read, or the URL names none.
+        If the repository or revision does not exist or may not be read, or the URL is malformed.
     UnansweredError
-        If the hub does not answer.
+        If the hub keeps failing.
     """
     if not url.startswith(HUB):
         return url
     from huggingface_hub import parse_hf_uri
+    from huggingface_hub.errors import HfUriError
 
     try:
-        place = parse_hf_uri(url.rstrip("/"))
-    except ValueError as error:
+        address = parse_hf_uri(url.rstrip("/"))
+    except HfUriError as error:
         raise RemoteError(
             errno.EINVAL,
             f"{redacted(url)}: {redacted(str(error))} An address on the hub reads hf://datasets/owner/name/folder, or "
             "hf://datasets/owner/name@branch/folder",
         ) from None
-    return place.to_uri() if place.is_bucket else attempt(url, _at_its_commit, place)
+    return address.to_uri() if address.is_bucket else attempt(url, _at_current_commit, address)
 
 
-def _at_its_commit(place: "HfUri") -> str:
+def _at_current_commit(address: "HfUri") -> str:
     from huggingface_hub import HfApi
 
-    found = HfApi().repo_info(place.id, repo_type=place.type, revision=place.revision, timeout=ANSWER_SECONDS)
-    return replace(place, revision=found.sha).to_uri()
+    info = HfApi().repo_info(address.id, repo_type=address.type, revision=address.revision, timeout=ANSWER_SECONDS)
+    return replace(address, revision=info.sha).to_uri()

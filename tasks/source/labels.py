@@ -1,4 +1,4 @@
-"""Labelled texts from a Parquet file: checked by name and type first, and a bad row is counted and left out."""
+"""Read labelled texts from a Parquet file; rows without a text or a label are counted and dropped."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +19,27 @@ class LabelsError(DataError):
 
 @dataclass
 class Labelled:
-    """Texts and whether each is a positive example."""
+    """Labelled texts."""
 
-    texts: list[str]
-    positive: NDArray[np.bool_]
-    dropped: dict[str, int]  # rows left out, by reason
+    texts: list[str]  # n
+    positive: NDArray[np.bool_]  # (n,), True for a good text
+    dropped: dict[str, int]  # rows, by reason
 
 
 def check_labels(labels: LabelSettings, *, only_texts: bool = False) -> None:
-    """Check that the file has the columns in usable types, from its schema alone.
+    """Check that the file has the columns, with usable types, reading only its schema.
+
+    Parameters
+    ----------
+    labels
+        The file and its columns.
+    only_texts
+        Check the column of texts only.
 
     Raises
     ------
     LabelsError
-        If it cannot be read or a column is missing or of another type.
+        If the file cannot be read, or a column is missing or of the wrong type.
     """
     schema = _schema(Path(labels.path))
     text = _column(schema, labels.text_column, "text_column", labels.path)
@@ -74,12 +81,12 @@ def _column(schema: pa.Schema, name: str, setting: str, path: str) -> pa.DataTyp
 
 
 def read_labels(labels: LabelSettings) -> Labelled:
-    """Return the labelled texts, without rows whose text is null or blank or whose score or label is missing.
+    """Return the labelled texts, without rows that have no text, or no label or score.
 
     Raises
     ------
     LabelsError
-        If the columns do not fit, no row is left, or all that are left are of one class.
+        If the columns are not usable, no row is left, or all rows left are of one class.
     """
     check_labels(labels)
     by_score = labels.label_column is None

@@ -1,1 +1,1 @@
-"""Files: atomic writes, object storage, retries, errors."""
+"""Write files atomically, locally and in object storage, with retries and clear errors."""

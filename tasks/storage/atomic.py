@@ -1,6 +1,7 @@
-"""Files and folders that are written whole.
+"""Write files and folders atomically.
 
-Promises: a reader sees a whole file or none; in the mirror of a URL, a file stands here only once it stands there.
+Guarantees: a reader sees a complete file or none. In a mirrored workspace, a file appears locally only after its
+upload.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ def _partial(path: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Have a file or folder reach the disk."""
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -37,9 +38,9 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; rename it to `path` once the block ends without an error.
+    """Yield a temporary path next to `path`, and rename it to `path` if the block succeeds.
 
-    In the mirror of a URL, it is sent there before.
+    In a mirrored workspace, the file is uploaded before the rename.
     """
     partial = _partial(path)
     try:
@@ -47,7 +48,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         _sync(partial)
         mirror = mirror_of(path)
         if mirror is not None:
-            mirror.send(partial, path)
+            mirror.upload(partial, path)
         partial.replace(path)
         _sync(path.parent)
     finally:
@@ -56,10 +57,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `path`; put it in `path`'s place once the block ends without an error.
+    """Yield a temporary folder next to `path`, and replace `path` with it if the block succeeds.
 
-    A reader finds the old folder or the new one; only where the file system cannot exchange two folders (some network
-    shares) is there an instant without either. In the mirror of a URL, its files are sent there before.
+    A reader sees the old folder or the new one. On file systems that cannot swap two folders (some network shares),
+    there is an instant with neither. In a mirrored workspace, the files are uploaded before the swap.
     """
     partial = _partial(path)
     partial.mkdir()
@@ -69,7 +70,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         for file in tree_files(partial):
             _sync(file)
         if mirror is not None:
-            mirror.send_folder(partial, path)
+            mirror.upload_folder(partial, path)
         if not path.exists():
             partial.rename(path)
         elif not swap(partial, path):
@@ -79,17 +80,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(retired)
         _sync(path.parent)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)  # after an exchange, the old one
+        shutil.rmtree(partial, ignore_errors=True)  # after a swap, the old folder
     if mirror is not None:
         mirror.prune(path)
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, here and, in the mirror of a URL, there; it is no error if there is none."""
+    """Delete a file if it exists; in a mirrored workspace, also at the URL."""
     path.unlink(missing_ok=True)
     mirror = mirror_of(path)
     if mirror is not None:
-        mirror.remove(path)
+        mirror.delete(path)
 
 
 def tree_files(folder: Path) -> list[Path]:
@@ -98,14 +99,12 @@ def tree_files(folder: Path) -> list[Path]:
 
 
 def swap(one: Path, other: Path) -> bool:
-    """Swap two files or folders of one file system in one step; return False where it cannot be done so.
-
-    Whoever opens a path before the step finds what was there, whoever opens it after finds the other.
+    """Atomically swap two files or folders of one file system; return False where the OS or file system cannot.
 
     Raises
     ------
     OSError
-        If either is not there, or may not be renamed.
+        If one of them does not exist or may not be renamed.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.platform == "linux" and hasattr(libc, "renameat2"):

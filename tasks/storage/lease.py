@@ -1,7 +1,7 @@
-"""One run at a time in a workspace at a URL: a small object there, which its run renews while it works.
+"""Lock a remote workspace with a small object that the running process renews.
 
-It is created and renewed with conditional writes (If-None-Match, If-Match), which Amazon's S3, MinIO, R2 and others
-have; a store that ignores the conditions gives no protection, and other protocols than s3:// have no such object.
+The object is created and renewed with conditional writes (If-None-Match, If-Match). Amazon S3, MinIO, R2 and others
+support them. A store that ignores the conditions is not protected; protocols other than s3:// are not locked.
 """
 
 import json
@@ -23,7 +23,7 @@ from fineweb_mask.tasks.storage.retries import BRIEF_SECONDS
 NAME = ".run.json"
 RENEW_SECONDS = 60.0
 STALE_SECONDS = 600.0
-"""Age, by the clock of the store, at which an object that nobody renews is taken over."""
+"""Age, by the store's clock, at which another run may take over an object that is not renewed."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,29 +33,29 @@ class HeldError(WorkspaceError):
 
 
 @contextmanager
-def lease(store: Store, remembered: Path) -> Iterator[None]:
-    """Hold a store's folder for one run; nothing happens where the store has no conditional writes.
+def lease(store: Store, token_file: Path) -> Iterator[None]:
+    """Lock a remote folder while the block runs; does nothing if the store has no conditional writes.
 
     Parameters
     ----------
     store
         The folder.
-    remembered
-        A local file that says which object this machine's last run made: one that was killed leaves it behind, and it
-        need not be waited for.
+    token_file
+        Local file with the token of this machine's last lease; if that run was killed, its lease can be taken over at
+        once.
 
     Raises
     ------
     HeldError
-        If another run holds it.
+        If another run holds the lock.
     """
-    if not store.has_conditions:
+    if not store.has_conditional_writes:
         yield
         return
     token = uuid.uuid4().hex
-    held = _Held(store, token)
-    held.take(remembered.read_text(encoding="utf-8") if remembered.is_file() else "")
-    remembered.write_text(token, encoding="utf-8")
+    held = _Lease(store, token)
+    held.acquire(token_file.read_text(encoding="utf-8") if token_file.is_file() else "")
+    token_file.write_text(token, encoding="utf-8")
     ended = threading.Event()
     renewing = threading.Thread(target=held.renew_until, args=(ended,), name="lease", daemon=True)
     renewing.start()
@@ -63,12 +63,12 @@ def lease(store: Store, remembered: Path) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        renewing.join(BRIEF_SECONDS)  # it may be waiting for a server that is gone
+        renewing.join(BRIEF_SECONDS)  # it may be waiting for an unreachable server
         held.release()
 
 
-class _Held:
-    """The object of one run."""
+class _Lease:
+    """The lock object of one run."""
 
     def __init__(self, store: Store, token: str) -> None:
         self._store = store
@@ -76,21 +76,21 @@ class _Held:
         self._beats = 0
         self._tag = ""
 
-    def take(self, earlier: str) -> None:
+    def acquire(self, last_token: str) -> None:
         found: Tagged | None = None
-        for _ in range(2):  # the second, if it was given up in between
+        for _ in range(2):  # a second time if it was released in between
             if self._write(None):
                 return
-            found = self._store.tagged(NAME)
+            found = self._store.read_tagged(NAME)
             if found is not None:
                 break
         if found is None:
-            raise HeldError(f"another run begins in {self._store.url}: wait for it")
+            raise HeldError(f"another run is starting in {self._store.url}: wait for it")
         owner = _owner(found.content)
-        if owner.get("token") == self._token:  # written, and the answer was lost
+        if owner.get("token") == self._token:  # this call wrote it, but the response was lost
             self._tag = found.tag
             return
-        is_free = found.age >= STALE_SECONDS or owner.get("token") == earlier
+        is_free = found.age >= STALE_SECONDS or owner.get("token") == last_token
         if not is_free or not self._write(found.tag):
             raise HeldError(
                 f"another run (on {str(owner.get('host'))[:80]!r}) is using the workspace {self._store.url}: wait for "
@@ -103,28 +103,28 @@ class _Held:
             try:
                 if self._write(self._tag):
                     continue
-                found = self._store.tagged(NAME)
+                found = self._store.read_tagged(NAME)
             except RemoteError as error:
                 _log.warning("the workspace's lock was not renewed: %s", error)
                 continue
             if found is not None and _owner(found.content).get("token") == self._token:
                 self._tag = found.tag
                 continue
-            _log.error("another run has taken %s over: this one stops", self._store.url)
+            _log.error("another run has taken over %s: stopping this run", self._store.url)
             self._tag = ""
             request_stop()
             return
 
     def release(self) -> None:
         try:
-            self._store.give_up(NAME, lambda content: _owner(content).get("token") == self._token)
-        except (RemoteError, StoppedError) as error:  # what ended the run is the error to tell
-            _log.warning("the workspace's lock was not given up, and is free in a while: %s", error)
+            self._store.delete_if(NAME, lambda content: _owner(content).get("token") == self._token)
+        except (RemoteError, StoppedError) as error:  # do not hide the error that ended the run
+            _log.warning("the workspace's lock was not released; it expires by itself: %s", error)
 
     def _write(self, tag: str | None) -> bool:
         self._beats += 1
         content = {"host": platform.node(), "process": os.getpid(), "token": self._token, "renewed": self._beats}
-        written = self._store.write_if(NAME, json.dumps(content).encode(), tag)
+        written = self._store.write_if_unchanged(NAME, json.dumps(content).encode(), tag)
         if written is None:
             return False
         self._tag = written

@@ -1,9 +1,9 @@
-"""A workspace at a URL: worked on in a local folder that mirrors it.
+"""Mirror a remote workspace in a local folder.
 
-Promises: a file stands in the local folder only once the same file is whole at the URL, so that whatever a run has seen
-finished is finished for every other machine; what the URL holds is the truth, and a local file that it does not hold,
-or holds in another version, is forgotten when a run begins. What is only at the URL is copied here when it is read.
-Results that Prefect persists, spilled data, parts of unfinished files and hidden files stay on this machine.
+Guarantees: a file appears in the local folder only after its upload, so a file that one run sees finished is finished
+for every machine. The URL is the truth: when a run begins, local files that the URL lacks, or has in another version,
+are deleted. Files that are only at the URL are downloaded when they are read. Prefect's results, spilled data,
+checkpoints and hidden files stay local.
 """
 
 import hashlib
@@ -19,22 +19,22 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from fineweb_mask.tasks.storage.filesystem import Stored, endpoint
+from fineweb_mask.tasks.storage.filesystem import FileInfo, endpoint
 from fineweb_mask.tasks.storage.object_store import Store
 
 INDEX = ".mirrored.sqlite"
 ORIGIN = ".url"
-"""Says in a local folder which URL it mirrors."""
+"""File in the local folder that names the URL."""
 
 LOCAL_ONLY = "cache"
-"""The folder of a workspace that holds Prefect's results and what is spilled."""
+"""Folder of a workspace with Prefect's results and spilled data."""
 
-FIRST_SENT, LAST_SENT = "provenance.json", "README.md"
-"""Of a folder, what says which files it is made of is sent after them: a reader who begins there finds them all."""
+UPLOADED_LAST = {"provenance.json": 1, "README.md": 2}
+"""Index files of a folder are uploaded last, in this order: a reader who finds one finds every file it refers to."""
 
 
 class Mirror:
-    """A local folder whose files are at a URL, too. Its methods may be called by several threads.
+    """A local folder that mirrors a folder at a URL. Its methods are thread-safe.
 
     Parameters
     ----------
@@ -49,54 +49,54 @@ class Mirror:
         self.root = root
         self.store = Store(self.url)
         self._lock = threading.RLock()
-        self._listing: dict[str, Stored] | None = None
+        self._listing: dict[str, FileInfo] | None = None
         self._footers: dict[tuple[str, str], pq.FileMetaData] = {}  # by name and version
-        self._bringing: dict[str, threading.Lock] = {}
+        self._downloads: dict[str, threading.Lock] = {}
 
-    def name_of(self, path: Path) -> str | None:
-        """Return what a local path is called at the URL, or None if it stays on this machine."""
+    def remote_name(self, path: Path) -> str | None:
+        """Return the name of a local path relative to the URL, or None if the path is local only."""
         parts = path.relative_to(self.root).parts
-        stays = not parts or parts[0] == LOCAL_ONLY or any(part.startswith(".") for part in parts)
-        return None if stays else "/".join(parts)
+        is_local = not parts or parts[0] == LOCAL_ONLY or any(part.startswith(".") for part in parts)
+        return None if is_local else "/".join(parts)
 
     def url_of(self, path: Path) -> str:
-        """Return where a path of the local folder is at the URL."""
+        """Return the URL of a path of the local folder."""
         return "/".join([self.url, *path.relative_to(self.root).parts])
 
     @property
-    def listing(self) -> dict[str, Stored]:
-        """What the URL holds, as far as this run knows: asked for once, and kept up with what is written."""
+    def listing(self) -> dict[str, FileInfo]:
+        """Files at the URL by name: listed once, then updated by this run's uploads and deletions."""
         with self._lock:
             if self._listing is None:
-                self._listing = self.store.listed()
+                self._listing = self.store.list_files()
             return self._listing
 
-    def look(self) -> None:
+    def refresh_listing(self) -> None:
         """List the URL again."""
         with self._lock:
-            self._listing = self.store.listed()
+            self._listing = self.store.list_files()
 
     def synchronise(self) -> None:
-        """List the URL again, and forget every local file that is not what lies there."""
+        """List the URL again, and delete every local file that differs from the one at the URL."""
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / ORIGIN).write_text(f"{self.url}\n", encoding="utf-8")
-        self.look()
-        known = self._recorded()
+        self.refresh_listing()
+        known = self._known_versions()
         for path in [path for path in self.root.rglob("*") if path.is_file()]:
-            name = self.name_of(path)
+            name = self.remote_name(path)
             if name is None:
                 continue
             there, here = self.listing.get(name), path.stat()
             if there is None or known.get(name) != (there.version, here.st_size, here.st_mtime_ns):
                 path.unlink()
 
-    def held(self, path: Path) -> Stored | None:
-        """Return a file's size and version at the URL, or None if it is not there."""
-        name = self.name_of(path)
+    def info(self, path: Path) -> FileInfo | None:
+        """Return a file's size and version at the URL, or None if it does not exist there."""
+        name = self.remote_name(path)
         return None if name is None else self.listing.get(name)
 
-    def names(self, pattern: str) -> list[Path]:
-        """Return where the files at the URL that match a pattern such as `fitted/*.json` are, or would be, here."""
+    def glob(self, pattern: str) -> list[Path]:
+        """Return the local paths, downloaded or not, of files at the URL that match a pattern like `fitted/*.json`."""
         with self._lock:
             depth = pattern.count("/")
             return [
@@ -104,44 +104,46 @@ class Mirror:
                 for name in self.listing
                 if name.count("/") == depth
                 and all(map(fnmatchcase, name.split("/"), pattern.split("/")))
-                and self.name_of(self.root / name) is not None
+                and self.remote_name(self.root / name) is not None
             ]
 
-    def holds_below(self, folder: Path) -> bool:
-        """Return whether there is any file below a folder."""
-        prefix = f"{self.name_of(folder)}/"
+    def _names(self, path: Path) -> list[str]:
+        """Return the names at the URL of a file, or of all files below a folder; none for a local-only path."""
+        name = self.remote_name(path)
         with self._lock:
-            return any(name.startswith(prefix) for name in self.listing)
+            if name is None or name in self.listing:
+                return [] if name is None else [name]
+            return [one for one in self.listing if one.startswith(f"{name}/")]
 
-    def bring(self, path: Path) -> None:
-        """Copy a file, or all files below a folder, to this machine unless it is here; nothing if it is nowhere."""
-        name = self.name_of(path)
-        if name is None or path.is_file():
-            return
-        with self._lock:
-            names = [name] if name in self.listing else [one for one in self.listing if one.startswith(f"{name}/")]
-        for one in names:
-            self._bring(one)
+    def exists(self, path: Path) -> bool:
+        """Return whether the URL has this file, or any file below this folder."""
+        return bool(self._names(path))
 
-    def _bring(self, name: str) -> None:
+    def download(self, path: Path) -> None:
+        """Download a file, or all files below a folder, that exist only at the URL."""
+        if not path.is_file():
+            for name in self._names(path):
+                self._download(name)
+
+    def _download(self, name: str) -> None:
         path = self.root / name
         with self._lock:
-            alone = self._bringing.setdefault(name, threading.Lock())
-        with alone:
+            only_one = self._downloads.setdefault(name, threading.Lock())
+        with only_one:
             if path.is_file():
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
             try:
                 found = self.store.download(name, partial)
-                self._record(name, found, partial)
+                self._remember_version(name, found, partial)
                 partial.replace(path)
             finally:
                 partial.unlink(missing_ok=True)
 
     def footer(self, path: Path) -> pq.FileMetaData | None:
-        """Return the footer of a Parquet file at the URL, read by range, or None if the file is not there."""
-        name = self.name_of(path)
+        """Return the footer of a Parquet file at the URL, without downloading the file; None if it does not exist."""
+        name = self.remote_name(path)
         there = None if name is None else self.listing.get(name)
         if name is None or there is None:
             return None
@@ -152,31 +154,31 @@ class Mirror:
             self._footers[name, there.version] = known
         return known
 
-    def send(self, source: Path, path: Path) -> None:
-        """Copy a file to the URL, under the name of `path`; `source` is about to be renamed to `path`."""
-        name = self.name_of(path)
+    def upload(self, source: Path, path: Path) -> None:
+        """Upload `source` under the name of `path`; the caller then renames it to `path`."""
+        name = self.remote_name(path)
         if name is not None:
             found = self.store.upload(source, name)
-            self._record(name, found, source)
+            self._remember_version(name, found, source)
             with self._lock:
                 self.listing[name] = found
 
-    def send_folder(self, source: Path, path: Path) -> None:
-        """Copy a folder to the URL; files that are about other files go last."""
-        for file in in_order_of_sending(source):
-            self.send(file, path / file.relative_to(source))
+    def upload_folder(self, source: Path, path: Path) -> None:
+        """Upload a folder under the name of `path`, index files last."""
+        for file in upload_order(source):
+            self.upload(file, path / file.relative_to(source))
 
     def prune(self, path: Path) -> None:
-        """Remove what the URL holds below a folder and the local folder does not."""
-        prefix = f"{self.name_of(path)}/"
+        """Delete the files at the URL that the local folder lacks."""
+        prefix = f"{self.remote_name(path)}/"
         with self._lock:
             stale = [name for name in self.listing if name.startswith(prefix) and not (self.root / name).is_file()]
         self._delete(stale)
 
-    def remove(self, path: Path) -> None:
-        """Remove a file here and at the URL."""
+    def delete(self, path: Path) -> None:
+        """Delete a file, here and at the URL."""
         path.unlink(missing_ok=True)
-        name = self.name_of(path)
+        name = self.remote_name(path)
         if name is not None:
             self._delete([name])
 
@@ -195,29 +197,28 @@ class Mirror:
             )
             yield connection
 
-    def _record(self, name: str, found: Stored, source: Path) -> None:
-        """Remember which version at the URL a local file is; its time of change stays when it is renamed."""
+    def _remember_version(self, name: str, found: FileInfo, source: Path) -> None:
+        """Record which version at the URL a local file is; a rename keeps its modification time."""
         here = source.stat()
         with self._lock, self._index() as connection:
             row = (name, found.version, here.st_size, here.st_mtime_ns)
             connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", row)
 
-    def _recorded(self) -> dict[str, tuple[str, int, int]]:
+    def _known_versions(self) -> dict[str, tuple[str, int, int]]:
         try:
             with self._lock, self._index() as connection:
                 rows = connection.execute("SELECT name, version, bytes, mtime FROM files").fetchall()
-        except sqlite3.DatabaseError:  # damaged: everything is copied anew
+        except sqlite3.DatabaseError:  # damaged: everything is downloaded again
             (self.root / INDEX).unlink()
             return {}
         return {name: (version, size, mtime) for name, version, size, mtime in rows}
 
 
-def in_order_of_sending(folder: Path) -> list[Path]:
-    """Return the files of a folder: those in folders, those beside them, the provenance record, the card."""
-    last = {FIRST_SENT: 1, LAST_SENT: 2}
+def upload_order(folder: Path) -> list[Path]:
+    """Return the files of a folder in upload order: files in subfolders, other files, provenance.json, README.md."""
     return sorted(
         (path for path in folder.rglob("*") if path.is_file()),
-        key=lambda path: (path.parent == folder, last.get(path.name, 0) if path.parent == folder else 0, path),
+        key=lambda path: (path.parent == folder, path.parent == folder and UPLOADED_LAST.get(path.name, 0), path),
     )
 
 
@@ -226,7 +227,7 @@ _lock = threading.Lock()
 
 
 def mirror_at(url: str, scratch: str | Path | None = None) -> Mirror:
-    """Return the one mirror of a URL in a folder for such, None being the user's cache folder."""
+    """Return this process's mirror of a URL below the folder `scratch`; None is the user's cache folder."""
     url = url.rstrip("/")
     parent = default_scratch() if scratch is None else Path(scratch).absolute()
     place = hashlib.sha256(f"{endpoint() or ''} {url}".encode()).hexdigest()[:12]
@@ -239,7 +240,7 @@ def mirror_at(url: str, scratch: str | Path | None = None) -> Mirror:
 
 
 def mirror_in(root: Path) -> Mirror | None:
-    """Return the mirror whose local folder this is, of this process or of an earlier one, or None."""
+    """Return the mirror that has `root` as its local folder, made by this process or an earlier one, or None."""
     with _lock:
         if root not in _mirrors and (root / ORIGIN).is_file():
             _mirrors[root] = Mirror((root / ORIGIN).read_text(encoding="utf-8").strip(), root)
@@ -247,7 +248,7 @@ def mirror_in(root: Path) -> Mirror | None:
 
 
 def mirror_of(path: Path) -> Mirror | None:
-    """Return the mirror that a local path, absolute, is in, if any."""
+    """Return the open mirror that contains an absolute local path, or None."""
     with _lock:
         if not _mirrors:
             return None
@@ -255,37 +256,37 @@ def mirror_of(path: Path) -> Mirror | None:
 
 
 def ensure_local(path: Path) -> Path:
-    """Return a local path whose file or folder is now here, if it is anywhere."""
+    """Download `path` if it exists only remotely, and return it."""
     mirror = mirror_of(path)
     if mirror is not None:
-        mirror.bring(path)
+        mirror.download(path)
     return path
 
 
 def download_tree(url: str) -> Path:
-    """Return a local folder with what is at a URL now, but hidden files."""
+    """Download a folder without its hidden files, and return the local folder."""
     mirror = mirror_at(url)
     mirror.synchronise()
-    folder = mirror.root / LOCAL_ONLY / "copied"  # without what a mirror keeps beside the files
+    folder = mirror.root / LOCAL_ONLY / "copied"  # without the mirror's own files
     shutil.rmtree(folder, ignore_errors=True)
     for name in mirror.listing:
         path = mirror.root / name
-        if mirror.name_of(path) is not None:
-            mirror.bring(path)
+        if mirror.remote_name(path) is not None:
+            mirror.download(path)
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).hardlink_to(path)
     return folder
 
 
 def size_of(path: Path) -> int | None:
-    """Return the size of a file that is here or at the URL that is mirrored here, or None if there is none."""
+    """Return the size in bytes of a local or remote file of a mirror, or None if it does not exist."""
     if path.is_file():
         return path.stat().st_size
     mirror = mirror_of(path)
-    held = None if mirror is None else mirror.held(path)
-    return None if held is None else held.bytes
+    info = None if mirror is None else mirror.info(path)
+    return None if info is None else info.bytes
 
 
 def default_scratch() -> Path:
-    """Return the folder in which workspaces at URLs are worked on."""
+    """Return the default folder of mirrors, in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"

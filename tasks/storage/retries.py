@@ -1,8 +1,7 @@
-"""Work on remote storage, tried again with exponential backoff and jitter.
+"""Retry operations on remote storage with exponential backoff and jitter.
 
-Promises: what a server refuses for a moment (throttling, timeouts, lost connections, 5xx) is tried again for
-`PATIENCE_SECONDS`; what it refuses for good fails at once and says what to do. No error and no log line of this module
-holds a credential.
+Guarantees: transient errors (throttling, timeouts, lost connections, 5xx) are retried for `PATIENCE_SECONDS`. Other
+errors fail at once with a remedy. No error and no log line of this module contains a credential.
 """
 
 import logging
@@ -19,10 +18,10 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 PATIENCE_SECONDS = 300.0
-"""For how long one operation is tried again: a server that is restarted is waited for."""
+"""Longest time to retry one operation: enough for a server to restart."""
 
 BRIEF_SECONDS = 5.0
-"""For how long one is that only spares others a wait."""
+"""Longest time to retry an operation that may fail, such as releasing a lock that also expires."""
 
 LONGEST_WAIT_SECONDS = 15.0
 
@@ -32,20 +31,20 @@ _log = logging.getLogger(__name__)
 def attempt(
     url: str, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
-    """Return what `work` returns, tried again while its errors are transient.
+    """Return the result of `work(*args, **kwargs)`, retrying it on transient errors.
 
     Raises
     ------
     RemoteError
-        If it fails for good; `errno` is ENOENT where nothing is there and EACCES where access is refused.
+        If it fails with another error of storage; `errno` is ENOENT for a missing file, EACCES for denied access.
     UnansweredError
-        If it failed for `PATIENCE_SECONDS`.
+        If it still fails after `PATIENCE_SECONDS`.
     """
     return _attempt(PATIENCE_SECONDS, url, lambda: work(*args, **kwargs))
 
 
 def attempt_briefly(url: str, work: Callable[[], Result]) -> Result:
-    """Return what `work` returns, tried again as by `attempt`, but for `BRIEF_SECONDS` only."""
+    """Return the result of `work()`, retrying it like `attempt`, but for `BRIEF_SECONDS` only."""
     return _attempt(BRIEF_SECONDS, url, work)
 
 
@@ -54,7 +53,7 @@ def _attempt(patience: float, url: str, work: Callable[[], Result]) -> Result:
         stop=stop_after_delay(patience),
         wait=wait_random_exponential(multiplier=0.25, max=LONGEST_WAIT_SECONDS),
         retry=retry_if_exception(is_transient),
-        before_sleep=_tell,
+        before_sleep=_log_retry,
         sleep=_sleep,
         reraise=True,
     )
@@ -66,10 +65,10 @@ def _attempt(patience: float, url: str, work: Callable[[], Result]) -> Result:
         if not is_storage_error(error):
             raise
         explained = explain(url, error, patience)
-    raise explained  # outside of the handler: the error's own text, which may hold a secret, is not chained
+    raise explained  # outside the handler, so that the original error, which may contain a secret, is not chained
 
 
-def _tell(state: RetryCallState) -> None:
+def _log_retry(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
     name = "" if error is None else type(error).__name__
     _log.warning("remote storage: %s; attempt %d follows", name, state.attempt_number + 1)

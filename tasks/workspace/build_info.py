@@ -1,4 +1,4 @@
-"""What made a product: the code, its commit, the packages."""
+"""Record what built a product: the version and commit of this code, Python and the packages."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ RECORDED_PACKAGES = (
 
 
 def code_and_packages() -> dict[str, Any]:
-    """Return the version and commit of this code, Python's version and the packages'."""
+    """Return the versions of this code, of Python and of the packages that affect results."""
     return {
         "code": {"version": version("fineweb-mask"), **code_commit()},
         "python": sys.version.split()[0],
@@ -30,7 +30,7 @@ def code_and_packages() -> dict[str, Any]:
 
 
 def code_commit() -> dict[str, Any]:
-    """Return the git commit that this code stands at and whether it was changed since; nulls outside a checkout."""
+    """Return this checkout's git commit and whether it has uncommitted changes; nulls outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     unknown = {"commit": None, "dirty": None}
     try:

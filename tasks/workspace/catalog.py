@@ -1,9 +1,9 @@
-"""The catalog: a small DuckDB file whose views show a workspace as tables.
+"""Write the catalog: a small DuckDB file with views that show a workspace as tables.
 
-It holds no path of its own. A view cannot ask where its database lies, but DuckDB's spill folder is `<database>.tmp`
-unless somebody sets another, so the views take the workspace from there: `duckdb workspaces/x/catalog.duckdb` works
-from any folder, also after the workspace was moved. Attached to another database, the paths are relative to the folder
-that DuckDB runs in, or to its `file_search_path`.
+The catalog contains no absolute path. A view cannot ask for the path of its database, but DuckDB's default spill folder
+is `<database>.tmp`, and the views derive the workspace from it: `duckdb workspaces/x/catalog.duckdb` works from any
+folder, also after the workspace was moved. If the catalog is attached to another database, its paths are relative to
+the working folder of DuckDB or to its `file_search_path`.
 """
 
 from collections import Counter
@@ -19,6 +19,7 @@ from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
+from fineweb_mask.tasks.workspace.runs import LAST_RUN
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -26,7 +27,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 NAME = "catalog.duckdb"
 VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops")
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1)"
-"""The workspace, with a slash at its end; empty where the catalog was not opened by itself."""
+"""SQL expression for the workspace with a trailing slash; empty if the catalog is attached to another database."""
 
 RUN_COLUMNS = {
     "started": "TIMESTAMP",
@@ -52,58 +53,76 @@ RUN_COLUMNS = {
 }
 
 
+def identifier(name: str) -> str:
+    """Return the name of a column or table as a quoted SQL identifier.
+
+    >>> print(identifier('the "best" column'))
+    "the ""best"" column"
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a text as an SQL string literal.
+
+    >>> print(literal("it's"))
+    'it''s'
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
 def catalog_path(workspace: Workspace) -> Path:
-    """Return where a workspace's catalog lies."""
+    """Return the path of a workspace's catalog."""
     return workspace.root / NAME
 
 
 def is_current(workspace: Workspace) -> bool:
-    """Return whether no run was begun since the catalog was written: every run writes run.json first.
+    """Return whether the catalog was written after the last run started; every run writes run.json first.
 
-    A run in a workspace at a URL writes none: DuckDB looks into every file that a view reads, and the run may have none
-    of them on this machine.
+    Always False for a workspace at a URL. Its runs write no catalog: DuckDB opens every file that a view reads, and
+    these may not have been downloaded.
     """
     if workspace.url is not None:
         return False
     try:
-        return catalog_path(workspace).stat().st_mtime_ns >= (workspace.root / "run.json").stat().st_mtime_ns
+        return catalog_path(workspace).stat().st_mtime_ns >= (workspace.root / LAST_RUN).stat().st_mtime_ns
     except FileNotFoundError:
         return False
 
 
 def ensure_views_local(workspace: Workspace) -> None:
-    """Copy what the views read to this machine, where the workspace is at a URL."""
+    """Download the files that the views read, if the workspace is at a URL."""
     if workspace.url is not None:
-        workspace.look()
+        workspace.refresh_listing()
         for name in (NAME, RUNS, "documents", "duplicates", "scores", "embeddings", "masks"):
             ensure_local(workspace.root / name)
 
 
 def write_catalog(workspace: Workspace, shards: Sequence[ShardFiles]) -> Path:
-    """Write the catalog of exactly these files, in place of the one that is there.
+    """Write the catalog of these files, replacing the existing one, and return its path.
 
     Parameters
     ----------
     workspace
-        The workspace.
+        Workspace that contains the files.
     shards
-        Its shards, in the order of the source.
+        Current files of each shard, in the order of the source.
     """
     path = catalog_path(workspace)
-    for leftover in workspace.root.glob(f".{NAME}.*.wal"):  # of a process that was killed in here
+    for leftover in workspace.root.glob(f".{NAME}.*.wal"):  # of a killed process
         leftover.unlink()
     config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": f"{path}.tmp"}
     with atomic_write(path) as partial:
         with duckdb.connect(str(partial), config=config) as connection:
             for view, query in _views(connection, workspace, shards).items():
                 connection.execute(f"CREATE VIEW {view} AS {query}")
-        # A log that somebody's interrupted session left would be played back into the new file.
+        # DuckDB would replay the log of an interrupted session into the new file.
         path.with_name(f"{NAME}.wal").unlink(missing_ok=True)
     return path
 
 
 def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, str]:
-    """Make what the views need, and return their queries."""
+    """Create the tables and macros that the views read, and return the views' queries."""
     connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ROOT} || file)")
     connection.execute("CREATE SCHEMA stored")
     _write_files(connection, shards)
@@ -131,12 +150,14 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
 
 
 def _rows_of(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[StageFile], without: pa.Schema, *, differ: bool = False
+    connection: duckdb.DuckDBPyConnection, files: Sequence[StageFile], schema: pa.Schema, *, differ: bool = False
 ) -> str:
-    """Return a query of the rows of a stage, with their shard; without files, of no row with the columns `without`."""
+    """Return a query of a stage's rows with their shard; without files, an empty one with the columns of `schema`."""
     if not files:
-        columns = connection.from_arrow(without.empty_table())
-        nulls = [f'NULL::{type_} AS "{name}"' for name, type_ in zip(columns.columns, columns.types, strict=True)]
+        columns = connection.from_arrow(schema.empty_table())
+        nulls = [
+            f"NULL::{type_} AS {identifier(name)}" for name, type_ in zip(columns.columns, columns.types, strict=True)
+        ]
         return f"SELECT NULL::VARCHAR AS shard, {', '.join(nulls)} WHERE false"
     paths = ", ".join(literal(file.path) for file in files)
     return f"""
@@ -145,17 +166,12 @@ def _rows_of(
         """  # noqa: S608 - a view takes no parameters; the paths are quoted
 
 
-def literal(text: str) -> str:
-    """Return a text as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _runs(workspace: Workspace) -> str:
     columns = ", ".join(f"'{name}': '{kind}'" for name, kind in RUN_COLUMNS.items())
     if not workspace.files(f"{RUNS}/*.json"):
         nulls = ", ".join(f"NULL::{kind} AS {name}" for name, kind in RUN_COLUMNS.items())
         return f"SELECT {nulls} WHERE false"
-    escaped = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"  # what follows is a pattern: later runs are seen, too
+    escaped = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"  # a pattern follows, so that later runs are read, too
     return f"""
         FROM read_json({escaped} || '{RUNS}/*.json', columns = {{{columns}}}, format = 'unstructured')
         ORDER BY started
@@ -188,10 +204,10 @@ def _write_drops(connection: duckdb.DuckDBPyConnection, workspace: Workspace, sh
 
 
 def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]]:
-    """Return how many documents of a shard were dropped, by stage and reason."""
+    """Return the number of dropped documents of a shard, by stage and reason."""
     dropped = Counter({("ingest", why): count for why, count in shard.documents.details["dropped"].items()})
     dropped["dedup", "duplicate"] = shard.duplicates.rows
-    if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # in one of the group's shards
+    if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # of the whole group
         blocks = pq.read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
         dropped["select", "bad_vector"] = blocks.null_count - shard.duplicates.rows
     return dropped

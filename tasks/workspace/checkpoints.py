@@ -1,4 +1,4 @@
-"""Finished parts of a file that is still being made: a shard of a million documents does not start over when killed."""
+"""Keep checkpoints within a shard, so that a killed run resumes mid-shard."""
 
 import shutil
 from pathlib import Path
@@ -8,46 +8,46 @@ import pyarrow as pa
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.references import StageKey
-from fineweb_mask.tasks.workspace.stage_parquet import written_key
+from fineweb_mask.tasks.workspace.stage_parquet import read_key
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 Values_contra = TypeVar("Values_contra", contravariant=True)
 
 
 class RowWriter(Protocol[Values_contra]):
-    """Writes a stage file in the order of its rows."""
+    """Writes a stage file row by row, in order."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the file."""
+        """Arrow schema of the file."""
 
     def batch(self, rows: pa.Array, values: Values_contra) -> pa.RecordBatch:
-        """Return rows with what belongs to them."""
+        """Return a batch of row numbers, int64 (n,), and their values."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows that `batch` returned."""
+        """Write a batch made by `batch`."""
 
 
 def discard_finished(workspace: Workspace) -> None:
-    """Remove the parts of files that are whole: of a run that was killed after it had written them."""
-    for parts in workspace.root.rglob(".parts"):
-        for shard in parts.iterdir():
-            key = written_key(parts.parent / f"{shard.name}.parquet")
+    """Delete checkpoints of complete files, left by runs that were killed right after writing the file."""
+    for checkpoints in workspace.root.rglob(".parts"):
+        for shard in checkpoints.iterdir():
+            key = read_key(checkpoints.parent / f"{shard.name}.parquet")
             if key is not None and (shard / key.fingerprint).is_dir():
                 shutil.rmtree(shard)
 
 
 class Checkpoints(Generic[Values_contra]):
-    """Writes a stage file through a writer, and keeps what it has written until the whole is there.
+    """Writes a stage file through a writer, with a checkpoint on disk for every batch until the file is complete.
 
     Parameters
     ----------
     writer
         The writer of the file.
     output
-        Where the file is to lie; parts lie in a hidden folder beside it.
+        Path of the file; the checkpoints are in a hidden folder next to it.
     key
-        What the file depends on; parts of another key are removed.
+        Key of the file; checkpoints of another key are deleted.
     """
 
     def __init__(self, writer: RowWriter[Values_contra], output: Path, key: StageKey) -> None:
@@ -59,8 +59,8 @@ class Checkpoints(Generic[Values_contra]):
                 if other != self._folder:
                     shutil.rmtree(other)
 
-    def kept(self, rows: pa.Array) -> pa.RecordBatch | None:
-        """Return the part of these consecutive rows if an earlier run has finished it, else None."""
+    def find(self, rows: pa.Array) -> pa.RecordBatch | None:
+        """Return the checkpoint of these consecutive row numbers, int64 (n,), or None if no earlier run finished it."""
         try:
             with pa.memory_map(str(self._path(rows))) as source:
                 batch = pa.ipc.open_file(source).get_batch(0)
@@ -68,19 +68,19 @@ class Checkpoints(Generic[Values_contra]):
             return None
         return batch if batch.schema.equals(self._writer.schema) and batch["row"].equals(rows) else None
 
-    def write_kept(self, batch: pa.RecordBatch) -> None:
-        """Write a part that was kept."""
+    def restore(self, batch: pa.RecordBatch) -> None:
+        """Write a batch that `find` returned."""
         self._writer.write(batch)
 
     def write(self, rows: pa.Array, values: Values_contra) -> None:
-        """Keep the next rows as a part, which is on the disk when this returns, and write them."""
+        """Write the next rows; their checkpoint is on disk when this returns."""
         batch = self._writer.batch(rows, values)
         with atomic_write(self._path(rows)) as partial, pa.ipc.new_file(str(partial), batch.schema) as file:
             file.write_batch(batch)
         self._writer.write(batch)
 
     def discard(self) -> None:
-        """Remove all parts: the whole is written."""
+        """Delete all checkpoints of the file; call it when the file is complete."""
         shutil.rmtree(self._all, ignore_errors=True)
 
     def _path(self, rows: pa.Array) -> Path:

@@ -1,6 +1,7 @@
-"""Manifests: the footers of products that are not one Parquet file, such as a fitted model, the dataset, a report.
+"""Write and read manifests: the key, files and details of a product that is not one Parquet file.
 
-Promises: a manifest is written after its files, so that its presence means that they are whole.
+Such products are fitted models, the dataset and the reports. Guarantees: a manifest is written after its files, so a
+manifest that exists means that they are complete.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, size_of
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-SMALL_BYTES = 2**18
+SMALL_BYTES = 2**18  # files of a mirror up to this size are also compared by content
 
 
 class ManifestFile(BaseModel):
@@ -25,7 +26,7 @@ class ManifestFile(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The footer of a product that is not one Parquet file: a fitted model, the dataset, a report."""
+    """The key, files and details of a product; corresponds to the footer of a stage's Parquet file."""
 
     key: StageKey
     files: dict[str, ManifestFile]  # by path relative to the manifest's folder
@@ -34,7 +35,7 @@ class Manifest(BaseModel):
 
     @property
     def content(self) -> str:
-        """A digest of what the product holds."""
+        """Digest of the product's files and details."""
         return digest([{name: file.sha256 for name, file in self.files.items()}, self.details])
 
 
@@ -45,7 +46,21 @@ def write_manifest(
     details: Mapping[str, Any],
     fitted_on: Iterable[StageFile] = (),
 ) -> None:
-    """Write the manifest of `files`, after them, so that its presence means that they are whole."""
+    """Write a manifest for files that are complete.
+
+    Parameters
+    ----------
+    path
+        The manifest to write.
+    key
+        Key of the product.
+    files
+        Its files, below the manifest's folder.
+    details
+        Counts for the reports.
+    fitted_on
+        The documents that a model was fitted on.
+    """
     manifest = Manifest(
         key=key,
         files={
@@ -60,12 +75,12 @@ def write_manifest(
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Return a manifest, or None if it is missing or unreadable; says nothing about its files.
+    """Return a manifest, or None if it is missing or unreadable; its files are not checked.
 
     Raises
     ------
     RemoteError
-        If it is at a URL that does not answer.
+        If it is at a URL that cannot be read.
     """
     ensure_local(path)
     try:
@@ -74,11 +89,11 @@ def read_manifest(path: Path) -> Manifest | None:
         return None
 
 
-def is_whole(path: Path, manifest: Manifest, *, here: bool = False) -> bool:
-    """Return whether every file of a manifest at `path` is there in its full size.
+def is_whole(path: Path, manifest: Manifest, *, download: bool = False) -> bool:
+    """Return whether every file in the manifest at `path` exists with the recorded size.
 
-    In the mirror of a URL, the content of small files is compared, too, and that of all files that `here` copies here:
-    the files of a folder are sent one by one, so that those of a run that was killed may lie beside older ones.
+    In a mirror, small and newly downloaded files are also compared by content: files are uploaded one by one, so a
+    killed run may leave a mix of old and new ones.
 
     Parameters
     ----------
@@ -86,22 +101,22 @@ def is_whole(path: Path, manifest: Manifest, *, here: bool = False) -> bool:
         The manifest.
     manifest
         Its content.
-    here
-        Whether files that are only at a URL are to be copied here.
+    download
+        Download the files that exist only at the URL.
     """
     is_mirrored = mirror_of(path) is not None
     for name, file in manifest.files.items():
         target = path.parent / name
         if size_of(target) != file.bytes:
             return False
-        is_compared = is_mirrored and (file.bytes <= SMALL_BYTES or (here and not target.is_file()))
+        is_compared = is_mirrored and (file.bytes <= SMALL_BYTES or (download and not target.is_file()))
         if is_compared and file_digest(ensure_local(target)) != file.sha256:
             return False
     return True
 
 
 def manifest_reference(workspace: Workspace, path: Path, name: str, manifest: Manifest) -> StageFile:
-    """Return the reference to the product of a manifest; its fingerprint is that of its content."""
+    """Return a reference to the product of a manifest; its fingerprint is the digest of its content."""
     return StageFile(
         stage=manifest.key.stage,
         name=name,

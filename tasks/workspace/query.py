@@ -1,8 +1,8 @@
-"""Questions to a workspace: SQL over its catalog, for reading only.
+"""Run read-only SQL over a workspace's catalog.
 
-DuckDB itself keeps to the workspace: no other file, no network, no extension, and a configuration that cannot be
-changed. Inside the workspace it would still write where it is told to (`COPY ... TO`, also within a query), so only
-queries are let in, and each is run as a subquery, where DuckDB allows nothing but reading.
+DuckDB is confined to the workspace: no other files, no network, no extensions, and a locked configuration. Inside the
+workspace it could still write (`COPY ... TO`, even within a query), so only queries are accepted, and each one runs as
+a subquery, where DuckDB only reads.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from pyarrow import dataset
 from pyarrow.fs import LocalFileSystem
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.workspace.catalog import VIEWS, catalog_path, literal
+from fineweb_mask.tasks.workspace.catalog import VIEWS, catalog_path, identifier, literal
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 2_000
 CSV_TYPES = frozenset(
     "boolean tinyint smallint integer bigint utinyint usmallint uinteger ubigint float double varchar date".split()
 )
-"""Types that a CSV file holds as Arrow writes them; others are written as DuckDB prints them."""
+"""Types that Arrow writes to CSV; values of other types are written as DuckDB prints them."""
 NESTED_TYPES = frozenset("list array struct map union".split())
 NUMERIC_TYPES = frozenset(
     "tinyint smallint integer bigint hugeint utinyint usmallint uinteger ubigint uhugeint float double decimal".split()
@@ -34,20 +34,20 @@ OPERATOR = duckdb.token_type.operator
 
 
 class QueryError(WorkspaceError, ValueError):
-    """A question that cannot be asked, or that has no answer."""
+    """A query is refused or fails."""
 
 
 class Preview(NamedTuple):
-    """The first rows of an answer, as text."""
+    """The first rows of a result, as text."""
 
     columns: list[str]
     numeric: list[bool]
     rows: list[tuple[str | None, ...]]
-    more: int  # rows after them
+    more: int  # number of rows after these
 
 
 class Answer:
-    """The rows that a query gives; nothing is computed until it is read."""
+    """The result of a query; it is computed when it is read."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         self._relation = connection.sql(f"SELECT * FROM (\n{sql}\n) AS {ROW}")  # noqa: S608 - the user's own query
@@ -58,7 +58,7 @@ class Answer:
         return self._relation.columns
 
     def preview(self, limit: int, *, characters: int) -> Preview:
-        """Return the first `limit` rows with values of at most `characters`, and how many rows follow."""
+        """Return the first `limit` rows, with values cut to `characters` characters, and the number of further rows."""
         kinds = [kind.id for kind in self._relation.types]
         columns = ", ".join(f"left(#{place + 1}::VARCHAR, {characters})" for place in range(len(kinds)))
         with _explained():
@@ -70,7 +70,7 @@ class Answer:
         return Preview(self._relation.columns, [kind in NUMERIC_TYPES for kind in kinds], first[:limit], more)
 
     def write_csv(self, stream: BinaryIO) -> None:
-        """Write a header and the rows; a null is empty, an empty text is ""."""
+        """Write a CSV file with a header; a null is an empty field, an empty text is ""."""
         reader = self._reader(", ".join(self._for_csv()))
         options = pa_csv.WriteOptions(quoting_style="needed")
         with pa_csv.CSVWriter(stream, reader.schema, write_options=options) as writer:
@@ -79,18 +79,18 @@ class Answer:
 
     def _for_csv(self) -> Iterator[str]:
         for place, (name, kind) in enumerate(zip(self._relation.columns, self._relation.types, strict=True), start=1):
-            quoted = _identifier(name)
+            quoted = identifier(name)
             if kind.id in NESTED_TYPES:
                 yield f"to_json(#{place})::VARCHAR AS {quoted}"
             else:
                 yield f"#{place}{'' if kind.id in CSV_TYPES else '::VARCHAR'} AS {quoted}"
 
     def write_json(self, stream: BinaryIO) -> None:
-        """Write an array with one object a line; a number that JSON has no word for (NaN) is null."""
+        """Write a JSON array with one object per line; NaN and infinity, which JSON lacks, become null."""
         values = [
-            f"CASE WHEN isfinite(#{place}) THEN #{place} END AS {_identifier(name)}"
+            f"CASE WHEN isfinite(#{place}) THEN #{place} END AS {identifier(name)}"
             if kind.id in {"float", "double"}
-            else f"#{place} AS {_identifier(name)}"
+            else f"#{place} AS {identifier(name)}"
             for place, (name, kind) in enumerate(
                 zip(self._relation.columns, self._relation.types, strict=True), start=1
             )
@@ -122,20 +122,21 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 @contextmanager
 def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a workspace's catalog for reading, with nothing but the workspace in reach.
+    """Open a workspace's catalog read-only, without access to anything outside the workspace.
 
     Parameters
     ----------
     workspace
-        Whose catalog is there.
+        Workspace with a catalog.
     memory_limit
-        Memory that DuckDB may use, such as "2GB"; what does not fit is spilled to `catalog.duckdb.tmp`.
+        Memory that DuckDB may use, such as "2GB"; beyond it, data is spilled to `catalog.duckdb.tmp`.
+
+    Raises
+    ------
+    QueryError
+        If DuckDB cannot open the catalog.
     """
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,
@@ -153,14 +154,14 @@ def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.Duc
         connection.execute(f"SET allowed_directories = [{literal(str(workspace.root))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
-        _have_float16(connection, workspace)
+        _register_float16(connection, workspace)
         yield connection
 
 
-def _have_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
-    """Have Arrow read vectors that are stored as float16: DuckDB 2.0 does not know their encoding (byte stream split).
+def _register_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
+    """Let Arrow read float16 vectors: DuckDB 2.0 does not support their encoding (byte stream split).
 
-    The table of that name in DuckDB's temporary schema goes before the catalog's view.
+    The registered table is in DuckDB's temporary schema, which takes precedence over the catalog's view.
     """
     files = connection.execute("SELECT shard, path FROM stored.files WHERE stage = 'embeddings'").fetchall()
     paths = [(shard, workspace.root / path) for shard, path in files]
@@ -183,12 +184,12 @@ def _have_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -
 
 
 def answers(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[Answer]:
-    """Yield the answer of each of the statements in `sql`, all of which must be queries.
+    """Yield the result of each statement in `sql`; every statement must be a query.
 
     Raises
     ------
     QueryError
-        If the text is not SQL, or a statement is not a query; no statement is run then.
+        If the text is not SQL, or a statement is not a query; no statement runs in that case.
     """
     with _explained():
         statements = connection.extract_statements(sql)
@@ -199,7 +200,7 @@ def answers(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[Answer]
             raise QueryError("PIVOT must name its values here: PIVOT ... ON column IN (value, ...)")
         if statement.type != duckdb.StatementType.SELECT:
             raise QueryError(
-                f"{statement.type.name} is refused: the catalog is for reading; "
+                f"{statement.type.name} is refused: the catalog is read-only; "
                 "SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE and SHOW TABLES are allowed"
             )
     for statement in statements:
@@ -209,7 +210,7 @@ def answers(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[Answer]
 
 
 def _without_end(statement: str) -> str:
-    """Return a statement up to its semicolon; a comment may follow that."""
+    """Return a statement up to its semicolon, without a comment after it."""
     text = statement.encode()
     ends = (place for place, kind in duckdb.tokenize(statement) if kind == OPERATOR and text[place : place + 1] == b";")
     return text[: next(ends, len(text))].decode()
@@ -217,7 +218,7 @@ def _without_end(statement: str) -> str:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn an error of DuckDB into a `QueryError`; one that names an unknown table lists what there is."""
+    """Turn an error of DuckDB into a `QueryError`; for an unknown table, list the existing ones."""
     try:
         yield
     except duckdb.CatalogException as error:

@@ -9,40 +9,47 @@ from pydantic import BaseModel, ConfigDict
 
 
 class StageKey(BaseModel):
-    """Everything that a stage's output depends on; two equal keys mean equal files."""
+    """Everything that a stage's output depends on; equal keys mean equal files.
+
+    Examples
+    --------
+    >>> key = StageKey(stage="score", version=1, settings=digest({"weight": 1.0}), inputs=digest(["a", "b"]))
+    >>> key.cache_key.startswith("score/")
+    True
+    """
 
     model_config = ConfigDict(frozen=True)
 
     stage: str
     version: int
     settings: str  # digest of the settings that this stage reads
-    inputs: str  # digest of the fingerprints of what it reads
+    inputs: str  # digest of the fingerprints of its input files
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the whole key: what the next stage depends on."""
+        """Digest of the whole key; the next stage's key depends on it."""
         return digest(self.model_dump())
 
     @property
     def cache_key(self) -> str:
-        """The name of this key's record in Prefect's result storage; "/" makes folders there."""
+        """Name of this key's record in Prefect's result storage; "/" separates folders."""
         return f"{self.stage}/{self.fingerprint}"
 
 
 class StageFile(BaseModel):
-    """A small reference to what a stage wrote: all that tasks hand to each other."""
+    """A small reference to a file that a stage wrote; tasks pass these to each other."""
 
     model_config = ConfigDict(frozen=True)
 
     stage: str
-    name: str  # shard, selection group, or the stage's only product
-    path: str  # relative to the workspace, which may be moved
+    name: str  # of the shard or selection group, or of the stage's only product
+    path: str  # relative to the workspace, so that a workspace can be moved
     rows: int
     bytes: int
     fingerprint: str
-    details: dict[str, Any] = {}  # counts that the reports need; also in the footer
-    seconds: float = 0.0  # spent building it; 0 where it was found current
-    cached: bool = False  # found current, not built
+    details: dict[str, Any] = {}  # counts for the reports; also in the footer
+    seconds: float = 0.0  # time to build it; 0 if it was current
+    cached: bool = False  # it was current and not built
 
 
 def digest(value: object) -> str:
@@ -52,6 +59,6 @@ def digest(value: object) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Records of a workspace's runs: the recipe of the last one, and a JSON file for each, also for one that failed."""
+"""Record a workspace's runs: the recipe of the last run, and a JSON file for every run, including failed ones."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,23 +15,23 @@ FOLDER = "runs"
 LAST_RUN = "run.json"
 
 
-class SetAside(BaseModel):
-    """A shard that a run set aside."""
+class QuarantinedShard(BaseModel):
+    """A shard that a run quarantined, and why."""
 
     shard: str
     reason: str
 
 
 class RunRecord(BaseModel):
-    """What one run was asked for, what it did and how it ended; a row of the catalog's `runs`."""
+    """Settings, counts and outcome of one run; a row of the catalog's `runs`."""
 
     started: datetime = Field(default_factory=lambda: datetime.now(UTC))
     seconds: float = 0.0
-    flow: str  # curate, or the stage that was run by itself
+    flow: str  # curate, or the stage that was run on its own
     status: Literal["done", "quarantined", "failed", "interrupted"] = "done"
     error: str | None = None
     stages_run: list[str] = []  # stages that built at least one file
-    stages_cached: list[str] = []  # stages of which every file was there before
+    stages_cached: list[str] = []  # stages whose files were all current
     documents_in: int | None = None
     documents_selected: int | None = None
     tokens_in: int | None = None
@@ -39,15 +39,15 @@ class RunRecord(BaseModel):
     select_ratio: float
     lamb: float
     solver: str
-    objective: float | None = None  # mean over the blocks, by their documents
-    set_aside: list[SetAside] = []
+    objective: float | None = None  # mean over the blocks, weighted by their documents
+    set_aside: list[QuarantinedShard] = []
     recipe: dict[str, Any]
-    flow_run: str | None = None  # its id in Prefect
+    flow_run: str | None = None  # Prefect's id of the flow run
     version: str
     commit: str | None = None
 
     def end(self, workspace: Workspace) -> Path:
-        """Take the time and write the record; files sort by when the runs started."""
+        """Set `seconds`, write the record and return its path; file names sort by start time."""
         self.seconds = round((datetime.now(UTC) - self.started).total_seconds(), 3)
         identity = (self.flow_run or "local").split("-")[0]
         path = workspace.root / FOLDER / f"{self.started:%Y%m%dT%H%M%S.%fZ}-{identity}.json"
@@ -60,19 +60,27 @@ class LastRun(BaseModel):
     """The recipe of a workspace's last run, kept there as `run.json`."""
 
     settings: PipelineSettings
-    folder: str  # that relative paths in the settings start from
+    folder: str  # base of relative paths in the settings
 
     @staticmethod
     def path(workspace: Workspace) -> Path:
-        """Return where it lies."""
+        """Return the path of the file in a workspace."""
         return workspace.root / LAST_RUN
 
-    def keep(self, workspace: Workspace) -> None:
-        """Write it to the workspace."""
+    def save(self, workspace: Workspace) -> None:
+        """Write the file to a workspace."""
         with atomic_write(self.path(workspace)) as partial:
             partial.write_text(self.model_dump_json(indent=2) + "\n")
 
     @classmethod
-    def of(cls, workspace: Workspace) -> Self:
-        """Read it from the workspace."""
+    def load(cls, workspace: Workspace) -> Self:
+        """Read the file of a workspace.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the workspace has none.
+        ValueError
+            If its settings are not valid.
+        """
         return cls.model_validate_json(ensure_local(cls.path(workspace)).read_text())

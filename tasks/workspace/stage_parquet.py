@@ -1,7 +1,6 @@
-"""Parquet files of the stages: written in row groups, and known to be current by their footers.
+"""Write a stage's Parquet files with its key in the footer, and check whether they are current.
 
-Promises: a file says in its footer which stage, settings and inputs it came from; it is current only if that agrees
-with what would be built now.
+Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now.
 """
 
 import json
@@ -26,7 +25,7 @@ ROW_GROUP_ROWS = 65_536
 
 
 class ParquetStageWriter:
-    """Streams record batches into one row group after the other; made by `stage_file_writer`."""
+    """Writes record batches in row groups of about 64 MiB or 65,536 rows; made by `stage_file_writer`."""
 
     def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
         self.rows = 0
@@ -36,7 +35,7 @@ class ParquetStageWriter:
         self._pending: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add a batch; it reaches the disk when a row group is full."""
+        """Add a batch; it is written when a row group is full."""
         raise_if_stopped()
         self._pending.append(batch)
         self.rows += batch.num_rows
@@ -47,7 +46,7 @@ class ParquetStageWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is pending as a row group."""
+        """Write the pending batches as a row group."""
         if self._pending:
             table = pa.Table.from_batches(self._pending, schema=self._schema)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
@@ -61,23 +60,23 @@ def stage_file_writer(
     key: StageKey,
     **options: Any,  # noqa: ANN401
 ) -> Iterator[ParquetStageWriter]:
-    """Write one stage file: temporary name, footer, check of rows and schema, rename.
+    """Write one stage file atomically, with its key in the footer.
 
     Parameters
     ----------
     path
-        Where the file is to lie.
+        The file to write.
     schema
         Its Arrow schema.
     key
-        What it depends on; written to the footer together with the writer's `details`.
+        The file's key; written to the footer together with the writer's `details`.
     options
         Further options of `pyarrow.parquet.ParquetWriter`.
 
     Raises
     ------
-    LakeError
-        If what was written does not read back with the same rows and columns.
+    WorkspaceError
+        If the file does not read back with the same number of rows and the same columns.
     """
     with atomic_write(path) as partial:
         with pq.ParquetWriter(
@@ -96,12 +95,12 @@ def stage_file_writer(
 
 
 def read_footer(path: Path) -> pq.FileMetaData | None:
-    """Return the Parquet footer of a stage file, or None if there is no whole one; reads no more than it.
+    """Return the Parquet footer of a stage file, or None if the file is missing or incomplete.
 
     Raises
     ------
     RemoteError
-        If the file is at a URL that does not answer.
+        If the file is at a URL that cannot be read.
     """
     mirror = mirror_of(path)
     try:
@@ -116,8 +115,8 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
         return None
 
 
-def _footer(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]] | None:
-    """Return what a stage wrote to the footer of its file, or None if it is no stage's."""
+def _key_and_details(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]] | None:
+    """Return what a stage wrote to the footer of its file, or None if no stage wrote the file."""
     try:
         footer = None if metadata is None else json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))
         return None if footer is None else (StageKey.model_validate(footer), footer["details"])
@@ -125,22 +124,22 @@ def _footer(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]]
         return None
 
 
-def written_key(path: Path) -> StageKey | None:
-    """Return what a stage file was written under, or None if there is no whole one."""
-    footer = _footer(read_footer(path))
+def read_key(path: Path) -> StageKey | None:
+    """Return the key of a stage file, or None if the file is missing or incomplete."""
+    footer = _key_and_details(read_footer(path))
     return None if footer is None else footer[0]
 
 
-def written_fingerprint(path: Path) -> str | None:
-    """Return what depends on a stage file depends on, or None if there is no whole one."""
-    footer = _footer(read_footer(path))
+def read_fingerprint(path: Path) -> str | None:
+    """Return the fingerprint that later stages depend on, or None if the file is missing or incomplete."""
+    footer = _key_and_details(read_footer(path))
     return None if footer is None else str(footer[1].get("content", footer[0].fingerprint))
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
-    """Return a reference to a stage file if it is whole and its footer agrees with `key`, else None."""
+    """Return a reference to a stage file if it is complete and its footer holds `key`, else None."""
     metadata, size = read_footer(path), size_of(path)
-    footer = _footer(metadata)
+    footer = _key_and_details(metadata)
     if metadata is None or footer is None or size is None or footer[0] != key:
         return None
     details = footer[1]

@@ -1,11 +1,10 @@
 """Locate every stage's files in a workspace, and lock it for one run.
 
-Promises: nothing in a file depends on the clock, the run, the machine or the workspace's own path, so equal inputs give
-equal bytes.
+Guarantees: no file's content depends on the clock, the run, the machine or the workspace's own path, so equal inputs
+give equal bytes.
 """
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,9 +12,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
+from filelock import FileLock, Timeout
+
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.storage.lease import HeldError, lease
+from fineweb_mask.tasks.storage.lease import lease
 from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -27,12 +28,17 @@ DISK_REMEDIES = {
 
 
 @contextmanager
-def disk_errors_explained(place: Path) -> Iterator[None]:
-    """Say of a full or read-only disk which file or folder it is about, and what to do; nothing there has changed.
+def disk_errors_explained(folder: Path) -> Iterator[None]:
+    """Turn "disk full" and "read-only" errors into messages that name the path and the remedy.
+
+    Parameters
+    ----------
+    folder
+        The path to name if the error names none.
 
     Raises
     ------
-    LakeError
+    WorkspaceError
         In place of such an error.
     """
     try:
@@ -40,7 +46,7 @@ def disk_errors_explained(place: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_REMEDIES:
             raise
-        where, why = error.filename or place, os.strerror(error.errno)
+        where, why = error.filename or folder, os.strerror(error.errno)
         raise WorkspaceError(
             f"{where}: {why}: {DISK_REMEDIES[error.errno]}; what was finished before is unchanged"
         ) from error
@@ -52,9 +58,15 @@ class Workspace:
     Parameters
     ----------
     root
-        The folder, or a URL: then `root` of the workspace is the local folder that mirrors it (`Mirror`).
+        A folder or a URL. For a URL, the attribute `root` is the local folder that mirrors it (`Mirror`).
     scratch
-        The folder in which the mirror lies; None is the user's cache folder.
+        Parent folder of the mirror; None is the user's cache folder.
+
+    Examples
+    --------
+    >>> workspace = Workspace("/data/web")
+    >>> workspace.shard_path("scores", "en/000")
+    PosixPath('/data/web/scores/en/000.parquet')
     """
 
     def __init__(self, root: str | Path, scratch: str | Path | None = None) -> None:
@@ -65,113 +77,105 @@ class Workspace:
 
     @property
     def url(self) -> str | None:
-        """Where the workspace is, unless it is a folder of this machine."""
+        """URL of the workspace; None for a local folder."""
         return None if self._mirror is None else self._mirror.url
 
     def display_path(self, path: Path) -> str:
-        """Return where a path of the workspace is, as a user knows it: at the URL, or here."""
+        """Return a path of the workspace as users know it: the URL of a mirrored file, or the local path."""
         return str(path) if self._mirror is None else self._mirror.url_of(path)
 
     def shard_path(self, stage_folder: str, shard: str) -> Path:
-        """Return the file of a shard in `documents`, `duplicates`, `scores`, `embeddings` or `masks`."""
+        """Return a shard's file in `documents`, `duplicates`, `scores`, `embeddings` or `masks`."""
         return self.root / stage_folder / f"{shard}.parquet"
 
     @property
     def fitted(self) -> Path:
-        """What was fitted on this corpus."""
+        """Folder of the models and statistics that were fitted on this corpus."""
         return self.root / "fitted"
 
     @property
     def dataset(self) -> Path:
-        """The product."""
+        """Folder of the dataset, the pipeline's product."""
         return self.root / "dataset"
 
     @property
     def reports(self) -> Path:
-        """Reports and metrics."""
+        """Folder of reports and metrics."""
         return self.root / "reports"
 
     @property
     def cache(self) -> Path:
-        """The results that Prefect persists."""
+        """Folder of the results that Prefect persists."""
         return self.root / LOCAL_ONLY
 
     def relative(self, path: Path) -> str:
-        """Return a path as it stands in a `StageFile`: relative to the workspace, unless it is elsewhere."""
+        """Return a path for a `StageFile`: relative to the workspace if it is inside, else absolute."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
 
     def resolve(self, file: StageFile) -> Path:
-        """Return where a referenced file lies now, on this machine."""
+        """Return the local path of a referenced file, downloading it if necessary."""
         return ensure_local(self.root / file.path)
 
     def files(self, pattern: str) -> list[Path]:
-        """Return the paths that match a pattern such as `fitted/*.json`, here or at the URL."""
+        """Return the paths, local or remote, that match a pattern such as `fitted/*.json`, sorted."""
         found = set(self.root.glob(pattern))
         if self._mirror is not None:
-            found.update(self._mirror.names(pattern))
+            found.update(self._mirror.glob(pattern))
         return sorted(found)
 
-    def holds(self, path: Path) -> bool:
-        """Return whether there is such a file, or a folder with any in it."""
-        here = any(path.iterdir()) if path.is_dir() else path.exists()
-        if here or self._mirror is None:
-            return here
-        return self._mirror.held(path) is not None or self._mirror.holds_below(path)
+    def exists(self, path: Path) -> bool:
+        """Return whether a file, or a folder that is not empty, exists locally or remotely."""
+        is_local = any(path.iterdir()) if path.is_dir() else path.exists()
+        return is_local or (self._mirror is not None and self._mirror.exists(path))
 
     @contextmanager
     def exclusive(self) -> Iterator[Self]:
-        """Hold the workspace for one run, and clear away what a killed run left half written.
+        """Lock the workspace for one run, and delete the partial files of killed runs.
 
         Raises
         ------
-        LakeError
-            If another run holds it.
+        WorkspaceError
+            If another run holds the lock.
         """
-        with self._locked(), self._leased():
+        with self._locked(), ExitStack() as leased:
+            if self._mirror is not None:
+                leased.enter_context(lease(self._mirror.store, self.root / ".lease"))
             for leftover in self.root.rglob(".*.partial"):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
             if self._mirror is not None:
-                self._mirror.store.abort_unfinished()
+                self._mirror.store.abort_unfinished_uploads()
                 self._mirror.synchronise()
             yield self
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes of this machine out."""
+        """Lock out other processes of this machine; the lock of a killed process is released by the system."""
+        lock = FileLock(self.root / ".lock")
         with disk_errors_explained(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-        with disk_errors_explained(self.root), (self.root / ".lock").open("w") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+                lock.acquire(blocking=False)
+            except Timeout as error:
                 raise WorkspaceError(
                     f"another run is using the workspace {self.url or self.root}: wait for it, "
                     "or choose another with --workspace"
                 ) from error
-            yield
+            try:
+                yield
+            finally:
+                lock.release()
 
-    @contextmanager
-    def _leased(self) -> Iterator[None]:
-        """Keep other machines out, where the workspace is at a URL."""
-        with ExitStack() as held:
-            if self._mirror is not None:
-                try:
-                    held.enter_context(lease(self._mirror.store, self.root / ".lease"))
-                except HeldError as error:
-                    raise WorkspaceError(str(error)) from error
-            yield
-
-    def check(self) -> None:
-        """Raise `RemoteError` if the workspace is at a URL that is out of reach."""
+    def check_reachable(self) -> None:
+        """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
         if self._mirror is not None:
             self._mirror.store.check()
 
-    def look(self) -> None:
-        """Take note of what others have written since, where the workspace is at a URL."""
+    def refresh_listing(self) -> None:
+        """List a remote workspace again, to see the files that other machines have written."""
         if self._mirror is None:
             return
         try:
             with self._locked():
                 self._mirror.synchronise()
-        except WorkspaceError:  # a run of this machine works there
-            self._mirror.look()
+        except WorkspaceError:  # a run of this machine is using it, so its local files must stay
+            self._mirror.refresh_listing()

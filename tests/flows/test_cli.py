@@ -153,7 +153,7 @@ def test_version_and_help_start_at_once_without_the_heavy_packages(tmp_path):
         (["--teacher", "fasttext"], "teacher.scorer: a fasttext scorer needs either `model` or `labels`"),
         (["--teacher-model", "x.bin"], "--teacher-model needs --teacher KIND"),
         (["--teacher", "nosuch", "--teacher-model", "x.bin"], "teacher.scorer"),
-        (["--teacher", "fasttext", "--teacher-model", "none.bin"], "the model 'none.bin' does not exist"),
+        (["--teacher", "fasttext", "--teacher-model", "none.bin"], "model: 'none.bin' does not exist"),
     ],
 )
 def test_wrong_training_options_end_with_2(invoke, arguments, message, tmp_path):
@@ -176,10 +176,10 @@ def test_labels_of_one_class_fail_before_training_and_say_which_threshold(invoke
 def test_a_workspace_at_a_url_that_is_out_of_reach_is_told_before_anything_starts(invoke, recipe, bucket):
     done = invoke("run", recipe, "--workspace", "s3://no-such-bucket-here/x", "--json")
     assert done.exit_code == 2
-    assert "s3://no-such-bucket-here/x is not there" in json.loads(done.stdout)["error"]
+    assert "s3://no-such-bucket-here/x does not exist" in json.loads(done.stdout)["error"]
     done = invoke("run", recipe, "--set", "materialize.output=s3://no-such-bucket-here/x")
     assert done.exit_code == 2
-    assert "s3://no-such-bucket-here/x is not there" in done.stderr
+    assert "s3://no-such-bucket-here/x does not exist" in done.stderr
     assert bucket.names() == {}
 
 

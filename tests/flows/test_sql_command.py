@@ -125,7 +125,7 @@ def test_other_formats_hold_texts_as_they_are(ask, tmp_path):
         (["FROM nosuch"], 1, "the catalog has: documents, scores, masks, selected, embeddings, runs, drops"),
         (["SELEC 1"], 1, 'syntax error at or near "SELEC"'),
         (["SELECT text::INTEGER FROM documents"], 1, r"Could not convert string '\x1b[31mred"),
-        (["DROP VIEW documents"], 1, "DROP is refused: the catalog is for reading"),
+        (["DROP VIEW documents"], 1, "DROP is refused: the catalog is read-only"),
         (["SELECT 1; SELECT 2", "--format", "csv"], 1, "--format csv takes one statement, received 2"),
         (["SELECT 1", "--format", "xml"], 2, "--format takes one of table, csv, json, parquet, received 'xml'"),
         (["SELECT 1", "--output", "x"], 2, "--output goes with --format csv, json or parquet"),

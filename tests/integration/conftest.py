@@ -188,7 +188,7 @@ class _Hearing(LogLines):
 def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contested:
     """Compare three selectors, then sweep five values, with every step told; to be read only."""
     workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("contest") / "workspace"))
-    settings = LastRun.of(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
+    settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     hearing = _Hearing()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fineweb_mask.models.runtime.progress.SECONDS", 0.0)

@@ -52,7 +52,7 @@ def test_every_run_leaves_a_record_and_the_catalog_shows_what_is_there(workspace
 
 
 def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_sample):
-    settings = LastRun.of(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
+    settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     run_stage("embed", settings, refresh=True)
     *_, stage = ask(workspace, "FROM runs")
     assert (stage["flow"], stage["stages_run"], stage["documents_in"]) == ("embed", ["embed"], None)
@@ -69,7 +69,7 @@ def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_
 
 
 def test_a_sweep_leaves_the_catalog_unless_it_made_anew_what_the_masks_are_of(workspace, server):
-    settings = LastRun.of(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
+    settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     before = (workspace / "catalog.duckdb").read_bytes()
     expected = ask(workspace, RECONCILED)
     run_sweep(settings, "0,1")

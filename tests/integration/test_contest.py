@@ -36,7 +36,7 @@ def artifacts(service, name: str) -> dict[str, dict]:
 
 
 def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service, finished):
-    settings, before = LastRun.of(Workspace(contest.workspace)).settings, contents(finished)
+    settings, before = LastRun.load(Workspace(contest.workspace)).settings, contents(finished)
     assert contents(contest.workspace) == before
     compared = contest.compared
     assert built(compared) == {"scale": 1, "contend": 3, "compare": 1}
@@ -63,7 +63,7 @@ def test_sweep_takes_over_the_contenders_of_a_comparison(contest):
     assert swept.recommended_lamb in {0.25, 0.5, 0.75}
     assert swept.baselines.keys() == {"random", "top_quality", "semdedup", "greedy"}
     assert Path(swept.page).is_file()
-    settings = LastRun.of(Workspace(contest.workspace)).settings.model_copy(
+    settings = LastRun.load(Workspace(contest.workspace)).settings.model_copy(
         update={"workspace": str(contest.workspace)}
     )
     assert built(run_sweep(settings, "0:1:0.25")) == {}

@@ -99,7 +99,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     assert not list(mirror.rglob("*.partial"))
 
     # No credential is in what was written, here or there, nor in the logs, nor in what Prefect keeps.
-    assert LastRun.of(Workspace(url)).settings.workspace == url
+    assert LastRun.load(Workspace(url)).settings.workspace == url
     for marker in (KEY_ID, SECRET):
         assert holding([tmp_path, service.state, service.home], marker) == []
         assert marker not in caplog.text

@@ -23,7 +23,7 @@ def state(workspace):
 
 
 def settings_of(workspace):
-    settings = LastRun.of(Workspace(workspace)).settings
+    settings = LastRun.load(Workspace(workspace)).settings
     return settings.model_copy(update={"workspace": str(workspace)})
 
 
@@ -126,9 +126,9 @@ def test_status_tells_done_missing_and_stale(workspace, server):
 
 def test_status_follows_the_settings_of_the_last_run(workspace):
     opened = Workspace(workspace)
-    last = LastRun.of(opened)
+    last = LastRun.load(opened)
     changed = last.settings.model_copy(update={"ingest": last.settings.ingest.model_copy(update={"min_chars": 3})})
-    LastRun(settings=changed, folder=last.folder).keep(opened)
+    LastRun(settings=changed, folder=last.folder).save(opened)
     found = state(workspace)
     assert found["ingest"] == found["score"] == found["embed"] == found["select"] == (0, 0, 4)
     assert found["dedup"] == (0, 0, 1)
@@ -152,9 +152,9 @@ def test_status_is_a_command(workspace, tmp_path):
 
 def test_status_says_when_the_source_is_gone(workspace, tmp_path):
     opened = Workspace(workspace)
-    last = LastRun.of(opened)
+    last = LastRun.load(opened)
     source = last.settings.source.model_copy(update={"path": str(tmp_path / "gone")})
-    LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).keep(opened)
+    LastRun(settings=last.settings.model_copy(update={"source": source}), folder=last.folder).save(opened)
     with pytest.raises(StatusError, match="out of reach"):
         workspace_status(Path(workspace))
 

@@ -86,6 +86,8 @@ class Hub(BaseHTTPRequestHandler):
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n[{")
 
     def route(self, parts: list[str], query: dict[str, list[str]]) -> None:
+        if parts[2:3] == ["resolve"]:  # a model: repositories of models and datasets share the folders
+            parts = ["datasets", *parts]
         sent = self.headers.get("Authorization")
         owner = OWNERS.get(sent or "")
         path = "/".join(parts)
@@ -224,7 +226,7 @@ class Hub(BaseHTTPRequestHandler):
             return self.refuse(404, f"Invalid rev id: {branch.name}", "RevisionNotFound")
         if not path.is_file():
             return self.refuse(404, "Entry not found", "EntryNotFound")
-        headers = {"X-Repo-Commit": "1" * 40}
+        headers = {"X-Repo-Commit": blob(branch.name.encode())}
         if not is_large(name):
             return self.send(path, headers)
         port = self.headers["Host"].partition(":")[2]  # another host than the hub's, to which no token may go

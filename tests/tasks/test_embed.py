@@ -267,13 +267,15 @@ def test_int8_vectors_have_their_scale(tmp_path: Path, ingested: Callable[..., S
 def test_a_folder_that_is_no_model_is_known_before_any_work(tmp_path: Path, colours: Path, missing: str) -> None:
     import shutil
 
-    from fineweb_mask.tasks.inference.model_files import ModelFolderError
+    from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
 
     folder = tmp_path / "model"
     shutil.copytree(colours, folder)
     embed.check_model(settings(folder))
     next(folder.rglob(missing)).unlink()
-    with pytest.raises(ModelFolderError, match=r"embedding\.model: the folder .* has no (modules\.json|\*\.safetens)"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"embedding\.model: the folder .* has no (modules\.json|\*\.safetens)"
+    ):
         embed.check_model(settings(folder))
     embed.check_model(settings("static"))
     embed.check_model(settings("intfloat/e5-base-v2"))

@@ -18,7 +18,7 @@ from fineweb_mask.models.settings.quality import (
     LabelSettings,
 )
 from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
-from fineweb_mask.tasks.inference.scorers import QualityModelError
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError
 from fineweb_mask.tasks.train_quality import TrainQualityJob, describe, split, train_quality, unique
 
@@ -213,7 +213,7 @@ def test_a_teacher_on_one_side_of_the_threshold_says_so(settings, labels, output
 
 def test_a_teacher_that_is_not_there(settings, output):
     scorer = FastTextScorerSettings(name="teacher", model="none.bin")
-    with pytest.raises(QualityModelError, match=r"the model 'none\.bin' does not exist"):
+    with pytest.raises(ModelNotFoundError, match=r"model: 'none\.bin' does not exist"):
         TrainQualityJob.of(output, settings.model_copy(update={"teacher": TeacherSettings(scorer=scorer)}))
 
 

@@ -81,7 +81,7 @@ def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
             update={"materialize": built.recipe.materialize.model_copy(update={"output": output})}
         )
         workspace = Workspace(dataset.parent)
-        LastRun(settings=settings, folder=str(workspace.root)).keep(workspace)
+        LastRun(settings=settings, folder=str(workspace.root)).save(workspace)
         return workspace.root
 
     return put
@@ -267,7 +267,7 @@ def test_a_server_that_fails_is_not_one_without_the_dataset(
     assert proxy.failed
     proxy.kill()
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.5)
-    with pytest.raises(VerifyError, match="see whether the server is up"):
+    with pytest.raises(VerifyError, match="check that the server is up"):
         find_dataset(f"{bucket.url}/set")
 
 

@@ -16,7 +16,8 @@ from fineweb_mask.models.settings.quality import (
     QualitySettings,
 )
 from fineweb_mask.tasks import fit
-from fineweb_mask.tasks.inference.scorers import QualityModelError, check_scorers, load_models, resolve_model
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
+from fineweb_mask.tasks.inference.scorers import check_scorers, load_models, resolve_model
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.jobs import statistics_job
 
@@ -40,7 +41,7 @@ def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_facto
 )
 def test_what_is_missing_is_named(scorer: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parents[3])
-    with pytest.raises(QualityModelError) as caught:
+    with pytest.raises(ModelNotFoundError) as caught:
         check_scorers([ColumnScorerSettings(column="score"), scorer])
     assert str(caught.value).startswith(message)
 
@@ -50,7 +51,7 @@ def test_a_folder_of_a_classifier_has_all_its_parts(folder: Path, tmp_path: Path
     copy = shutil.copytree(folder, tmp_path / "copy")
     check_scorers([EduScorerSettings(model=str(copy)), EduScorerSettings()])
     (copy / part).unlink()
-    with pytest.raises(QualityModelError, match="has no "):
+    with pytest.raises(ModelNotFoundError, match="has no "):
         check_scorers([EduScorerSettings(model=str(copy))])
 
 

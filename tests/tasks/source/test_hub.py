@@ -20,7 +20,7 @@ from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS, WRONG_USAG
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.source.discovery import SourceError, discover
-from fineweb_mask.tasks.source.hub import pinned
+from fineweb_mask.tasks.source.hub import pin_commit
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -137,7 +137,7 @@ def test_a_branch_is_looked_at_anew_whatever_the_client_remembers(hub: HubServer
     with RemoteFile("hf://datasets/you/branch/x.bin") as file:
         file.check()
         hub.write("you/branch/main", "x.bin", b"new")
-        with pytest.raises(ChangedError, match=r"x\.bin was changed while it was read"):
+        with pytest.raises(ChangedError, match=r"x\.bin changed while it was read"):
             file.check()
 
 
@@ -166,7 +166,7 @@ def test_what_fails_for_a_moment_is_asked_for_again(
     try:
         for every in (3, 4):  # of pairs of requests, the one and the other
             hub.fail(every)
-            assert len({pinned("hf://datasets/me/secret") for _ in range(5)}) == 1
+            assert len({pin_commit("hf://datasets/me/secret") for _ in range(5)}) == 1
             assert table_of("hf://datasets/me/secret/data") == here
     finally:
         hub.fail(0)
@@ -181,7 +181,7 @@ def test_what_fails_for_a_moment_is_asked_for_again(
 
 def test_a_hub_that_is_killed_is_waited_for(hub: HubServer, raw: Path) -> None:
     path = raw / "en" / "a.parquet"
-    with RemoteFile(pinned("hf://datasets/you/web/data/en/a.parquet")) as file:
+    with RemoteFile(pin_commit("hf://datasets/you/web/data/en/a.parquet")) as file:
         first = file.read(1000)
         hub.kill()
         starting = threading.Timer(0.3, hub.start)
@@ -194,11 +194,11 @@ def test_a_hub_that_is_killed_is_waited_for(hub: HubServer, raw: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "token", "message"),
     [
-        ("hf://datasets/me/secret/data", None, r"access is refused \(.*\): set HF_TOKEN \(of an account that may read"),
-        ("hf://datasets/you/none", None, r"access is refused \(.*\): set HF_TOKEN .* where a name is misspelt"),
-        ("hf://datasets/you/web", "hf_wrong", r"access is refused \(.*Invalid credentials.*\): set HF_TOKEN"),
-        ("hf://datasets/you/none", TOKEN, r"is not there \(.*\): look at its spelling, and at the repository's"),
-        ("hf://datasets/you/web@none/data", None, r"is not there \(.*Revision Not Found.*Invalid rev id: none\)"),
+        ("hf://datasets/me/secret/data", None, r"access denied \(.*\): set HF_TOKEN \(of an account that may read"),
+        ("hf://datasets/you/none", None, r"access denied \(.*\): set HF_TOKEN .* a misspelt name"),
+        ("hf://datasets/you/web", "hf_wrong", r"access denied \(.*Invalid credentials.*\): set HF_TOKEN"),
+        ("hf://datasets/you/none", TOKEN, r"does not exist \(.*\): check its spelling, and the repository's"),
+        ("hf://datasets/you/web@none/data", None, r"does not exist \(.*Revision Not Found.*Invalid rev id: none\)"),
         ("hf://datasets/web", None, r"An address on the hub reads hf://datasets/owner/name/folder"),
         ("hf://", None, r"An address on the hub reads hf://datasets/owner/name/folder"),
         ("hf://datasets/you/web/none", None, r"^source\.path: 'hf://datasets/you/web/none' does not exist"),
@@ -246,13 +246,13 @@ def test_a_dataset_on_the_hub_is_verified_at_its_commit(hub: HubServer, built: A
     found = find_dataset("hf://datasets/you/data")
     broken = verify(found, read_provenance(found))
     assert {problem.file for problem in broken.problems} == {target.relative_to(dataset).as_posix()}
-    assert broken.dataset == pinned("hf://datasets/you/data")
+    assert broken.dataset == pin_commit("hf://datasets/you/data")
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["source.path=hf://datasets/me/secret"], "hf://datasets/me/secret: access is refused"),
+        (["source.path=hf://datasets/me/secret"], "hf://datasets/me/secret: access denied"),
         (["workspace=hf://datasets/me/workspace"], "workspace: hf:// can be a source only"),
         (["materialize.output=hf://datasets/me/data"], "materialize.output: hf:// can be a source only"),
     ],

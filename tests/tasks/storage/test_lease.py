@@ -34,7 +34,7 @@ def test_a_second_run_of_another_machine_is_refused(store: Store, bucket: Bucket
 
 
 def test_what_a_killed_run_left_is_taken_over_by_the_same_machine(store: Store, tmp_path: Path) -> None:
-    store.write_if(NAME, json.dumps({"token": "of the killed run", "host": "here"}).encode(), None)
+    store.write_if_unchanged(NAME, json.dumps({"token": "of the killed run", "host": "here"}).encode(), None)
     with pytest.raises(HeldError), lease(store, tmp_path / "lease"):
         pass
     (tmp_path / "lease").write_text("of the killed run")
@@ -46,7 +46,7 @@ def test_what_nobody_renews_is_taken_over(bucket: Bucket, tmp_path: Path, monkey
     contents = (b'{"token": "x"}', b"{}", b"not json", b"[]")
     stores = [Store(f"{bucket.url}/{number}") for number, _ in enumerate(contents)]
     for store, content in zip(stores, contents, strict=True):
-        store.write_if(NAME, content, None)
+        store.write_if_unchanged(NAME, content, None)
         with pytest.raises(HeldError), lease(store, tmp_path / "lease"):
             pass
     monkeypatch.setattr(lease_module, "STALE_SECONDS", 1.0)
@@ -54,7 +54,7 @@ def test_what_nobody_renews_is_taken_over(bucket: Bucket, tmp_path: Path, monkey
     for store in stores:
         with lease(store, tmp_path / "lease"):
             pass
-        assert store.listed() == {}
+        assert store.list_files() == {}
 
 
 def test_a_server_that_is_gone_at_the_end_does_not_hide_what_ended_the_run(

@@ -13,7 +13,7 @@ from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
-from fineweb_mask.tasks.storage.mirror import ensure_local, in_order_of_sending, mirror_of
+from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, upload_order
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
@@ -98,9 +98,9 @@ def test_a_fresh_machine_sees_what_is_current_without_copying_it(
         assert current_parquet(fresh, path, "a", KEY) == wanted
         assert current_parquet(fresh, path, "a", KEY.model_copy(update={"settings": "t"})) is None
         assert current_parquet(fresh, fresh.shard_path("documents", "b"), "b", KEY) is None
-        assert fresh.holds(path)
-        assert fresh.holds(fresh.root / "documents")
-        assert not fresh.holds(fresh.root / "masks")
+        assert fresh.exists(path)
+        assert fresh.exists(fresh.root / "documents")
+        assert not fresh.exists(fresh.root / "masks")
         size = bucket.names()["deep/ws/documents/a.parquet"]
         assert 0 < sum(proxy.sent[name] for name in proxy.sent if name.endswith("a.parquet")) < size / 2
         assert not path.exists()
@@ -162,14 +162,14 @@ def test_a_fitted_folder_comes_back_whole_or_is_fitted_again(
     fresh = Workspace(workspace.url or "")
     found = read_manifest(fresh.fitted / "encoder.json")
     assert found is not None
-    assert not is_whole(fresh.fitted / "encoder.json", found, here=True)
+    assert not is_whole(fresh.fitted / "encoder.json", found, download=True)
     bucket.write("deep/ws/fitted/encoder/a/weights", b"other")
     reach(bucket.server.url, tmp_path / "fresher")
     fresh = Workspace(workspace.url or "")
     assert fresh.files("fitted/*.json") == [fresh.fitted / "encoder.json"]
     found = read_manifest(fresh.fitted / "encoder.json")
     assert found is not None
-    assert is_whole(fresh.fitted / "encoder.json", found, here=True)
+    assert is_whole(fresh.fitted / "encoder.json", found, download=True)
     assert (fresh.fitted / "encoder" / "a" / "weights").read_text() == "other"
     remove_file(fresh.fitted / "encoder.json")
     assert "deep/ws/fitted/encoder.json" not in bucket.names()
@@ -183,7 +183,7 @@ def test_a_server_that_does_not_answer_is_not_an_empty_workspace(
     write_manifest(workspace.fitted / "a.json", KEY, [], {})
     reach(proxy.url, tmp_path / "fresh")
     fresh = Workspace(workspace.url or "")
-    fresh.look()
+    fresh.refresh_listing()
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.2)
     proxy.kill()
     with pytest.raises(RemoteError):
@@ -213,7 +213,7 @@ def test_what_is_about_other_files_is_sent_last(tmp_path: Path) -> None:
     for name in ("README.md", "provenance.json", "data-1/README.md", "plots/a.png", "a.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    names = [path.relative_to(tmp_path).as_posix() for path in in_order_of_sending(tmp_path)]
+    names = [path.relative_to(tmp_path).as_posix() for path in upload_order(tmp_path)]
     assert names == ["data-1/README.md", "plots/a.png", "a.txt", "provenance.json", "README.md"]
 
 

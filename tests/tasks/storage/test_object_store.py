@@ -13,7 +13,7 @@ import pytest
 from fineweb_mask.tasks.storage import filesystem, retries
 from fineweb_mask.tasks.storage import object_store as store_module
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
-from fineweb_mask.tasks.storage.filesystem import Stored
+from fineweb_mask.tasks.storage.filesystem import FileInfo
 from fineweb_mask.tasks.storage.object_store import Store, is_inside
 from tests.conftest import Bucket
 from tests.s3 import Proxy, S3Server
@@ -36,17 +36,17 @@ def test_a_name_that_leads_out_of_the_folder_is_seen(name: str) -> None:
 
 def test_files_go_to_and_come_from_a_store(bucket: Bucket, tmp_path: Path) -> None:
     store = Store(f"{bucket.url}/folder/")
-    assert store.listed() == {}
+    assert store.list_files() == {}
     (tmp_path / "a").write_bytes(b"first")
     sent = store.upload(tmp_path / "a", "deep/a")
     assert sent.bytes == 5
-    assert store.listed() == {"deep/a": sent}
+    assert store.list_files() == {"deep/a": sent}
     assert store.info("deep/a") == sent
     assert store.info("deep") is None or store.info("deep").bytes == 0  # type: ignore[union-attr]
     assert store.info("b") is None
     assert store.read("deep/a") == b"first"
     bucket.write("folder/deep/a", b"second one")  # no listing is remembered
-    assert store.listed()["deep/a"].bytes == 10
+    assert store.list_files()["deep/a"].bytes == 10
     assert store.download("deep/a", tmp_path / "b").bytes == 10
     assert (tmp_path / "b").read_bytes() == b"second one"
     store.delete(["deep/a", "never/there"])
@@ -56,15 +56,15 @@ def test_files_go_to_and_come_from_a_store(bucket: Bucket, tmp_path: Path) -> No
 def test_a_listing_leaves_out_names_that_lead_out_of_the_folder(bucket: Bucket) -> None:
     for key in ("ws/a", "ws/../b", "ws/c/../../d"):
         bucket.write(key, b"x")
-    assert set(Store(f"{bucket.url}/ws").listed()) == {"a"}
+    assert set(Store(f"{bucket.url}/ws").list_files()) == {"a"}
 
 
 def test_what_is_not_there_or_refused_says_what_to_do(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     started = time.monotonic()
-    with pytest.raises(RemoteError, match=r"s3://no-such-bucket-here/x is not there .*look at its spelling") as caught:
+    with pytest.raises(RemoteError, match=r"s3://no-such-bucket-here/x does not exist .*check its spelling") as caught:
         Store("s3://no-such-bucket-here/x").check()
     assert caught.value.errno == errno.ENOENT
-    with pytest.raises(RemoteError, match="is not there"):
+    with pytest.raises(RemoteError, match="does not exist"):
         Store(bucket.url).download("none", Path(os.devnull))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -72,7 +72,7 @@ def test_what_is_not_there_or_refused_says_what_to_do(bucket: Bucket, monkeypatc
 
     S3FileSystem.clear_instance_cache()
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(RemoteError, match=r"access is refused .*: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+    with pytest.raises(RemoteError, match=r"access denied .*: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         Store(bucket.url).check()
     assert time.monotonic() - started < 10
 
@@ -120,13 +120,13 @@ def test_an_upload_that_fails_leaves_nothing(
 
     killing = threading.Thread(target=kill_when_begun)
     killing.start()
-    with pytest.raises(UnansweredError, match="see whether the server is up"):
+    with pytest.raises(UnansweredError, match="check that the server is up"):
         store.upload(path, "big")
     killing.join()
     assert begun.is_set()
     assert bucket.read("x/big") == b"old"
     proxy.start()
-    store.abort_unfinished()  # what the next run does first
+    store.abort_unfinished_uploads()  # what the next run does first
     assert bucket.unfinished() == []
     assert bucket.names() == {"x/big": 3}
 
@@ -134,7 +134,7 @@ def test_an_upload_that_fails_leaves_nothing(
 def test_the_uploads_of_other_folders_are_let_be(bucket: Bucket) -> None:
     for key in ("x/a", "xy/b"):
         bucket.server.client.create_multipart_upload(Bucket=bucket.name, Key=key)
-    Store(f"{bucket.url}/x").abort_unfinished()
+    Store(f"{bucket.url}/x").abort_unfinished_uploads()
     assert bucket.unfinished() == ["xy/b"]
 
 
@@ -167,7 +167,7 @@ def test_a_server_killed_in_the_middle_of_an_upload_and_started_again(
         server.kill()
 
 
-def _until_there(work: Callable[[], Stored]) -> Stored:
+def _until_there(work: Callable[[], FileInfo]) -> FileInfo:
     for _ in range(50):
         try:
             return work()
@@ -180,13 +180,13 @@ def _until_there(work: Callable[[], Stored]) -> Stored:
 
 def test_a_file_is_written_on_condition(bucket: Bucket) -> None:
     store = Store(f"{bucket.url}/x")
-    first = store.write_if("lock", b"one", None)
+    first = store.write_if_unchanged("lock", b"one", None)
     assert first is not None
-    assert store.write_if("lock", b"two", None) is None
-    assert store.write_if("lock", b"two", '"another"') is None
-    second = store.write_if("lock", b"two", first)
-    found = store.tagged("lock")
+    assert store.write_if_unchanged("lock", b"two", None) is None
+    assert store.write_if_unchanged("lock", b"two", '"another"') is None
+    second = store.write_if_unchanged("lock", b"two", first)
+    found = store.read_tagged("lock")
     assert found is not None
     assert (found.content, found.tag) == (b"two", second)
     assert 0 <= found.age < 60
-    assert store.tagged("none") is None
+    assert store.read_tagged("none") is None

@@ -24,7 +24,7 @@ def test_patience_ends_with_what_was_wrong_and_what_to_do(monkeypatch: pytest.Mo
         tries.append(time.monotonic())
         raise translated(answered(503, "SlowDown"), errno.EBUSY)
 
-    with pytest.raises(UnansweredError, match=r"^s3://b/x: failed for 0 s, at last with: .*translated; see whether"):
+    with pytest.raises(UnansweredError, match=r"^s3://b/x: failed for 0 s, last with: .*translated; check"):
         attempt("s3://b/x", fail)
     assert len(tries) > 1
 

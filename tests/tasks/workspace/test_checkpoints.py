@@ -36,13 +36,13 @@ def output(tmp_path):
 def test_a_part_is_written_and_kept(output):
     writer = Writer()
     parts = Checkpoints(writer, output, KEY)
-    assert parts.kept(rows(0, 3)) is None
+    assert parts.find(rows(0, 3)) is None
     parts.write(rows(0, 3), [0.5, 1, 2])
     parts.write(rows(3, 2), [3, None])
     second = Writer()
     again = Checkpoints(second, output, KEY)
     for wanted in (rows(0, 3), rows(3, 2)):
-        again.write_kept(again.kept(wanted))
+        again.restore(again.find(wanted))
     assert second.written == writer.written
     assert [batch["x"].to_pylist() for batch in second.written] == [[0.5, 1, 2], [3, None]]
 
@@ -50,11 +50,11 @@ def test_a_part_is_written_and_kept(output):
 def test_a_part_of_other_rows_or_columns_is_none(output):
     parts = Checkpoints(Writer(), output, KEY)
     parts.write(rows(0, 3), [0, 1, 2])
-    assert parts.kept(rows(0, 4)) is None
-    assert parts.kept(rows(1, 3)) is None
+    assert parts.find(rows(0, 4)) is None
+    assert parts.find(rows(1, 3)) is None
     other = pa.schema([SCHEMA.field("row"), pa.field("x", pa.float32())])
-    assert Checkpoints(Writer(other), output, KEY).kept(rows(0, 3)) is None
-    assert parts.kept(rows(0, 3)) is not None
+    assert Checkpoints(Writer(other), output, KEY).find(rows(0, 3)) is None
+    assert parts.find(rows(0, 3)) is not None
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda _: b"", lambda _: b"x" * 300])
@@ -63,13 +63,13 @@ def test_a_damaged_part_is_none(output, damage):
     parts.write(rows(0, 3), [0, 1, 2])
     [path] = output.parent.rglob("*.arrow")
     path.write_bytes(damage(path.read_bytes()))
-    assert parts.kept(rows(0, 3)) is None
+    assert parts.find(rows(0, 3)) is None
 
 
 def test_parts_of_another_key_are_removed(output):
     Checkpoints(Writer(), output, KEY).write(rows(0, 3), [0, 1, 2])
     other = Checkpoints(Writer(), output, KEY.model_copy(update={"inputs": "c"}))
-    assert other.kept(rows(0, 3)) is None
+    assert other.find(rows(0, 3)) is None
     assert not list(output.parent.rglob("*.arrow"))
 
 
@@ -78,8 +78,8 @@ def test_nothing_is_left_when_the_whole_is_written(output):
     parts.write(rows(0, 3), [0, 1, 2])
     neighbour.write(rows(0, 3), [0, 1, 2])
     parts.discard()
-    assert parts.kept(rows(0, 3)) is None
-    assert neighbour.kept(rows(0, 3)) is not None
+    assert parts.find(rows(0, 3)) is None
+    assert neighbour.find(rows(0, 3)) is not None
     parts.discard()
 
 

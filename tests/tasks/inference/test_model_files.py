@@ -1,0 +1,99 @@
+"""Model files on this machine and on the hub: the real client against a hub on this machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.models.settings.quality import FastTextScorerSettings
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_file
+from fineweb_mask.tasks.inference.scorers import check_scorers, resolve_model
+from fineweb_mask.tasks.workspace.references import file_digest
+from tests.tasks.hub_server import HubServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    with HubServer(tmp_path_factory.mktemp("hub")) as server:
+        for branch in ("main", "v1", "refs%2Fpr%2F2"):
+            server.write(f"you/model/{branch}", "deep/m.bin", branch.encode())
+        server.write("you/data/v1", "m.bin", b"beside a dataset")
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def hub(server: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HubServer:
+    from huggingface_hub import constants
+
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    return server
+
+
+@pytest.mark.parametrize(
+    ("address", "content"),
+    [
+        ("hf://you/model/deep/m.bin", b"main"),
+        ("hf://you/model@main/deep/m.bin", b"main"),
+        ("hf://you/model@v1/deep/m.bin", b"v1"),
+        ("hf://you/model@refs%2Fpr%2F2/deep/m.bin", b"refs%2Fpr%2F2"),
+        ("hf://datasets/you/data@v1/m.bin", b"beside a dataset"),
+    ],
+)
+def test_a_file_is_downloaded_at_its_revision(address: str, content: bytes) -> None:
+    assert model_file(address, "model").read_bytes() == content
+
+
+def test_a_model_on_the_hub_is_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "m.bin").write_bytes(b"v1")
+    here, there = (
+        resolve_model(FastTextScorerSettings(model=model))
+        for model in (str(tmp_path / "m.bin"), "hf://you/model@v1/deep/m.bin")
+    )
+    assert here.identity == there.identity
+    assert there.fingerprint == file_digest(tmp_path / "m.bin")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (
+            "hf://you/model@v2/deep/m.bin",
+            r"^model: cannot download .*`hf download you/model deep/m\.bin --revision v2`$",
+        ),
+        ("hf://you/model/none.bin", r"^model: cannot download .*`hf download you/model none\.bin`$"),
+        ("hf://datasets/you/data@v1/n.bin", r"`hf download you/data n\.bin --repo-type dataset --revision v1`$"),
+        ("hf://you/none/m.bin", r"^model: cannot download hf://you/none/m\.bin: "),
+    ],
+)
+def test_what_the_hub_lacks_is_an_error_that_names_the_address(address: str, message: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="(?s)" + message):
+        model_file(address, "model")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "hf://",
+        "hf://you",
+        "hf://you/model",
+        "hf://you/model@v1",
+        "hf://you/model@/m.bin",
+        "hf://you/mo del/m.bin",
+        "hf://buckets/you/model/m.bin",
+    ],
+)
+def test_a_malformed_address_is_refused_before_any_request(hub: HubServer, address: str) -> None:
+    before = len(hub.requests)
+    message = r"^quality\.scorers\.0\.model: .* An address on the hub is hf://owner/repository/file, or "
+    with pytest.raises(ModelNotFoundError, match=message):
+        check_scorers([FastTextScorerSettings(model=address)])
+    with pytest.raises(ModelNotFoundError, match=r"hf://owner/repository@revision/file$"):
+        resolve_model(FastTextScorerSettings(model=address))
+    assert len(hub.requests) == before
+    check_scorers([FastTextScorerSettings(model="hf://you/model@v1/deep/m.bin")])
+    assert len(hub.requests) == before
