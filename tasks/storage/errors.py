@@ -68,8 +68,8 @@ def is_transient(error: BaseException) -> bool:
     """Return whether retrying may help: timeouts, lost connections, I/O errors, server errors, GPU out of memory."""
     if isinstance(error, ChangedError) or type(error).__name__ in FINAL:
         return False
-    if (answer := response_of(error)) is not None:
-        status, code = answer
+    if (response := response_of(error)) is not None:
+        status, code = response
         return status in TRANSIENT_STATUS or code in TRANSIENT_CODES
     if isinstance(error, TimeoutError | ConnectionError) or _is_lost_connection(error):
         return True
@@ -83,8 +83,8 @@ def is_transient(error: BaseException) -> bool:
 
 def is_missing(error: FileNotFoundError) -> bool:
     """Return whether the file does not exist; fsspec raises the same error if an HTTP server refuses or is down."""
-    answer = response_of(error)
-    return not is_transient(error) and (answer is None or answer[0] in {404, 410})
+    response = response_of(error)
+    return not is_transient(error) and (response is None or response[0] in {404, 410})
 
 
 def response_of(error: BaseException) -> tuple[int, str] | None:
@@ -132,26 +132,22 @@ def explain(url: str, error: BaseException, patience: float) -> RemoteError:
     patience
         Seconds for which the operation was retried.
     """
-    place, text = redacted(url), redacted(" ".join(str(error).split()) or type(error).__name__)
-    answer = response_of(error)
-    status = 0 if answer is None else answer[0]
+    where, text = redacted(url), redacted(" ".join(str(error).split()) or type(error).__name__)
+    status, _ = response_of(error) or (0, "")
     if is_transient(error):
         return UnansweredError(
             errno.ETIMEDOUT,
-            f"{place}: failed for {patience:.0f} s, last with: {text}; check that the server is up and run "
+            f"{where}: failed for {patience:.0f} s, last with: {text}; check that the server is up and run "
             "the same command again",
         )
     if isinstance(error, PermissionError) or status in {401, 403} or "Credentials" in type(error).__name__:
         variables = CREDENTIALS.get(url.partition("://")[0])
         remedy = f": set {variables} in the environment" if variables else ""
-        return RemoteError(errno.EACCES, f"{place}: access denied ({text}){remedy}")
+        return RemoteError(errno.EACCES, f"{where}: access denied ({text}){remedy}")
     if isinstance(error, FileNotFoundError) or status == 404:
-        remedy = (
-            f": check its spelling, and the {'repository' if url.startswith(HUB) else 'bucket'}'s"
-            if is_url(url)
-            else ""
-        )
-        return RemoteError(errno.ENOENT, f"{place} does not exist ({text}){remedy}")
+        parent = "repository" if url.startswith(HUB) else "bucket"
+        remedy = f": check its spelling, and the {parent}'s" if is_url(url) else ""
+        return RemoteError(errno.ENOENT, f"{where} does not exist ({text}){remedy}")
     if type(error).__name__ == "FileExpired":
-        return ChangedError(errno.EINVAL, f"{place} changed while it was read")
-    return RemoteError(getattr(error, "errno", None) or errno.EINVAL, f"{place}: {text}")
+        return ChangedError(errno.EINVAL, f"{where} changed while it was read")
+    return RemoteError(getattr(error, "errno", None) or errno.EINVAL, f"{where}: {text}")

@@ -86,8 +86,8 @@ class Mirror:
             name = self.remote_name(path)
             if name is None:
                 continue
-            there, here = self.listing.get(name), path.stat()
-            if there is None or known.get(name) != (there.version, here.st_size, here.st_mtime_ns):
+            remote, local = self.listing.get(name), path.stat()
+            if remote is None or known.get(name) != (remote.version, local.st_size, local.st_mtime_ns):
                 path.unlink()
 
     def info(self, path: Path) -> FileInfo | None:
@@ -143,16 +143,15 @@ class Mirror:
 
     def footer(self, path: Path) -> pq.FileMetaData | None:
         """Return the footer of a Parquet file at the URL, without downloading the file; None if it does not exist."""
-        name = self.remote_name(path)
-        there = None if name is None else self.listing.get(name)
-        if name is None or there is None:
+        name, remote = self.remote_name(path), self.info(path)
+        if name is None or remote is None:
             return None
-        known = self._footers.get((name, there.version))
-        if known is None:
-            with self.store.open(name, there) as file:
-                known = pq.read_metadata(file)
-            self._footers[name, there.version] = known
-        return known
+        footer = self._footers.get((name, remote.version))
+        if footer is None:
+            with self.store.open(name, remote) as file:
+                footer = pq.read_metadata(file)
+            self._footers[name, remote.version] = footer
+        return footer
 
     def upload(self, source: Path, path: Path) -> None:
         """Upload `source` under the name of `path`; the caller then renames it to `path`."""
@@ -176,8 +175,7 @@ class Mirror:
         self._delete(stale)
 
     def delete(self, path: Path) -> None:
-        """Delete a file, here and at the URL."""
-        path.unlink(missing_ok=True)
+        """Delete a file at the URL, but not the local one."""
         name = self.remote_name(path)
         if name is not None:
             self._delete([name])
@@ -199,9 +197,9 @@ class Mirror:
 
     def _remember_version(self, name: str, found: FileInfo, source: Path) -> None:
         """Record which version at the URL a local file is; a rename keeps its modification time."""
-        here = source.stat()
+        local = source.stat()
         with self._lock, self._index() as connection:
-            row = (name, found.version, here.st_size, here.st_mtime_ns)
+            row = (name, found.version, local.st_size, local.st_mtime_ns)
             connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", row)
 
     def _known_versions(self) -> dict[str, tuple[str, int, int]]:
@@ -230,9 +228,9 @@ def mirror_at(url: str, scratch: str | Path | None = None) -> Mirror:
     """Return this process's mirror of a URL below the folder `scratch`; None is the user's cache folder."""
     url = url.rstrip("/")
     parent = default_scratch() if scratch is None else Path(scratch).absolute()
-    place = hashlib.sha256(f"{endpoint() or ''} {url}".encode()).hexdigest()[:12]
+    code = hashlib.sha256(f"{endpoint() or ''} {url}".encode()).hexdigest()[:12]
     name = "".join(character if character.isalnum() or character in "._-" else "-" for character in url.split("/")[-1])
-    root = parent / f"{name.lstrip('.')[:80]}-{place}"
+    root = parent / f"{name.lstrip('.')[:80]}-{code}"
     with _lock:
         if root not in _mirrors:
             _mirrors[root] = Mirror(url, root)

@@ -220,13 +220,13 @@ class Store:
             _log.debug("this store does not list unfinished uploads")
 
     def _unfinished_uploads(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-        place: dict[str, str] = {}
+        start: dict[str, str] = {}
         while True:
-            answer = self._filesystem.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **place)
-            yield from answer.get("Uploads", [])
-            if not answer.get("IsTruncated"):
+            page = self._filesystem.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **start)
+            yield from page.get("Uploads", [])
+            if not page.get("IsTruncated"):
                 return
-            place = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+            start = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"

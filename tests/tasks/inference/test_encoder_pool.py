@@ -1,4 +1,4 @@
-"""A copy of the model on each device, each used by one chunk at a time."""
+"""There is one copy of the model per device, each used by one chunk at a time."""
 
 import threading
 from contextlib import ExitStack
@@ -43,7 +43,7 @@ def test_every_device_has_its_own_copy_made_when_it_is_needed(loaded):
         assert set(again) == set(loaded)
 
 
-def test_a_fourth_waits_until_a_device_is_free(loaded):
+def test_a_caller_waits_until_a_device_is_free(loaded):
     pool = EncoderPool("model", EmbeddingSettings())
     got = threading.Event()
 
@@ -69,7 +69,7 @@ def test_a_device_is_free_again_after_an_error(loaded):
         assert encoder is pool.tokeniser
 
 
-def test_a_model_that_runs_on_the_processor_is_there_once(loaded):
+def test_a_model_on_the_cpu_has_one_copy(loaded):
     pool = EncoderPool("static", EmbeddingSettings())
     got = threading.Event()
     with pool.encoder():

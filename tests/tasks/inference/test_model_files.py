@@ -1,4 +1,4 @@
-"""Model files on this machine and on the hub: the real client against a hub on this machine."""
+"""Find model files on this machine, and download them with the real hub client from a local hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_a_model_on_the_hub_is_known_by_its_content(tmp_path: Path) -> None:
         ("hf://you/none/m.bin", r"^model: cannot download hf://you/none/m\.bin: "),
     ],
 )
-def test_what_the_hub_lacks_is_an_error_that_names_the_address(address: str, message: str) -> None:
+def test_a_file_missing_on_the_hub_is_an_error_with_a_remedy(address: str, message: str) -> None:
     with pytest.raises(ModelNotFoundError, match="(?s)" + message):
         model_file(address, "model")
 

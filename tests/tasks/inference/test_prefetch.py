@@ -1,4 +1,4 @@
-"""What overlaps: the next item is made and the last one finished while one is worked on, in order."""
+"""Prefetching and background writing overlap with the caller's work, in order."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 
 
-def test_items_come_in_order_and_the_next_is_made_meanwhile():
+def test_items_come_in_order_and_the_next_is_computed_meanwhile():
     second_made = threading.Event()
 
     def items():
@@ -23,7 +23,7 @@ def test_items_come_in_order_and_the_next_is_made_meanwhile():
     assert list(Prefetched([])) == []
 
 
-def test_no_more_than_one_item_is_made_ahead():
+def test_only_one_item_is_prefetched():
     made = []
 
     def items():
@@ -50,7 +50,7 @@ def test_waiting_is_measured_after_the_first_item():
     assert ahead.waited >= 0.1
 
 
-def test_an_error_in_making_an_item_reaches_the_caller():
+def test_an_error_while_prefetching_reaches_the_caller():
     def items():
         yield 1
         raise ValueError("broken")
@@ -60,7 +60,7 @@ def test_an_error_in_making_an_item_reaches_the_caller():
         found.extend(Prefetched(items()))
 
 
-def test_work_behind_is_done_in_order_and_whole_at_the_end():
+def test_background_work_is_in_order_and_finished_at_the_end():
     done = []
     with background_writer() as later:
         for item in range(20):
@@ -68,7 +68,7 @@ def test_work_behind_is_done_in_order_and_whole_at_the_end():
     assert done == [(item, False) for item in range(20)]
 
 
-def test_work_behind_overlaps():
+def test_background_work_overlaps():
     started, release = threading.Event(), threading.Event()
 
     def slow():
@@ -81,7 +81,7 @@ def test_work_behind_overlaps():
         release.set()
 
 
-def test_an_error_behind_is_raised_by_the_next_call_or_the_end():
+def test_an_error_in_the_background_is_raised_by_the_next_call_or_the_end():
     def broken():
         raise ValueError("broken")
 

@@ -1,4 +1,4 @@
-"""The models behind the scorers: looked for before any work starts, and measured on the corpus whatever their kind."""
+"""Models of the scorers are checked before any work starts, and identified by their content."""
 
 import shutil
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_facto
         (EduScorerSettings(model="tests"), "quality.scorers.1.model: the folder 'tests' has no config.json"),
     ],
 )
-def test_what_is_missing_is_named(scorer: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model_or_file_is_named(scorer: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parents[3])
     with pytest.raises(ModelNotFoundError) as caught:
         check_scorers([ColumnScorerSettings(column="score"), scorer])
@@ -84,7 +84,7 @@ def test_statistics_of_every_kind_are_those_of_its_scores(copied: Any, folder: P
     assert statistics["space"] == pytest.approx(copied.statistics.details["statistics"]["space"])
 
 
-def test_statistics_of_a_column_that_is_not_there_name_it(copied: Any) -> None:
+def test_statistics_of_a_missing_column_name_it(copied: Any) -> None:
     scorer = ColumnScorerSettings(column="score")
     settings = QualitySettings(scorers=[scorer])
     job = statistics_job(copied.workspace, copied.documents, [resolve_model(scorer)], settings)

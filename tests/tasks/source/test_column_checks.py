@@ -1,4 +1,4 @@
-"""Columns that the settings name: found, or refused before any work."""
+"""Columns that the settings name are found, or refused before any work."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_a_column_that_no_file_has_is_refused(recipe: Any, named: dict[str, Any]
         check_columns(*recipe(**named))
 
 
-def test_files_that_cannot_be_read_say_nothing(recipe: Any) -> None:
+def test_unreadable_files_are_skipped(recipe: Any) -> None:
     settings, [damaged, *_] = recipe(materialize={"layout": "lang"})
     check_columns(settings, [damaged])
     assert document_columns([damaged], settings.source, {"lang"}) is None

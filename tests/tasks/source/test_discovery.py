@@ -1,4 +1,4 @@
-"""Finding the source files."""
+"""Find the source files."""
 
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def test_no_file_is_an_error(tmp_path: Path, name: str) -> None:
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_an_unknown_format_is_an_error_unless_it_is_given(tmp_path: Path) -> None:
+def test_an_unknown_format_is_an_error_unless_source_format_is_set(tmp_path: Path) -> None:
     write_lines(tmp_path / "pages.dat", ['{"text": "one"}'])
     with pytest.raises(SourceError, match=r"set source\.format to parquet or jsonl"):
         discover(settings(tmp_path / "pages.dat"))
@@ -94,7 +94,7 @@ def test_a_changed_file_changes_the_fingerprint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["none", "corpus/none.parquet", "corpus/none*.parquet"])
-def test_what_is_not_in_a_bucket_is_an_error(bucket: Bucket, path: str) -> None:
+def test_a_path_missing_in_a_bucket_is_an_error(bucket: Bucket, path: str) -> None:
     for name in ("a.parquet", "b.jsonl.gz"):
         bucket.write(f"corpus/{name}", b"x")
     with pytest.raises(SourceError, match=r"does not exist|no .* file below"):

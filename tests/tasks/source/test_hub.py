@@ -1,4 +1,4 @@
-"""A source on the hub: the real client against a hub on this machine that fails, is killed and is started again."""
+"""Read a source with the real hub client from a local hub that fails, is killed and is restarted."""
 
 import errno
 import gzip
@@ -121,7 +121,7 @@ def test_a_run_reads_the_commit_that_it_began_with(hub: HubServer, raw: Path) ->
     assert rows_of(ShardReader(again[0], source)) == table_of(raw / "fr")["c.parquet"]
 
 
-def test_reading_a_shard_of_a_commit_asks_for_its_bytes_and_nothing_else(hub: HubServer) -> None:
+def test_reading_a_shard_at_a_commit_requests_its_bytes_and_nothing_else(hub: HubServer) -> None:
     source = SourceSettings(path="hf://datasets/you/web/data")
     shards = discover(source)
     before = len(hub.requests)
@@ -132,7 +132,7 @@ def test_reading_a_shard_of_a_commit_asks_for_its_bytes_and_nothing_else(hub: Hu
     assert all(line.startswith(("GET /datasets/you/web/resolve/", "GET /cdn/you/web/")) for line in asked)
 
 
-def test_a_branch_is_looked_at_anew_whatever_the_client_remembers(hub: HubServer) -> None:
+def test_the_client_s_cache_of_a_branch_is_bypassed(hub: HubServer) -> None:
     hub.write("you/branch/main", "x.bin", b"old")
     with RemoteFile("hf://datasets/you/branch/x.bin") as file:
         file.check()
@@ -141,7 +141,7 @@ def test_a_branch_is_looked_at_anew_whatever_the_client_remembers(hub: HubServer
             file.check()
 
 
-def test_parts_of_a_file_are_asked_for(hub: HubServer) -> None:
+def test_parts_of_a_file_are_requested(hub: HubServer) -> None:
     content = os.urandom(100_000)
     for folder in ("ranged", UNRANGED):
         hub.write("you/parts/main", f"{folder}/x.parquet", content)
@@ -157,7 +157,7 @@ def test_parts_of_a_file_are_asked_for(hub: HubServer) -> None:
     assert caught.value.errno == errno.ESPIPE
 
 
-def test_what_fails_for_a_moment_is_asked_for_again(
+def test_transient_failures_are_retried(
     hub: HubServer, raw: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -179,7 +179,7 @@ def test_what_fails_for_a_moment_is_asked_for_again(
     assert SIGNATURE not in caplog.text
 
 
-def test_a_hub_that_is_killed_is_waited_for(hub: HubServer, raw: Path) -> None:
+def test_reading_waits_for_a_hub_that_restarts(hub: HubServer, raw: Path) -> None:
     path = raw / "en" / "a.parquet"
     with RemoteFile(pin_commit("hf://datasets/you/web/data/en/a.parquet")) as file:
         first = file.read(1000)
@@ -205,7 +205,7 @@ def test_a_hub_that_is_killed_is_waited_for(hub: HubServer, raw: Path) -> None:
         ("hf://datasets/you/web/data/*.parquet", None, r"^source\.path: no .* file below"),
     ],
 )
-def test_what_cannot_be_read_is_said_at_once(
+def test_permanent_errors_are_raised_at_once(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch, url: str, token: str | None, message: str
 ) -> None:
     if token is not None:
@@ -222,7 +222,7 @@ def test_what_cannot_be_read_is_said_at_once(
     ("name", "value", "message"),
     [("HF_HUB_OFFLINE", True, "unset the `HF_HUB_OFFLINE`"), ("ENDPOINT", "hub.example.org", "missing an 'http://'")],
 )
-def test_what_no_waiting_helps_with_is_not_waited_for(
+def test_wrong_client_settings_are_not_retried(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch, name: str, value: Any, message: str
 ) -> None:
     from huggingface_hub import constants

@@ -1,4 +1,4 @@
-"""Labels: what counts as positive, what is left out, and errors that say what to change."""
+"""Read labels: positive examples, dropped rows, and errors that name the remedy."""
 
 import numpy as np
 import pyarrow as pa

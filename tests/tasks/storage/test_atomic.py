@@ -1,4 +1,4 @@
-"""Files and folders that a reader finds whole or not at all."""
+"""Readers see a complete file or folder, or none."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_
 from tests.tasks.stage_files import fail_after
 
 
-def test_written_file_replaces_whole(tmp_path: Path) -> None:
+def test_atomic_write_replaces_the_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.txt"
     for text in ("one", "two"):
         with atomic_write(path) as partial:
@@ -19,7 +19,7 @@ def test_written_file_replaces_whole(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["file.txt"]  # noqa: PTH208
 
 
-def test_written_file_leaves_the_old_one_on_error(tmp_path: Path) -> None:
+def test_atomic_write_keeps_the_old_file_on_error(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old")
     with pytest.raises(ValueError, match="stop"), atomic_write(path) as partial:
@@ -28,7 +28,7 @@ def test_written_file_leaves_the_old_one_on_error(tmp_path: Path) -> None:
     assert tree_files(tmp_path) == [path]
 
 
-def test_written_folder_swaps_whole(tmp_path: Path) -> None:
+def test_atomic_folder_replaces_the_folder_and_keeps_it_on_error(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     for name in ("one", "two"):
         with atomic_folder(path) as partial:

@@ -1,4 +1,4 @@
-"""Folders that are swapped in one step, watched by a reader that never rests."""
+"""Folders are swapped atomically, under the eyes of a reader that never pauses."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def write_version(path: Path, version: int) -> None:
             (folder / name).write_text(str(version))
 
 
-def test_two_folders_take_each_other_s_place(tmp_path: Path) -> None:
+def test_two_folders_are_swapped(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "name").write_text(name)
@@ -29,7 +29,7 @@ def test_two_folders_take_each_other_s_place(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "name").read_text() == "a"
 
 
-def test_what_is_not_there_cannot_be_exchanged(tmp_path: Path) -> None:
+def test_a_missing_folder_cannot_be_swapped(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(FileNotFoundError):
         swap(tmp_path / "a", tmp_path / "b")
@@ -91,7 +91,7 @@ def test_a_reader_sees_the_old_folder_or_the_new_one(watched: Callable[[], tuple
     assert len(seen) > 10
 
 
-def test_without_the_exchange_the_folder_is_still_replaced(
+def test_without_a_swap_the_folder_is_still_replaced(
     watched: Callable[[], tuple[int, int, set[str]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(atomic, "swap", lambda *_: False)
@@ -101,7 +101,7 @@ def test_without_the_exchange_the_folder_is_still_replaced(
 
 
 @pytest.mark.parametrize(("number", "answer"), [(errno.EINVAL, False), (errno.ENOSYS, False)])
-def test_a_file_system_without_exchange_is_told(
+def test_a_file_system_without_swaps_is_reported(
     number: int, answer: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Refusing:

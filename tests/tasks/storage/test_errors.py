@@ -1,4 +1,4 @@
-"""Which errors of remote storage pass."""
+"""Errors of remote storage are transient or final."""
 
 import errno
 from types import SimpleNamespace

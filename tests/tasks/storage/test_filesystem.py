@@ -1,4 +1,4 @@
-"""The file systems that URLs name."""
+"""File systems are opened by URL."""
 
 import pytest
 

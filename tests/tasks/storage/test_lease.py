@@ -1,4 +1,4 @@
-"""One run at a time in a workspace at a URL."""
+"""A remote workspace is locked by one run."""
 
 import json
 import threading
@@ -33,7 +33,7 @@ def test_a_second_run_of_another_machine_is_refused(store: Store, bucket: Bucket
         pass
 
 
-def test_what_a_killed_run_left_is_taken_over_by_the_same_machine(store: Store, tmp_path: Path) -> None:
+def test_the_lease_of_a_killed_run_is_taken_over_by_the_same_machine(store: Store, tmp_path: Path) -> None:
     store.write_if_unchanged(NAME, json.dumps({"token": "of the killed run", "host": "here"}).encode(), None)
     with pytest.raises(HeldError), lease(store, tmp_path / "lease"):
         pass
@@ -42,7 +42,9 @@ def test_what_a_killed_run_left_is_taken_over_by_the_same_machine(store: Store, 
         pass
 
 
-def test_what_nobody_renews_is_taken_over(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_is_not_renewed_is_taken_over(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contents = (b'{"token": "x"}', b"{}", b"not json", b"[]")
     stores = [Store(f"{bucket.url}/{number}") for number, _ in enumerate(contents)]
     for store, content in zip(stores, contents, strict=True):
@@ -57,7 +59,7 @@ def test_what_nobody_renews_is_taken_over(bucket: Bucket, tmp_path: Path, monkey
         assert store.list_files() == {}
 
 
-def test_a_server_that_is_gone_at_the_end_does_not_hide_what_ended_the_run(
+def test_an_unreachable_server_does_not_hide_the_error_that_ended_the_run(
     bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reach(proxy.url)
@@ -74,7 +76,7 @@ def test_a_server_that_is_gone_at_the_end_does_not_hide_what_ended_the_run(
         pass
 
 
-def test_of_many_that_begin_at_once_one_runs(store: Store, tmp_path: Path) -> None:
+def test_one_of_many_simultaneous_runs_gets_the_lease(store: Store, tmp_path: Path) -> None:
     running, most, refused = 0, 0, 0
     lock, ready = threading.Lock(), threading.Barrier(6)
 
@@ -101,7 +103,7 @@ def test_of_many_that_begin_at_once_one_runs(store: Store, tmp_path: Path) -> No
     assert (most, refused) == (1, 5)
 
 
-def test_it_is_renewed_and_a_run_that_lost_it_stops(
+def test_a_lease_is_renewed_and_a_run_that_lost_it_stops(
     store: Store, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_module, "RENEW_SECONDS", 0.1)

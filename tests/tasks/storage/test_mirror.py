@@ -1,4 +1,4 @@
-"""A workspace at a URL and the local folder that mirrors it, on a real S3 server."""
+"""A local folder mirrors a workspace on a real S3 server."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,9 +39,7 @@ def write(workspace: Workspace, name: str = "a", rows: int = 3, key: StageKey = 
     return path
 
 
-def test_the_mirror_is_in_the_cache_folder_or_where_it_is_wanted(
-    workspace: Workspace, bucket: Bucket, tmp_path: Path
-) -> None:
+def test_the_mirror_is_in_the_cache_folder_or_in_scratch(workspace: Workspace, bucket: Bucket, tmp_path: Path) -> None:
     assert workspace.root.parent == tmp_path / "cache" / "fineweb-mask"
     assert workspace.root.name.startswith("ws-")
     assert workspace.url == f"{bucket.url}/deep/ws"
@@ -53,7 +51,7 @@ def test_the_mirror_is_in_the_cache_folder_or_where_it_is_wanted(
     assert Workspace(f"file://{tmp_path}/local").root == tmp_path / "local"
 
 
-def test_a_file_is_at_the_url_before_it_is_here(workspace: Workspace, bucket: Bucket) -> None:
+def test_a_file_is_uploaded_before_it_appears_locally(workspace: Workspace, bucket: Bucket) -> None:
     path = workspace.root / "fitted" / "a.txt"
     with atomic_write(path) as partial:
         partial.write_text("whole")
@@ -62,7 +60,7 @@ def test_a_file_is_at_the_url_before_it_is_here(workspace: Workspace, bucket: Bu
     assert bucket.read("deep/ws/fitted/a.txt") == b"whole"
 
 
-def test_what_cannot_be_sent_is_not_here_either(
+def test_a_file_that_cannot_be_uploaded_does_not_appear_locally(
     workspace: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reach(proxy.url)
@@ -79,14 +77,14 @@ def test_what_cannot_be_sent_is_not_here_either(
 
 
 @pytest.mark.parametrize("name", ["cache/ingest/x", ".parts/x", "documents/.parts/a/x"])
-def test_some_files_stay_here(workspace: Workspace, bucket: Bucket, name: str) -> None:
+def test_local_only_files_are_not_uploaded(workspace: Workspace, bucket: Bucket, name: str) -> None:
     with atomic_write(workspace.root / name) as partial:
         partial.write_text("x")
     assert (workspace.root / name).is_file()
     assert bucket.names() == {}
 
 
-def test_a_fresh_machine_sees_what_is_current_without_copying_it(
+def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
     workspace: Workspace, bucket: Bucket, proxy: Proxy, reach: Callable[..., None], tmp_path: Path
 ) -> None:
     path = write(workspace, rows=200_000)
@@ -131,7 +129,7 @@ def test_the_url_is_the_truth_when_a_run_begins(workspace: Workspace, bucket: Bu
         assert current_parquet(workspace, paths["kept"], "kept", KEY) is not None
 
 
-def test_a_damaged_index_costs_a_copy(workspace: Workspace) -> None:
+def test_a_damaged_index_costs_a_download(workspace: Workspace) -> None:
     path = write(workspace)
     (workspace.root / ".mirrored.sqlite").write_bytes(b"not a database, not at all, by no means" * 100)
     with workspace.exclusive():
@@ -139,7 +137,7 @@ def test_a_damaged_index_costs_a_copy(workspace: Workspace) -> None:
         assert ensure_local(path).exists()
 
 
-def test_a_fitted_folder_comes_back_whole_or_is_fitted_again(
+def test_a_fitted_folder_is_downloaded_complete_or_fitted_again(
     workspace: Workspace, bucket: Bucket, reach: Callable[..., None], tmp_path: Path
 ) -> None:
     folder, manifest = workspace.fitted / "encoder", workspace.fitted / "encoder.json"
@@ -209,7 +207,7 @@ def test_another_run_is_refused(
             pass
 
 
-def test_what_is_about_other_files_is_sent_last(tmp_path: Path) -> None:
+def test_index_files_are_uploaded_last(tmp_path: Path) -> None:
     for name in ("README.md", "provenance.json", "data-1/README.md", "plots/a.png", "a.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

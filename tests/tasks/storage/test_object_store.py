@@ -1,4 +1,4 @@
-"""A folder at a URL, on a real S3 server that fails, is killed and is started again."""
+"""Read and write a folder on a real S3 server that fails, is killed and is restarted."""
 
 import errno
 import hashlib
@@ -34,7 +34,7 @@ def test_a_name_that_leads_out_of_the_folder_is_seen(name: str) -> None:
     assert is_inside("a/..b/c.parquet")
 
 
-def test_files_go_to_and_come_from_a_store(bucket: Bucket, tmp_path: Path) -> None:
+def test_files_are_uploaded_listed_read_and_deleted(bucket: Bucket, tmp_path: Path) -> None:
     store = Store(f"{bucket.url}/folder/")
     assert store.list_files() == {}
     (tmp_path / "a").write_bytes(b"first")
@@ -59,7 +59,9 @@ def test_a_listing_leaves_out_names_that_lead_out_of_the_folder(bucket: Bucket) 
     assert set(Store(f"{bucket.url}/ws").list_files()) == {"a"}
 
 
-def test_what_is_not_there_or_refused_says_what_to_do(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_for_missing_and_refused_buckets_name_the_remedy(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = time.monotonic()
     with pytest.raises(RemoteError, match=r"s3://no-such-bucket-here/x does not exist .*check its spelling") as caught:
         Store("s3://no-such-bucket-here/x").check()
@@ -84,7 +86,7 @@ def big_file(folder: Path) -> Path:
     return path
 
 
-def test_a_large_file_is_sent_in_parts_through_failures(
+def test_a_large_file_is_uploaded_in_parts_despite_failures(
     bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path
 ) -> None:
     path = big_file(tmp_path)
@@ -131,16 +133,14 @@ def test_an_upload_that_fails_leaves_nothing(
     assert bucket.names() == {"x/big": 3}
 
 
-def test_the_uploads_of_other_folders_are_let_be(bucket: Bucket) -> None:
+def test_uploads_to_other_folders_are_not_aborted(bucket: Bucket) -> None:
     for key in ("x/a", "xy/b"):
         bucket.server.client.create_multipart_upload(Bucket=bucket.name, Key=key)
     Store(f"{bucket.url}/x").abort_unfinished_uploads()
     assert bucket.unfinished() == ["xy/b"]
 
 
-def test_a_server_killed_in_the_middle_of_an_upload_and_started_again(
-    reach: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_an_upload_survives_a_restart_of_the_server(reach: Callable[[str], None], tmp_path: Path) -> None:
     path = big_file(tmp_path)
     server = S3Server()
     try:
@@ -178,7 +178,7 @@ def _until_there(work: Callable[[], FileInfo]) -> FileInfo:
     raise AssertionError("the bucket did not come back")
 
 
-def test_a_file_is_written_on_condition(bucket: Bucket) -> None:
+def test_conditional_writes(bucket: Bucket) -> None:
     store = Store(f"{bucket.url}/x")
     first = store.write_if_unchanged("lock", b"one", None)
     assert first is not None

@@ -1,4 +1,4 @@
-"""A file at a URL, read while the server fails, is killed and is started again."""
+"""Read a file at a URL while the server fails, is killed and is restarted."""
 
 import io
 import os
@@ -18,7 +18,7 @@ from tests.s3 import Proxy, S3Server
 MIB = 2**20
 
 
-def test_a_server_killed_in_the_middle_of_reading_and_started_again(reach: Callable[[str], None]) -> None:
+def test_reading_survives_a_restart_of_the_server(reach: Callable[[str], None]) -> None:
     content = os.urandom(6 * MIB)
     server = S3Server()
     try:
@@ -39,7 +39,9 @@ def test_a_server_killed_in_the_middle_of_reading_and_started_again(reach: Calla
         server.kill()
 
 
-def test_a_connection_cut_in_a_range_is_made_again(bucket: Bucket, proxy: Proxy, reach: Callable[[str], None]) -> None:
+def test_a_connection_that_breaks_within_a_range_is_reopened(
+    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None]
+) -> None:
     content = os.urandom(3 * MIB)
     bucket.write("a", content)
     reach(proxy.url)
@@ -70,7 +72,7 @@ def test_a_file_is_read_by_ranges(bucket: Bucket, proxy: Proxy, reach: Callable[
         assert file.read(2) + file.read(2) == b"PAR1"
 
 
-def test_a_file_overwritten_while_it_is_read_is_noticed(bucket: Bucket) -> None:
+def test_a_file_overwritten_while_it_is_read_is_an_error(bucket: Bucket) -> None:
     bucket.write("a", b"old" * MIB)
     with RemoteFile(f"{bucket.url}/a") as file:
         file.read(10)

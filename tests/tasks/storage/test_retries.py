@@ -1,4 +1,4 @@
-"""Work on remote storage that fails, for a while or for good."""
+"""Operations on remote storage are retried on transient errors only."""
 
 import errno
 import time
@@ -16,7 +16,7 @@ from tests.conftest import Bucket
 from tests.s3 import KEY_ID, SECRET, Proxy, answered, translated
 
 
-def test_patience_ends_with_what_was_wrong_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_end_with_the_last_error_and_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.3)
     tries = []
 
@@ -29,7 +29,7 @@ def test_patience_ends_with_what_was_wrong_and_what_to_do(monkeypatch: pytest.Mo
     assert len(tries) > 1
 
 
-def test_other_errors_pass_unchanged_and_at_once() -> None:
+def test_other_errors_are_raised_unchanged_and_at_once() -> None:
     def fail() -> None:
         raise KeyError("mine")
 
@@ -37,7 +37,7 @@ def test_other_errors_pass_unchanged_and_at_once() -> None:
         attempt("s3://b/x", fail)
 
 
-def test_waiting_ends_when_the_run_is_stopped() -> None:
+def test_retries_end_when_the_run_is_stopped() -> None:
     def fail() -> None:
         request_stop()
         raise ConnectionResetError
@@ -49,7 +49,7 @@ def test_waiting_ends_when_the_run_is_stopped() -> None:
         clear_stop_request()
 
 
-def test_an_error_does_not_hold_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_contains_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
     def fail() -> None:
@@ -63,7 +63,7 @@ def test_an_error_does_not_hold_a_credential(monkeypatch: pytest.MonkeyPatch) ->
     assert redacted(SECRET) == "***"
 
 
-def test_nothing_that_is_logged_holds_a_credential(
+def test_no_log_line_contains_a_credential(
     bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

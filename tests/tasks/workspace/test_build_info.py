@@ -1,4 +1,4 @@
-"""What made a product: the packages as they are installed, the commit of a checkout and of nothing else."""
+"""The recorded packages are the installed ones, and the commit is that of this checkout only."""
 
 import platform
 import subprocess
@@ -37,7 +37,7 @@ def test_packages_and_python_are_those_that_run() -> None:
     assert found["code"] == {"version": version("fineweb-mask"), **code_commit()}
 
 
-def test_the_commit_of_a_checkout_and_whether_it_was_changed(checkout: Path) -> None:
+def test_a_checkout_has_its_commit_and_whether_it_is_dirty(checkout: Path) -> None:
     git(checkout, "init")
     git(checkout, "add", ".")
     git(checkout, "commit", "--message", "first")
@@ -56,7 +56,7 @@ def test_code_outside_a_checkout_has_no_commit(checkout: Path) -> None:
     assert code_commit() == UNKNOWN
 
 
-def test_a_machine_without_git_knows_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_the_commit_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(checkout, "init")
     monkeypatch.setenv("PATH", "")
     assert code_commit() == UNKNOWN

@@ -1,4 +1,4 @@
-"""The catalog: views over exactly the files it was given, wherever the workspace is."""
+"""The catalog's views show exactly the files that it was written for, wherever the workspace is."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.workspace.catalog import NAME, VIEWS, is_current, write_catalog
+from fineweb_mask.tasks.workspace.catalog import NAME, VIEWS, identifier, is_current, literal, write_catalog
 from fineweb_mask.tasks.workspace.runs import RunRecord
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -69,7 +69,7 @@ def test_drops_and_masks_account_for_every_document(built: Any, folder: Path) ->
     assert dropped + eligible == built.counts.documents_in
 
 
-def test_bad_vectors_are_told_by_shard(built: Any, folder: Path) -> None:
+def test_bad_vectors_are_counted_by_shard(built: Any, folder: Path) -> None:
     shards = shards_of(built)
     mask = folder / shards[0].masks.path
     table = pq.read_table(mask)
@@ -82,7 +82,7 @@ def test_bad_vectors_are_told_by_shard(built: Any, folder: Path) -> None:
     assert bad == [(shards[0].documents.name, "select", 2)]
 
 
-def test_it_can_be_read_from_anywhere_and_moved(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_catalog_can_be_read_from_anywhere_and_moved(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     [count] = ask(folder, "SELECT count(*) FROM selected")
     content = (folder / NAME).read_bytes()
     assert os.fsencode(tmp_path) not in content
@@ -153,7 +153,7 @@ def test_runs_are_seen_as_they_end_oldest_first(built: Any, folder: Path) -> Non
     assert seconds < 60
 
 
-def test_it_is_current_until_a_run_begins(folder: Path) -> None:
+def test_a_catalog_is_current_until_a_run_begins(folder: Path) -> None:
     workspace = Workspace(folder)
     assert not is_current(workspace)
     (folder / "run.json").write_text("{}")
@@ -164,9 +164,17 @@ def test_it_is_current_until_a_run_begins(folder: Path) -> None:
     assert not is_current(workspace)
 
 
-def test_what_was_left_of_another_session_does_not_touch_the_new_catalog(built: Any, folder: Path) -> None:
+def test_the_log_of_an_interrupted_session_does_not_change_the_new_catalog(built: Any, folder: Path) -> None:
     (folder / f"{NAME}.wal").write_bytes(b"left behind")
     (folder / f".{NAME}.x.partial.wal").write_bytes(b"left behind")
     write_catalog(Workspace(folder), shards_of(built))
     assert [path.name for path in folder.iterdir() if ".wal" in path.name or "partial" in path.name] == []
     assert ask(folder, "SELECT count(*) FROM masks")
+
+
+@pytest.mark.parametrize("text", ["plain", "it's", 'the "best"', "'; DROP TABLE x; --", "a\\b\n\u2028é", "", " "])
+def test_a_quoted_text_is_read_back(text: str) -> None:
+    name = text or "empty"  # SQL has no empty name
+    result = duckdb.sql(f"SELECT {literal(text)} AS {identifier(name)}")
+    assert result.columns == [name]
+    assert result.fetchall() == [(text,)]

@@ -1,4 +1,4 @@
-"""Parts of a file in the making: taken only whole, of the same key, rows and columns."""
+"""Checkpoints are used only if they are complete and have the same key, rows and columns."""
 
 import pyarrow as pa
 import pytest
@@ -33,7 +33,7 @@ def output(tmp_path):
     return tmp_path / "embeddings" / "a.parquet"
 
 
-def test_a_part_is_written_and_kept(output):
+def test_a_checkpoint_is_written_and_found(output):
     writer = Writer()
     parts = Checkpoints(writer, output, KEY)
     assert parts.find(rows(0, 3)) is None
@@ -47,7 +47,7 @@ def test_a_part_is_written_and_kept(output):
     assert [batch["x"].to_pylist() for batch in second.written] == [[0.5, 1, 2], [3, None]]
 
 
-def test_a_part_of_other_rows_or_columns_is_none(output):
+def test_a_checkpoint_of_other_rows_or_columns_is_ignored(output):
     parts = Checkpoints(Writer(), output, KEY)
     parts.write(rows(0, 3), [0, 1, 2])
     assert parts.find(rows(0, 4)) is None
@@ -58,7 +58,7 @@ def test_a_part_of_other_rows_or_columns_is_none(output):
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda _: b"", lambda _: b"x" * 300])
-def test_a_damaged_part_is_none(output, damage):
+def test_a_damaged_checkpoint_is_ignored(output, damage):
     parts = Checkpoints(Writer(), output, KEY)
     parts.write(rows(0, 3), [0, 1, 2])
     [path] = output.parent.rglob("*.arrow")
@@ -66,14 +66,14 @@ def test_a_damaged_part_is_none(output, damage):
     assert parts.find(rows(0, 3)) is None
 
 
-def test_parts_of_another_key_are_removed(output):
+def test_checkpoints_of_another_key_are_deleted(output):
     Checkpoints(Writer(), output, KEY).write(rows(0, 3), [0, 1, 2])
     other = Checkpoints(Writer(), output, KEY.model_copy(update={"inputs": "c"}))
     assert other.find(rows(0, 3)) is None
     assert not list(output.parent.rglob("*.arrow"))
 
 
-def test_nothing_is_left_when_the_whole_is_written(output):
+def test_no_checkpoint_is_left_when_the_file_is_complete(output):
     parts, neighbour = Checkpoints(Writer(), output, KEY), Checkpoints(Writer(), output.with_name("b.parquet"), KEY)
     parts.write(rows(0, 3), [0, 1, 2])
     neighbour.write(rows(0, 3), [0, 1, 2])
@@ -83,7 +83,7 @@ def test_nothing_is_left_when_the_whole_is_written(output):
     parts.discard()
 
 
-def test_parts_of_a_file_that_is_whole_are_removed_and_of_no_other(output, tmp_path):
+def test_checkpoints_of_complete_files_are_deleted_and_no_others(output, tmp_path):
     unfinished = [output.with_name("b.parquet"), output.with_name("c.parquet"), output.with_name("d.parquet")]
     for path in (output, *unfinished):
         Checkpoints(Writer(), path, KEY).write(rows(0, 3), [0, 1, 2])

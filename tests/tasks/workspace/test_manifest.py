@@ -1,4 +1,4 @@
-"""Manifests, and whether the files that they name are there."""
+"""Manifests are checked against the files that they name."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def write_product(folder: Path) -> Path:
     return path
 
 
-def test_a_manifest_knows_its_files(tmp_path: Path) -> None:
+def test_a_manifest_is_checked_against_its_files(tmp_path: Path) -> None:
     path = write_product(tmp_path)
     manifest = read_manifest(path)
     assert manifest is not None

@@ -1,4 +1,4 @@
-"""Questions to a workspace: what is answered, in which form, and what is refused."""
+"""SQL over the catalog: formats of the results, and statements that are refused."""
 
 import csv
 import io
@@ -91,7 +91,7 @@ def rows(workspace: Path, sql: str) -> Any:
         "-- nothing",
     ],
 )
-def test_all_but_reading_the_workspace_is_refused(workspace: Path, sql: str) -> None:
+def test_only_reading_the_workspace_is_allowed(workspace: Path, sql: str) -> None:
     (workspace.parent / "secret.csv").write_text("secret\n1\n")
     before = {path: path.read_bytes() for path in tree_files(workspace.parent)}
     inside = str(workspace).replace("'", "''")
@@ -126,11 +126,11 @@ def test_settings_are_locked_while_it_is_open(workspace: Path) -> None:
         "FROM (SELECT 1 AS x) PIVOT (count(*) FOR x IN (1, 2))",
     ],
 )
-def test_every_way_to_read_is_allowed(workspace: Path, sql: str) -> None:
+def test_every_kind_of_query_is_allowed(workspace: Path, sql: str) -> None:
     assert rows(workspace, sql)
 
 
-def test_an_unknown_view_lists_those_there_are(workspace: Path) -> None:
+def test_an_unknown_view_lists_the_existing_ones(workspace: Path) -> None:
     with pytest.raises(QueryError, match="the catalog has: documents, scores, masks, selected, embeddings, runs"):
         ask(workspace, "FROM document")
     with pytest.raises(QueryError, match='"nosuch" not found'):
@@ -159,7 +159,7 @@ def test_json_is_one_array_of_objects(workspace: Path) -> None:
     assert many.count(b"\n") == 5002
 
 
-def test_csv_tells_null_from_an_empty_text(workspace: Path) -> None:
+def test_csv_distinguishes_null_from_an_empty_text(workspace: Path) -> None:
     text = ask(workspace, VALUES, "csv").decode()
     [header, row] = csv.reader(io.StringIO(text))
     assert header == [*"abcdefghij", "a_1"]
@@ -181,7 +181,7 @@ def test_parquet_keeps_the_types(workspace: Path) -> None:
     assert (empty.num_rows, empty.column_names) == (0, ["shard", "row", "selected", "inclusion", "block"])
 
 
-def test_vectors_are_read_although_duckdb_does_not_know_their_encoding(built: Any, workspace: Path) -> None:
+def test_float16_vectors_are_read_by_arrow(built: Any, workspace: Path) -> None:
     found = rows(workspace, "SELECT shard, row, embedding FROM embeddings ORDER BY shard, row")
     expected = [(file.name, row) for file in built.embeddings for row in built.read(file).to_pylist()]
     assert [(row["shard"], row["row"]) for row in found] == [(shard, row["row"]) for shard, row in expected]
@@ -204,7 +204,7 @@ def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace: Path) 
         assert (first.columns, second.columns) == (["a"], ["b"])
 
 
-def test_a_catalog_that_is_none_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_catalog_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "catalog.duckdb").write_bytes(b"not a database" * 1000)
     with pytest.raises(QueryError, match="cannot be opened"), open_catalog(Workspace(tmp_path), "1GB"):
         pass

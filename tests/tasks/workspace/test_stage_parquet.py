@@ -1,4 +1,4 @@
-"""Parquet files of the stages, with footers that say what a file came from."""
+"""Stage files have their key in the footer, and are current only if it matches."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY, SCHEMA, batch, fail_after, write
 
 
-def test_written_parquet_round_trips_its_footer(tmp_path: Path) -> None:
+def test_a_stage_file_round_trips_its_footer(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     path = write(workspace.shard_path("numbers", "shard"))
     file = current_parquet(workspace, path, "shard", KEY)
@@ -32,7 +32,7 @@ def test_written_parquet_round_trips_its_footer(tmp_path: Path) -> None:
     assert footer == {**KEY.model_dump(), "details": {"a": [1, None], "b": 2}}
 
 
-def test_written_parquet_leaves_nothing_on_error(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stop"), stage_file_writer(tmp_path / "x.parquet", SCHEMA, KEY) as writer:
         fail_after(writer.write(batch()))
     assert list(tmp_path.iterdir()) == []

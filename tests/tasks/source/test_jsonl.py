@@ -1,0 +1,110 @@
+"""Read JSON Lines: column types, and problems of single lines."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from fineweb_mask.tasks.workspace.job import BadShardError
+from tests.tasks.source_files import COMPRESSORS, Row, read, settings, write_lines
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_json_lines_equal_the_parquet_of_the_same_rows(
+    tmp_path: Path, make_document: Callable[..., Row], make_parquet: Callable[..., Path], suffix: str
+) -> None:
+    extra = pa.field("score", pa.float64())
+    odd = make_document(5, text="née\u2028\x00🎉\r\n\ttail ", language=None, token_count=None, dump=None)
+    rows = [row | {"score": index / 2} for index, row in enumerate([*map(make_document, range(4)), odd])]
+    expected, _ = read(settings(make_parquet(tmp_path / "rows.parquet", rows, (extra,))))
+    lines = write_lines(tmp_path / f"rows.jsonl{suffix}", [json.dumps(row) for row in rows], suffix)
+    table, problems = read(settings(lines))
+    assert table.equals(expected)
+    assert table.num_columns == 10
+    assert problems == [None] * len(rows)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_files_of_several_frames_are_read_to_the_end(tmp_path: Path, suffix: str) -> None:
+    compress = COMPRESSORS[suffix]
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(compress(b'{"text": "one"}\n{"te') + compress(b'xt": "two"}\n'))
+    assert read(settings(path))[0]["text"].to_pylist() == ["one", "two"]
+
+
+def test_problems_are_named_line_by_line(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "good"}',
+        "{broken",
+        "[1, 2]",
+        '{"text": 7}',
+        '{"text": ["nested"]}',
+        '{"text": "good", "token_count": "many"}',
+        '{"text": "good", "token_count": true}',
+        '{"text": "good", "language_score": 1}',
+        '{"text": "good", "language": 3}',
+        r'{"text": "lone \ud800 surrogate"}',
+        r'{"text": "good", "url": "\udfff"}',
+        "",
+        '{"text": null}',
+        "[" * 100_000,
+        f'{{"text": "good", "token_count": {2**63}}}',
+        r'{"text": "a pair \ud83c\udf89 is fine"}',
+    ]
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert problems == [
+        None,
+        "broken_row",
+        "broken_row",
+        "wrong_type",
+        "wrong_type",
+        "wrong_type",
+        "wrong_type",
+        None,
+        "wrong_type",
+        "invalid_utf8",
+        "invalid_utf8",
+        None,
+        "broken_row",
+        "wrong_type",
+        None,
+    ]
+    assert table["text"].to_pylist()[-1] == "a pair 🎉 is fine"
+    assert table["language_score"].to_pylist()[7] == 1.0
+
+
+def test_invalid_utf8_in_json_lines_breaks_its_row_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "one"}\n{"text": "\xff"}\n{"text": "two"}\n')
+    table, problems = read(settings(path))
+    assert problems == [None, "broken_row", None]
+    assert table["text"].to_pylist() == ["one", None, "two"]
+
+
+def test_nested_and_mixed_extra_columns_become_json_text(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "a", "id": 12, "meta": {"k": ["é"]}, "mixed": 1, "count": 1, "flag": true, "ratio": 1}',
+        '{"text": "b", "id": "x", "meta": null, "mixed": "one", "count": 2, "ratio": 0.5}',
+    ]
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert problems == [None, None]
+    assert table.select(["id", "meta", "mixed", "count", "flag", "ratio"]).to_pydict() == {
+        "id": ["12", "x"],
+        "meta": ['{"k": ["é"]}', None],
+        "mixed": ["1", "one"],
+        "count": [1, 2],
+        "flag": [True, None],
+        "ratio": [1.0, 0.5],
+    }
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "foreign"])
+def test_damaged_compressed_lines_are_a_bad_shard(tmp_path: Path, suffix: str, damage: str) -> None:
+    path = write_lines(tmp_path / f"cut.jsonl{suffix}", [f'{{"text": "{n * n}"}}' for n in range(5_000)], suffix)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"this is not compressed\n" * 100)
+    with pytest.raises(BadShardError, match=rf"^cut\.jsonl\{suffix}: "):
+        read(settings(path))
