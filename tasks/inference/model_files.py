@@ -1,5 +1,7 @@
 """Find a model's file or folder: on this machine, or downloaded from the Hugging Face hub."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,22 +44,12 @@ def model_folder(model: str, setting: str) -> ModelFolder:
     if folder.is_dir():
         content = digest([[file.relative_to(folder).as_posix(), file_digest(file)] for file in tree_files(folder)])
         return ModelFolder(folder.absolute(), content)
-    snapshot = _download_snapshot(model, setting)
-    return ModelFolder(snapshot, f"{model}@{snapshot.name}")
-
-
-def _download_snapshot(model: str, setting: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     needed = ["*.json", "*.txt", "*.model", "*.safetensors"]  # no pickles, no code, no other frameworks' weights
-    try:
-        return Path(snapshot_download(model, allow_patterns=needed, ignore_patterns=["onnx/*", "openvino/*"]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        raise ModelNotFoundError(
-            f"{setting}: {model!r} is not a folder and cannot be downloaded from the hub: {error}; "
-            f"without a network, download it first with `hf download {model}`"
-        ) from error
+    with _download_errors_explained(f"{setting}: {model!r} is not a folder, and it", model):
+        snapshot = Path(snapshot_download(model, allow_patterns=needed, ignore_patterns=["onnx/*", "openvino/*"]))
+    return ModelFolder(snapshot, f"{model}@{snapshot.name}")
 
 
 def model_file(model: str, setting: str) -> Path:
@@ -76,11 +68,18 @@ def model_file(model: str, setting: str) -> Path:
     ModelNotFoundError
         If the file does not exist, the address is malformed, or the download fails.
     """
-    if model.startswith(HUB):
-        return _download_file(model, setting)
-    if not Path(model).is_file():
-        raise ModelNotFoundError(f"{setting}: {model!r} does not exist")
-    return Path(model).absolute()
+    if not model.startswith(HUB):
+        if not Path(model).is_file():
+            raise ModelNotFoundError(f"{setting}: {model!r} does not exist")
+        return Path(model).absolute()
+    from huggingface_hub import hf_hub_download
+
+    place = _parse_address(model, setting)
+    arguments = f"{place.id} {place.path_in_repo}"
+    arguments += f" --repo-type {place.type}" if place.type != "model" else ""
+    arguments += f" --revision {place.revision}" if place.revision else ""
+    with _download_errors_explained(f"{setting}: {model!r}", arguments):
+        return Path(hf_hub_download(place.id, place.path_in_repo, repo_type=place.type, revision=place.revision))
 
 
 def check_model_file(model: str, setting: str) -> None:
@@ -114,17 +113,14 @@ def _parse_address(address: str, setting: str) -> "HfUri":
     )
 
 
-def _download_file(address: str, setting: str) -> Path:
-    from huggingface_hub import hf_hub_download
+@contextmanager
+def _download_errors_explained(model: str, arguments: str) -> Iterator[None]:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    parsed = _parse_address(address, setting)
     try:
-        return Path(hf_hub_download(parsed.id, parsed.path_in_repo, repo_type=parsed.type, revision=parsed.revision))
+        yield
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        options = f" --repo-type {parsed.type}" if parsed.type != "model" else ""
-        options += f" --revision {parsed.revision}" if parsed.revision else ""
         raise ModelNotFoundError(
-            f"{setting}: cannot download {address}: {error}; without a network, download it first with "
-            f"`hf download {parsed.id} {parsed.path_in_repo}{options}`"
+            f"{model} cannot be downloaded from the hub: {error}; "
+            f"without a network, download it first with `hf download {arguments}`"
         ) from error

@@ -22,18 +22,13 @@ class Prefetched(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         with ThreadPoolExecutor(1) as thread:
-            pending = thread.submit(next, self._items, None)
-            first = True
-            while True:
-                started = perf_counter()
-                item = pending.result()
-                if not first:
-                    self.waited += perf_counter() - started
-                first = False
-                if item is None:
-                    return
+            item = thread.submit(next, self._items, None).result()
+            while item is not None:
                 pending = thread.submit(next, self._items, None)
                 yield item
+                started = perf_counter()
+                item = pending.result()
+                self.waited += perf_counter() - started
 
 
 @contextmanager

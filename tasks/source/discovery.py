@@ -1,6 +1,7 @@
 """Find the source files; each is a shard, which `fineweb_mask.tasks.source.reader` reads."""
 
 import hashlib
+from collections import Counter
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -55,9 +56,9 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     filesystem, root = open_filesystem(pin_commit(settings.path))
     base, found = attempt(settings.path, _list_files, filesystem, root, settings)
     shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
-    names = [shard.name for shard in shards]
+    files_of = Counter(shard.name for shard in shards)
     for shard in shards:
-        if names.count(shard.name) > 1:
+        if files_of[shard.name] > 1:
             same = [other.relative for other in shards if other.name == shard.name]
             raise SourceError(f"source.path: these files would be one shard, rename one: {', '.join(same)}")
     return sorted(shards, key=lambda shard: shard.name)

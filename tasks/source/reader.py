@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.models.documents import conform
+from fineweb_mask.models.documents import ColumnTypeError, conform
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
@@ -117,7 +117,7 @@ class ShardReader:
             self._check_unchanged()
         except BadShardError:
             raise
-        except (*BROKEN_FILE_ERRORS, OSError, ValueError) as error:
+        except (*BROKEN_FILE_ERRORS, OSError, ColumnTypeError) as error:
             if is_transient(error):
                 raise
             self._check_unchanged()

@@ -74,13 +74,5 @@ class LastRun(BaseModel):
 
     @classmethod
     def load(cls, workspace: Workspace) -> Self:
-        """Read the file of a workspace.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the workspace has none.
-        ValueError
-            If its settings are not valid.
-        """
+        """Read the file of a workspace; raises FileNotFoundError if it has none, ValueError if it is not valid."""
         return cls.model_validate_json(ensure_local(cls.path(workspace)).read_text())

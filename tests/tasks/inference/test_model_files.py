@@ -63,11 +63,11 @@ def test_a_model_on_the_hub_is_known_by_its_content(tmp_path: Path) -> None:
     [
         (
             "hf://you/model@v2/deep/m.bin",
-            r"^model: cannot download .*`hf download you/model deep/m\.bin --revision v2`$",
+            r"^model: .* cannot be downloaded .*`hf download you/model deep/m\.bin --revision v2`$",
         ),
-        ("hf://you/model/none.bin", r"^model: cannot download .*`hf download you/model none\.bin`$"),
+        ("hf://you/model/none.bin", r"^model: .* cannot be downloaded .*`hf download you/model none\.bin`$"),
         ("hf://datasets/you/data@v1/n.bin", r"`hf download you/data n\.bin --repo-type dataset --revision v1`$"),
-        ("hf://you/none/m.bin", r"^model: cannot download hf://you/none/m\.bin: "),
+        ("hf://you/none/m.bin", r"^model: 'hf://you/none/m\.bin' cannot be downloaded from the hub: "),
     ],
 )
 def test_a_file_missing_on_the_hub_is_an_error_with_a_remedy(address: str, message: str) -> None:
