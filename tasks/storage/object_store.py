@@ -77,6 +77,10 @@ class Store:
         """Raise `RemoteError` if the bucket does not exist or may not be listed."""
         self.list_files(".run.json")
 
+    def info(self, name: str) -> FileInfo | None:
+        """Return a file's size and version, or None if it does not exist."""
+        return attempt(self.url_of(name), self._info, name)
+
     def _info(self, name: str) -> FileInfo | None:
         self._filesystem.invalidate_cache()
         try:

@@ -41,6 +41,9 @@ def test_files_are_uploaded_listed_read_and_deleted(bucket: Bucket, tmp_path: Pa
     sent = store.upload(tmp_path / "a", "deep/a")
     assert sent.bytes == 5
     assert store.list_files() == {"deep/a": sent}
+    assert store.info("deep/a") == sent
+    assert store.info("deep") is None or store.info("deep").bytes == 0  # type: ignore[union-attr]
+    assert store.info("b") is None
     assert store.read("deep/a") == b"first"
     bucket.write("folder/deep/a", b"second one")  # no listing is remembered
     assert store.list_files()["deep/a"].bytes == 10
