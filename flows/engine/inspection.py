@@ -192,7 +192,7 @@ def _stage(
     elif stage == "materialize":
         _count(status, is_done=bool(files), exists=Output.of(workspace, settings.materialize).is_there)
     elif about.product:
-        _count(status, is_done=bool(files), exists=any(map(workspace.holds, folders)))
+        _count(status, is_done=bool(files), exists=any(map(workspace.exists, folders)))
     else:
         done = {name for job, _ in files for name in job.shard_names}
         for name in shards:
