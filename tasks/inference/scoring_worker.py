@@ -76,8 +76,10 @@ def _work(connection: Connection, scorers: list[Scorer]) -> None:
 
 
 def _described(error: Exception) -> OSError | str:
-    """Return an error of the system as it is, so that a retry can depend on its number, and any other as text."""
-    return error if isinstance(error, OSError) and error.errno is not None else f"{type(error).__name__}: {error}"
+    """Return an error of the system with its number, which decides about a retry, and any other as text."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, error.strerror, error.filename)  # picklable for every subclass
+    return f"{type(error).__name__}: {error}"
 
 
 def _main(models: str, sockets: list[int]) -> None:
