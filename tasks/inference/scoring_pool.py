@@ -228,7 +228,8 @@ class ScoringProcesses:
                 with suppress(Empty):
                     while not is_shared_out:
                         is_shared_out = not request_step(self._idle.get(timeout=0 if busy else WAIT_SECONDS))
-                for connection in wait(list(busy), WAIT_SECONDS if busy else 0):
+                ready = wait(list(busy), WAIT_SECONDS if busy else 0)
+                for connection in [connection for connection in busy if connection in ready]:
                     answer, step = self._receive(connection), busy.pop(connection)
                     if not request_step(connection):
                         is_shared_out = True
@@ -244,7 +245,7 @@ class ScoringProcesses:
 
     def _receive(self, connection: Connection) -> Answer:
         try:
-            return connection.recv()
+            answer: Answer = connection.recv()
         except (EOFError, OSError) as error:
             raise ScoringProcessError(
                 "the scoring processes were closed"
@@ -252,6 +253,7 @@ class ScoringProcesses:
                 else "a scoring process ended before it answered: if the machine is short of memory, "
                 "lower engine.score_processes"
             ) from error
+        return answer
 
     def close(self) -> None:
         """End the processes; files that are still being scored fail."""
@@ -270,7 +272,7 @@ def _checked(answer: Answer) -> NDArray[np.float32]:
     return answer
 
 
-_running: dict[tuple[int, *tuple[QualityModel, ...]], ScoringProcesses] = {}
+_running: dict[tuple[int, tuple[QualityModel, ...]], ScoringProcesses] = {}
 _lock = threading.Lock()
 
 
@@ -307,7 +309,7 @@ def score_file(
         If a stop was requested.
     """
     placed = [model.model_copy(update={"path": str(workspace.root / model.path)}) for model in models]
-    key = (processes, *placed)
+    key = (processes, tuple(placed))
     with _lock:
         if key not in _running:
             _running[key] = ScoringProcesses(placed, processes)
