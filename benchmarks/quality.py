@@ -4,15 +4,17 @@
     python -m benchmarks.quality peer --documents pages.parquet --model model.bin --peer-python path/to/python
     python -m benchmarks.quality memory --documents pages.parquet --model large.bin
 
-`pages.parquet` has a `text` column; it is repeated up to `--rows`. `model.bin` is what `fineweb-mask train-quality`
-writes, or another model with the label `__label__1`. Medians of `--repeats`; what is compared is measured in turns.
+`pages.parquet` has a `text` column; its rows are repeated up to `--rows`. `model.bin` is written by
+`fineweb-mask train-quality`, or is another model with the label `__label__1`. Results are medians of `--repeats`; the
+alternatives are measured alternately.
 
-`rate`: the raw rate is `multilinePredict` on lines that lie ready in memory, in one process alone; "raw, all cores" is
-that in as many processes at once, which is what the machine gives. The stage reads the documents and writes the scores.
-`peer` runs datatrove's Parquet reader, fastText filter and Parquet writer in the interpreter that is named. It
-writes the documents, the stage a row number and a score. Its labels are not saved: their order in a document is that of
-their probabilities, and its writer takes but one order.
-`memory` is the peak of the proportional set size, summed over the stage's process and all below it.
+`rate`: the raw rate is `multilinePredict` on lines in memory, in one process; "raw, all cores" runs one such process
+per core at the same time, which is the most that the machine allows. The stage reads the documents and writes
+the scores.
+`peer` runs datatrove's Parquet reader, fastText filter and Parquet writer with the interpreter `--peer-python`. It
+writes the documents; the stage writes a row number and a score. datatrove's labels are not saved: they are sorted by
+probability within each document, and its writer accepts only one order.
+`memory` is the peak of the proportional set size, summed over the stage's process and its descendants.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ def stage_seconds(workspace: Workspace, documents: list[StageFile], model: str, 
 
 
 def raw(arguments: argparse.Namespace) -> None:
-    """Run in a process of its own: say when ready, then predict at every line of the standard input."""
+    """Predict once per line of standard input and print documents per second; runs as a subprocess."""
     texts = pq.read_table(arguments.documents, columns=["text"])["text"].combine_chunks().slice(0, 10_000)
     lines = fasttext_lines(texts, None, lowercase=False)
     model = fasttext.load_model(arguments.model).f
@@ -150,7 +152,7 @@ def raw_processes(arguments: argparse.Namespace):  # noqa: ANN201
 
 
 def raw_rate(processes: list[subprocess.Popen[str]]) -> float:
-    """Return documents per second, summed over the processes, which predict at the same time."""
+    """Return documents per second, summed over processes that predict at the same time."""
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -247,7 +249,7 @@ def proportional_mib(process: int) -> float:
 
 
 def stage_alone(arguments: argparse.Namespace) -> None:
-    """Run in a process of its own, so that its memory is its own."""
+    """Score the documents; runs as a subprocess, so that its memory is measured separately."""
     workspace = Workspace(arguments.workspace)
     documents = [StageFile.model_validate_json(arguments.file)]
     stage_seconds(workspace, documents, arguments.model, arguments.cores)

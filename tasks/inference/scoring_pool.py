@@ -1,8 +1,11 @@
-"""Scores one shard on several cores: the official fastText package holds Python's lock, so threads gain nothing.
+"""Score one Parquet file in several processes that share one copy of the models.
 
-A clean process of its own loads the models and forks the workers (`scoring_worker.py`): a fork of this one, with
-its threads, could hang. Workers are kept from shard to shard. One that dies takes the rest with it and the error is one
-that is tried again, with new workers.
+Processes and not threads, because the fastText package holds Python's interpreter lock while it predicts. The workers
+are forked by a separate Python process (`scoring_worker.py`), because this process has threads and its fork could hang.
+They are kept from shard to shard. If one of them dies, all end with a transient error, and a retry starts new ones.
+
+The standard library's "forkserver" pool does not fit: its workers import the caller's `__main__` again, which breaks a
+script without a `__main__` guard, and its server keeps the first models in memory until the caller ends.
 """
 
 import atexit
@@ -14,10 +17,10 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from collections.abc import Generator, Hashable, Sequence
+from contextlib import closing, suppress
 from itertools import count
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -29,29 +32,29 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.runtime.stopping import StoppedError, raise_if_stopped
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.inference.scoring_worker import STEP_ROWS
+from fineweb_mask.tasks.inference.scoring_worker import STEP_ROWS, Answer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FORKED_KINDS = frozenset({"fasttext"})
-"""Scorers that read an Arrow column, compute on one thread and hold nothing that a fork breaks, such as a GPU."""
+"""Kinds of scorers that read an Arrow column, compute on one thread and survive a fork: they do not use a GPU."""
 
 ROWS_WORTH_PROCESSES = 20_000
-"""Below this, starting the workers takes about as long as what they would save."""
+"""With fewer rows, starting the workers takes about as long as they save."""
 
-WORTH_SHARING_ROWS = 2_000
-"""Rows left in a row group that another worker may take half of."""
+ROWS_WORTH_SPLITTING = 2_000
+"""An idle worker takes half of another's rows if at least this many are left."""
 
 WAIT_SECONDS = 0.5
-"""For an answer, before a request to stop is heard."""
+"""How often a stop request is checked while waiting for workers."""
 
 ENVIRONMENT = {
-    # numpy and Arrow start no thread: a fork must copy all of a process.
+    # numpy and Arrow must not start threads: a fork copies only the thread that forks.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # jemalloc inside Arrow
-    # A batch's memory is kept for the next, where glibc would give it back and be handed empty pages again.
+    # Keep the memory of a batch for the next one; by default glibc returns it to the system each time.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_MMAP_THRESHOLD_": str(2**28),
     "MALLOC_TRIM_THRESHOLD_": str(2**28),
@@ -59,21 +62,21 @@ ENVIRONMENT = {
 
 
 class ScoringProcessError(ModelError, ConnectionError):
-    """The scoring processes ended before they answered; trying again may help."""
+    """The scoring processes ended before they answered; a retry may help."""
 
 
 class ScoringError(ModelError):
-    """A scorer failed."""
+    """A scorer failed, or its model cannot be loaded."""
 
 
 def useful_processes(rows: int, wanted: int | None) -> int:
-    """Return how many processes to score `rows` documents with; None wants every core that may be used."""
+    """Return how many processes to score `rows` documents with; `wanted` None means all available cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 1 if rows < ROWS_WORTH_PROCESSES else wanted or cores
 
 
 def pooled_models(models: Sequence[QualityModel], processes: int) -> list[QualityModel]:
-    """Return the models that score in processes of their own: none if there is only one process."""
+    """Return the models that score in worker processes: none if `processes` is 1."""
     return [model for model in models if processes > 1 and model.settings.kind in FORKED_KINDS]
 
 
@@ -86,37 +89,44 @@ class Part(NamedTuple):
 
 
 class Shares:
-    """Who scores which rows of a file.
+    """Divide the rows of a file among workers.
 
-    A worker goes through a row group of its own, a step at a time. One that finds no more of them takes half of what is
-    left of another's, for it can only reach a row by decoding all before it.
+    Each worker takes a row group and scores it in steps of `STEP_ROWS`. When no row group is left, an idle worker takes
+    the second half of the largest remainder. This costs little decoding: a row can only be reached by decoding all rows
+    of its row group before it.
 
     Parameters
     ----------
     row_groups
-        Rows of every row group.
+        Number of rows of each row group.
+
+    Examples
+    --------
+    >>> shares = Shares([10_000])
+    >>> shares.next("first worker")
+    Part(row_group=0, start=0, stop=500)
+    >>> shares.next("second worker")
+    Part(row_group=0, start=5000, stop=5500)
     """
 
     def __init__(self, row_groups: Sequence[int]) -> None:
         self._untouched = deque(Part(index, 0, rows) for index, rows in enumerate(row_groups) if rows)
-        self._left: dict[int, Part] = {}
-        self._lock = threading.Lock()
+        self._left: dict[Hashable, Part] = {}
 
-    def next(self, worker: int) -> Part | None:
-        """Return the rows that a worker scores next, or None once there are none for it."""
-        with self._lock:
-            left = self._left.get(worker)
-            if left is None or left.start == left.stop:
-                left = self._untouched.popleft() if self._untouched else self._half_of_another()
-                if left is None:
-                    return None
-            step = Part(left.row_group, left.start, min(left.start + STEP_ROWS, left.stop))
-            self._left[worker] = left._replace(start=step.stop)
-            return step
+    def next(self, worker: Hashable) -> Part | None:
+        """Return the next step of a worker, or None if no rows are left for it."""
+        left = self._left.get(worker)
+        if left is None or left.start == left.stop:
+            left = self._untouched.popleft() if self._untouched else self._split_largest()
+            if left is None:
+                return None
+        step = left._replace(stop=min(left.start + STEP_ROWS, left.stop))
+        self._left[worker] = left._replace(start=step.stop)
+        return step
 
-    def _half_of_another(self) -> Part | None:
+    def _split_largest(self) -> Part | None:
         worker, largest = max(self._left.items(), key=lambda item: item[1].stop - item[1].start, default=(0, None))
-        if largest is None or largest.stop - largest.start < WORTH_SHARING_ROWS:
+        if largest is None or largest.stop - largest.start < ROWS_WORTH_SPLITTING:
             return None
         steps = (largest.stop - largest.start) // (2 * STEP_ROWS)
         middle = largest.start + steps * STEP_ROWS
@@ -124,37 +134,8 @@ class Shares:
         return largest._replace(start=middle)
 
 
-class _Job(NamedTuple):
-    """One file on its way through the workers."""
-
-    run: int
-    path: Path
-    shares: Shares
-    first_rows: NDArray[np.int64]
-    scores: NDArray[np.float32]
-    ended: threading.Event
-    done: "SimpleQueue[int | None]"  # rows of every part that came back; None: one failed
-
-
-def _done(job: _Job, asking: Sequence["Future[None]"], rows: int) -> Iterator[int]:
-    """Yield how many rows come back, until all have or nobody asks for more."""
-    while rows > 0:
-        raise_if_stopped()
-        nobody_asks = all(future.done() for future in asking)
-        try:
-            part = job.done.get(timeout=WAIT_SECONDS)
-        except Empty:
-            if nobody_asks:
-                return
-            continue
-        if part is None:
-            return
-        rows -= part
-        yield part
-
-
 class ScoringProcesses:
-    """Workers that share one copy of the models.
+    """Start worker processes that share one copy of the models; several threads may score at the same time.
 
     Parameters
     ----------
@@ -171,40 +152,40 @@ class ScoringProcesses:
 
     def __init__(self, models: list[QualityModel], processes: int) -> None:
         self.scorers = len(models)
+        self._runs = count()
+        self._closed = False
         pairs = [socket.socketpair() for _ in range(processes)]
         sockets = [theirs.fileno() for _, theirs in pairs]
         described = json.dumps([model.model_dump(mode="json") for model in models])
         self.server = subprocess.Popen(  # noqa: S603 - this interpreter, a module of this package
             [sys.executable, "-m", "fineweb_mask.tasks.inference.scoring_worker", described, *map(str, sockets)],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.PIPE,  # closes, and so ends the server, when this process ends for any reason
             stdout=subprocess.DEVNULL,
             pass_fds=sockets,
             env={**os.environ, **ENVIRONMENT},
-            start_new_session=True,  # an interrupt from the terminal is ours to handle
+            start_new_session=True,  # an interrupt from the terminal must reach only this process
         )
-        self._connections = [Connection(ours.detach()) for ours, _ in pairs]
+        connections = [Connection(ours.detach()) for ours, _ in pairs]
         for _, theirs in pairs:
             theirs.close()
-        self._idle: SimpleQueue[Connection] = SimpleQueue()
-        self._runs = count()
-        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="scoring")
         try:
-            for connection in self._connections:
-                self._answer(connection)
-                self._idle.put(connection)
+            _checked(self._receive(connections[0]))  # the models are loaded
         except BaseException:
             self.close()
             raise
-
-    @property
-    def processes(self) -> int:
-        """The number of workers."""
-        return len(self._connections)
+        self._idle: SimpleQueue[Connection] = SimpleQueue()
+        for connection in connections:
+            self._idle.put(connection)
 
     def score(self, path: Path, part: tuple[float, float] = (0.0, 0.0)) -> NDArray[np.float32]:
         """Return the scores of the `text` column of a Parquet file, (scorers, rows).
 
-        `part` says what part of the caller's work this is, as `fineweb_mask.models.runtime.progress.track` takes it.
+        Parameters
+        ----------
+        path
+            The Parquet file.
+        part
+            The share of the caller's progress, as `fineweb_mask.models.runtime.progress.track` takes it.
 
         Raises
         ------
@@ -212,83 +193,86 @@ class ScoringProcesses:
             If a scorer fails.
         OSError
             If the file cannot be read, or the processes ended (`ScoringProcessError`).
+        StoppedError
+            If a stop was requested.
         """
         with pq.ParquetFile(path) as file:
-            rows = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
-        scores = np.empty((self.scorers, sum(rows)), dtype=np.float32)
-        job = _Job(
-            next(self._runs), path, Shares(rows), np.cumsum([0, *rows]), scores, threading.Event(), SimpleQueue()
-        )
-        pending: list[Future[None]] = []
-        try:
-            pending = [self._threads.submit(self._ask, job, worker) for worker in range(self.processes)]
-            for _ in track_by_size("documents scored", _done(job, pending, sum(rows)), sum(rows), int, part=part):
+            row_groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
+        scores = np.empty((self.scorers, sum(row_groups)), dtype=np.float32)
+        with closing(self._score_steps(path, row_groups, scores)) as steps:
+            for _ in track_by_size("documents scored", steps, sum(row_groups), int, part=part):
                 pass
-            for future in pending:
-                future.result()
-        except (ScoringError, StoppedError):
-            raise
-        except (CancelledError, RuntimeError) as error:  # how a closed executor answers
-            raise ScoringProcessError("the scoring processes were closed") from error
-        finally:
-            job.ended.set()
-            wait(pending)
         return scores
 
-    def _ask(self, job: "_Job", worker: int) -> None:
-        connection = self._idle.get()
+    def _score_steps(
+        self, path: Path, row_groups: list[int], scores: NDArray[np.float32]
+    ) -> Generator[int, None, None]:
+        """Fill `scores` (scorers, rows) with the help of every idle worker; yield the number of rows of each step."""
+        run, shares, first_rows = next(self._runs), Shares(row_groups), np.cumsum([0, *row_groups])
+        busy: dict[Connection, Part] = {}
+
+        def request_step(connection: Connection) -> bool:
+            step = shares.next(connection)
+            if step is None:
+                self._idle.put(connection)
+                return False
+            busy[connection] = step
+            with suppress(OSError):  # if the worker ended, `_receive` raises the error
+                connection.send((run, str(path), *step))
+            return True
+
+        rows_left, is_shared_out = sum(row_groups), False
         try:
-            while not job.ended.is_set() and (part := job.shares.next(worker)) is not None:
-                self._request(connection, json.dumps({"run": job.run, "path": str(job.path), **part._asdict()}))
-                answer = self._received(connection)
-                place = slice(job.first_rows[part.row_group] + part.start, job.first_rows[part.row_group] + part.stop)
-                job.scores[:, place] = np.frombuffer(answer, np.float32).reshape(self.scorers, -1)
-                job.done.put(place.stop - place.start)
-        except BaseException:
-            job.ended.set()
-            job.done.put(None)
-            raise
+            while rows_left:
+                raise_if_stopped()
+                with suppress(Empty):
+                    while not is_shared_out:
+                        is_shared_out = not request_step(self._idle.get(timeout=0 if busy else WAIT_SECONDS))
+                ready = wait(list(busy), WAIT_SECONDS if busy else 0)
+                for connection in [connection for connection in busy if connection in ready]:
+                    answer, step = self._receive(connection), busy.pop(connection)
+                    if not request_step(connection):
+                        is_shared_out = True
+                    first = first_rows[step.row_group]
+                    scores[:, first + step.start : first + step.stop] = _checked(answer)
+                    rows_left -= step.stop - step.start
+                    yield step.stop - step.start
         finally:
-            self._idle.put(connection)
+            for connection in busy:
+                with suppress(EOFError, OSError):
+                    connection.recv()
+                self._idle.put(connection)
 
-    def _request(self, connection: Connection, request: str) -> None:
+    def _receive(self, connection: Connection) -> Answer:
         try:
-            connection.send_bytes(request.encode())
-        except OSError as error:
-            raise self._ended() from error
-        self._answer(connection)
-
-    def _received(self, connection: Connection) -> bytes:
-        try:
-            return connection.recv_bytes()
+            answer: Answer = connection.recv()
         except (EOFError, OSError) as error:
-            raise self._ended() from error
-
-    def _answer(self, connection: Connection) -> None:
-        answer = json.loads(self._received(connection))
-        if answer.get("errno") is not None:
-            raise OSError(answer["errno"], answer["error"])
-        if answer:
-            raise ScoringError(f"{answer['kind']}: {answer['error']}")
-
-    def _ended(self) -> ScoringProcessError:
-        return ScoringProcessError(
-            "a scoring process ended before it answered: if the machine is short of memory, "
-            "lower engine.score_processes"
-        )
+            raise ScoringProcessError(
+                "the scoring processes were closed"
+                if self._closed
+                else "a scoring process ended before it answered: if the machine is short of memory, "
+                "lower engine.score_processes"
+            ) from error
+        return answer
 
     def close(self) -> None:
-        """End the processes; what is still being scored fails."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """End the processes; files that are still being scored fail."""
+        self._closed = True
         if self.server.stdin is not None:
             self.server.stdin.close()
         self.server.wait()
-        self._threads.shutdown()
-        for connection in self._connections:
-            connection.close()
 
 
-_running: dict[str, ScoringProcesses] = {}
+def _checked(answer: Answer) -> NDArray[np.float32]:
+    """Return the scores of an answer, or raise its error."""
+    if isinstance(answer, OSError):
+        raise answer
+    if isinstance(answer, str):
+        raise ScoringError(answer)
+    return answer
+
+
+_running: dict[tuple[int, tuple[QualityModel, ...]], ScoringProcesses] = {}
 _lock = threading.Lock()
 
 
@@ -300,9 +284,20 @@ def score_file(
     *,
     part: tuple[float, float] = (0.0, 0.0),
 ) -> NDArray[np.float32]:
-    """Return the scores of a Parquet file's `text` column, (models, rows), by workers kept for the next file.
+    """Return the scores of a Parquet file's `text` column, (models, rows); the workers are kept for the next file.
 
-    `part` says what part of the caller's work this is, as `fineweb_mask.models.runtime.progress.track` takes it.
+    Parameters
+    ----------
+    workspace
+        The workspace that the models' paths are relative to.
+    models
+        Models of kinds in `FORKED_KINDS`; see `pooled_models`.
+    path
+        The Parquet file.
+    processes
+        Number of workers.
+    part
+        The share of the caller's progress, as `fineweb_mask.models.runtime.progress.track` takes it.
 
     Raises
     ------
@@ -310,19 +305,21 @@ def score_file(
         If a model cannot be loaded or a scorer fails.
     OSError
         If the file cannot be read, or the processes ended (`ScoringProcessError`).
+    StoppedError
+        If a stop was requested.
     """
     placed = [model.model_copy(update={"path": str(workspace.root / model.path)}) for model in models]
-    name = json.dumps([processes, [model.model_dump(mode="json") for model in placed]])
+    key = (processes, tuple(placed))
     with _lock:
-        if name not in _running:
-            _running[name] = ScoringProcesses(placed, processes)
-        running = _running[name]
+        if key not in _running:
+            _running[key] = ScoringProcesses(placed, processes)
+        running = _running[key]
     try:
         return running.score(path, part)
     except ScoringProcessError:
         with _lock:
-            if _running.get(name) is running:
-                del _running[name]
+            if _running.get(key) is running:
+                del _running[key]
         running.close()
         raise
 
@@ -330,7 +327,7 @@ def score_file(
 def score_texts(
     workspace: Workspace, models: list[QualityModel], texts: list[str], processes: int
 ) -> NDArray[np.float32]:
-    """Return the scores of texts, (models, n), by way of a file that the workers of `score_file` read."""
+    """Return the scores of texts, (models, n), as `score_file` does; the workers read them from a temporary file."""
     if not models:
         return np.empty((0, len(texts)), dtype=np.float32)
     with tempfile.TemporaryDirectory(dir=workspace.root, prefix=".texts", suffix=".partial") as folder:

@@ -1,81 +1,85 @@
-"""The far side of `scoring_pool.py`: `python -m` this module loads the models once, then forks the workers.
+"""Score Parquet row ranges in worker processes that share one copy of the models; run with `python -m`.
 
-A worker reads its rows from the Parquet file and sends back their scores, so that no text passes between processes,
-and all of them read one copy of the models: that which was loaded before the fork. This process has one thread when it
-forks. It ends, and its workers with it, when its standard input does: with the process that started it.
+Usage: `python -m fineweb_mask.tasks.inference.scoring_worker MODELS SOCKET...`, where MODELS is a JSON list of
+`QualityModel` and each SOCKET is an inherited file descriptor. The process loads the models and forks one worker per
+socket. It has a single thread when it forks. A worker reads its rows from the Parquet file and returns only the scores,
+so no text is copied between processes. If standard input closes or a worker ends, all of them end.
 """
 
 import gc
 import json
-import os
-import signal
+import multiprocessing
 import sys
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
-from typing import Any
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fineweb_mask.models.quality.registry import Scorer, load_scorer
 from fineweb_mask.tasks.inference.scorers import QualityModel
 
 STEP_ROWS = 500
-"""Rows in a batch: requests begin at a multiple of it."""
+"""Rows per batch. The first row of a request is a multiple of it."""
+
+Answer = NDArray[np.float32] | OSError | str
+"""Scores (scorers, rows), or an error. The first answer has no rows: the models are loaded."""
 
 
 class RowReader:
-    """Reads the `text` column of a row group step by step, and goes on where the last request ended."""
+    """Read the `text` column of a row group, continuing where the previous request ended."""
 
     def __init__(self) -> None:
-        self._place: tuple[int, int, int] | None = None  # run, row group, next row
+        self._next: tuple[int, int, int] | None = None  # run, row group, row
         self._batches: Iterator[pa.RecordBatch] = iter(())
 
     def read(self, run: int, path: str, row_group: int, start: int, stop: int) -> Iterator[pa.Array]:
-        """Yield the rows [start, stop) of a row group; `run` numbers the file that lay at `path` at that time."""
-        row = start
-        if self._place != (run, row_group, start):
+        """Yield the texts of the rows [start, stop) of a row group, in batches.
+
+        The number `run` identifies the file, because another file may replace it at the same path.
+        """
+        if self._next != (run, row_group, start):
             self._batches = _batches(path, row_group)
-            row = 0
-        self._place = None
-        for batch in self._batches:
-            first, row = row, row + batch.num_rows
-            if row > start:
-                yield batch["text"].slice(max(start - first, 0), stop - max(start, first))
-            if row >= stop:
-                break
-        self._place = (run, row_group, row)
+            for _ in self._take(start):  # a row can only be reached by decoding all rows before it
+                pass
+        self._next = None  # if reading fails, the next request starts from the first row
+        yield from self._take(stop - start)
+        self._next = (run, row_group, stop)
+
+    def _take(self, rows: int) -> Iterator[pa.Array]:
+        while rows > 0:
+            batch = next(self._batches)
+            rows -= batch.num_rows
+            yield batch["text"]
 
 
 def _batches(path: str, row_group: int) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, pre_buffer=False) as file:  # one column of a local file: nothing to join
+    with pq.ParquetFile(path, pre_buffer=False) as file:  # pre-buffering joins reads of several columns
         yield from file.iter_batches(STEP_ROWS, row_groups=[row_group], columns=["text"], use_threads=False)
 
 
 def _work(connection: Connection, scorers: list[Scorer]) -> None:
-    """Answer requests until the other end is closed: JSON, and after `{}` the scores, (scorers, rows), as bytes."""
+    """Answer requests until the client disconnects."""
     reader = RowReader()
-    while True:
-        try:
-            request = json.loads(connection.recv_bytes())
-        except EOFError:
-            return
-        try:
-            texts = list(reader.read(**request))
-            scores = np.concatenate([[scorer.score(batch) for scorer in scorers] for batch in texts], axis=1)
-        except Exception as error:  # noqa: BLE001 - told to the process that asked
-            connection.send_bytes(_describe(error))
-        else:
-            connection.send_bytes(b"{}")
-            connection.send_bytes(scores.astype(np.float32).tobytes())
+    with suppress(EOFError, ConnectionError):
+        while True:
+            request = connection.recv()
+            try:
+                scores = [[scorer.score(texts) for scorer in scorers] for texts in reader.read(*request)]
+                answer: Answer = np.concatenate(scores, axis=1, dtype=np.float32)
+            except Exception as error:  # noqa: BLE001 - the client raises it
+                answer = _described(error)
+            connection.send(answer)
 
 
-def _describe(error: BaseException) -> bytes:
-    answer: dict[str, Any] = {"kind": type(error).__name__, "error": str(error)}
-    if isinstance(error, OSError):
-        answer["errno"] = error.errno
-    return json.dumps(answer).encode()
+def _described(error: Exception) -> OSError | str:
+    """Return an error of the system with its number, which decides about a retry, and any other as text."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, error.strerror, error.filename)  # picklable for every subclass
+    return f"{type(error).__name__}: {error}"
 
 
 def _main(models: str, sockets: list[int]) -> None:
@@ -83,30 +87,17 @@ def _main(models: str, sockets: list[int]) -> None:
     try:
         loaded = [QualityModel.model_validate(model) for model in json.loads(models)]
         scorers = [load_scorer(model.settings, model.path) for model in loaded]
-    except Exception as error:  # noqa: BLE001 - told to the process that asked
-        for connection in connections:
-            connection.send_bytes(_describe(error))
+    except Exception as error:  # noqa: BLE001 - the client raises it
+        connections[0].send(_described(error))
         return
     gc.collect()
-    gc.freeze()  # a later collection would write to, and so copy, the pages that the workers share
-    workers = []
-    for connection in connections:
-        worker = os.fork()
-        if worker == 0:
-            for other in connections:
-                if other is not connection:
-                    other.close()
-            sys.stdin.close()
-            connection.send_bytes(b"{}")
-            _work(connection, scorers)
-            os._exit(0)
-        workers.append(worker)
-    for connection in connections:  # held by its worker alone, so that its end is seen
-        connection.close()
-    sys.stdin.buffer.read()
+    gc.freeze()  # a later collection would write to the shared memory pages and so copy them
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_work, args=(connection, scorers), daemon=True) for connection in connections]
     for worker in workers:
-        os.kill(worker, signal.SIGKILL)  # it writes no file
-        os.waitpid(worker, 0)
+        worker.start()
+    connections[0].send(np.empty((len(scorers), 0), np.float32))
+    wait([sys.stdin.fileno(), *(worker.sentinel for worker in workers)])  # multiprocessing ends daemons at exit
 
 
 if __name__ == "__main__":

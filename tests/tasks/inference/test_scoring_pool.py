@@ -1,8 +1,12 @@
-"""Scoring in several processes: the scores of one process, whatever the cut; clean ends and clear errors."""
+"""Score in several processes: equal to one process for any row groups; no process is left; errors are clear."""
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.tasks import fit, score
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models
 from fineweb_mask.tasks.inference.scoring_pool import (
@@ -38,7 +43,7 @@ def placed(built: Any) -> QualityModel:
 
 @pytest.fixture(scope="module")
 def processes(placed: QualityModel) -> Iterator[ScoringProcesses]:
-    """Two workers; the tests that end their workers start their own."""
+    """Two workers, shared by the tests that do not end them."""
     started = ScoringProcesses([placed], 2)
     yield started
     started.close()
@@ -68,17 +73,32 @@ def test_scores_and_order_are_those_of_one_process(built, placed, processes, tmp
     assert np.array_equal(found, expected[None])
 
 
+def test_threads_score_several_files_with_several_models_at_once(placed, tmp_path):
+    short = placed.settings.model_copy(update={"name": "short", "max_chars": 6})
+    models = [placed, placed.model_copy(update={"settings": short})]
+    texts = [[f"orbit whale {row * size}" for row in range(size)] for size in (0, 300, 2500, 4000, 6000)]
+    paths = [written(tmp_path / f"{len(column)}.parquet", column, 1500) for column in texts]
+    expected = [[load_scorer(model.settings, model.path).score(column) for model in models] for column in texts]
+    started = ScoringProcesses(models, 3)
+    try:
+        with ThreadPoolExecutor(len(paths)) as threads:
+            found = list(threads.map(started.score, paths))
+    finally:
+        started.close()
+    assert all(np.array_equal(scores, np.stack(wanted)) for scores, wanted in zip(found, expected, strict=True))
+
+
 def test_a_file_without_rows(processes, tmp_path):
     assert processes.score(written(tmp_path / "in.parquet", [], 10)).shape == (1, 0)
 
 
 @pytest.mark.parametrize("row_groups", [[], [1], [10_003], [700, 0, 9_000, 2], [4_000] * 4])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_shares_cover_every_row_once(row_groups, workers):
+def test_shares_contain_every_row_once(row_groups, workers):
     shares, seen, active, turn = Shares(row_groups), [], list(range(workers)), 0
     while active:
         turn += 1
-        worker = active[turn % 7 % len(active)]  # some are faster
+        worker = active[turn % 7 % len(active)]  # some workers are faster
         part = shares.next(worker)
         if part is None:
             active.remove(worker)
@@ -89,7 +109,7 @@ def test_shares_cover_every_row_once(row_groups, workers):
     assert sorted(rows) == [(group, row) for group, count in enumerate(row_groups) for row in range(count)]
 
 
-def test_a_worker_without_a_row_group_takes_half_of_another_s():
+def test_an_idle_worker_takes_half_of_another_workers_rows():
     shares = Shares([10_000])
     assert shares.next(0) == Part(0, 0, 500)
     assert shares.next(1) == Part(0, 5_000, 5_500)
@@ -116,12 +136,12 @@ def copied_key(copied: Any, documents: Any) -> Any:
     return score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality).key
 
 
-def test_a_file_that_is_not_there_is_the_same_error_as_without_processes(processes, tmp_path):
+def test_a_missing_file_is_the_same_error_as_in_one_process(processes, tmp_path):
     with pytest.raises(FileNotFoundError):
         processes.score(tmp_path / "none.parquet")
 
 
-def test_a_broken_page_is_an_error_and_the_workers_go_on(processes, tmp_path):
+def test_workers_continue_after_a_broken_page(processes, tmp_path):
     path = written(tmp_path / "in.parquet", [f"orbit {row}" for row in range(2000)], 5000)
     content = bytearray(path.read_bytes())
     at = pq.ParquetFile(path).metadata.row_group(0).column(1).data_page_offset
@@ -156,7 +176,7 @@ def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def test_a_killed_worker_is_tried_again_with_new_ones(built, tmp_path):
+def test_a_retry_after_a_killed_worker_starts_new_workers(built, tmp_path):
     path = written(tmp_path / "in.parquet", ["orbit"] * 5000, 500)
     whole = score_file(built.workspace, built.models, path, 2)
     [running] = _running.values()
@@ -171,7 +191,44 @@ def test_a_killed_worker_is_tried_again_with_new_ones(built, tmp_path):
     assert np.array_equal(whole, score_file(built.workspace, built.models, path, 2))
 
 
-def test_the_end_leaves_no_process(placed):
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+from fineweb_mask.tasks.inference.scorers import QualityModel
+from fineweb_mask.tasks.inference.scoring_pool import ScoringProcesses
+
+started = ScoringProcesses([QualityModel.model_validate_json(sys.argv[1])], 2)
+server = started.server.pid
+print(started.score(Path(sys.argv[2])).shape, flush=True)
+print(server, Path(f"/proc/{server}/task/{server}/children").read_text(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_script_without_a_main_guard_leaves_no_process(placed, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    documents = written(tmp_path / "in.parquet", ["orbit"] * 2000, 500)
+    command = [sys.executable, str(script), placed.model_dump_json(), str(documents)]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    shape, processes = ran.stdout.splitlines()
+    assert ran.returncode == -signal.SIGKILL
+    assert shape == "(1, 2000)"
+    assert len(processes.split()) == 3
+    deadline = time.monotonic() + 30
+    while any(is_running(int(process)) for process in processes.split()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_close_leaves_no_process(placed):
     started = ScoringProcesses([placed], 3)
     workers = children(started.server.pid)
     started.close()
@@ -179,11 +236,11 @@ def test_the_end_leaves_no_process(placed):
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 
 
-def test_the_fork_is_of_one_thread(placed, processes):
+def test_the_process_that_forks_has_one_thread(processes):
     assert len(list(Path(f"/proc/{processes.server.pid}/task").iterdir())) == 1
 
 
-def test_processes_are_used_where_they_pay():
+def test_few_rows_are_scored_in_one_process():
     assert useful_processes(ROWS_WORTH_PROCESSES - 1, 4) == 1
     assert useful_processes(ROWS_WORTH_PROCESSES, 4) == 4
     assert useful_processes(ROWS_WORTH_PROCESSES, 1) == 1
