@@ -39,7 +39,7 @@ from fineweb_mask.models.selection.certificate import tightened_bound
 from fineweb_mask.models.selection.inputs import checked_features, checked_quality
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
-from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics, scale
+from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics, find_ranges, weigh
 from fineweb_mask.models.selection.selector import SOLVERS
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import Problem
@@ -103,15 +103,9 @@ def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettin
     synchronise(device)
     graph_seconds = time.perf_counter() - started
     combined = checked_quality(quality, rows.n, place)
-    scaled = scale(
-        rows,
-        combined,
-        settings,
-        metrics,
-        weights=settings.metric_weights,
-        budget=budget,
-        generator=generator,
-    )
+    ranges = find_ranges(rows, combined, settings, metrics, budget=budget, generator=generator)
+    weights = settings.metric_weights
+    scaled = weigh(combined, metrics, ranges, lamb=settings.lamb, weights=weights, budget=budget)
     return Block(Problem(rows, scaled.objective, settings, generator), scaled, graph_seconds)
 
 

@@ -88,21 +88,6 @@ def built_in_metrics(rows: Rows, settings: SelectionSettings, budget: int) -> di
     return {name: METRICS[name].load().for_block(rows, settings, budget) for name in settings.metric_weights}
 
 
-def scale(
-    rows: Rows,
-    quality: Tensor,  # (n,)
-    settings: SelectionSettings,
-    metrics: Mapping[str, Metric],
-    *,
-    weights: Mapping[str, float],
-    budget: int,
-    generator: torch.Generator,
-) -> Scaled:
-    """Weigh quality and metrics as `lamb` and `normalize` ask."""
-    ranges = find_ranges(rows, quality, settings, metrics, budget=budget, generator=generator)
-    return weigh(quality, metrics, ranges, lamb=settings.lamb, weights=weights, budget=budget)
-
-
 def find_ranges(
     rows: Rows,
     quality: Tensor,  # (n,)
