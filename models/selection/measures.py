@@ -48,12 +48,13 @@ class Measures:
         import torch
 
         from fineweb_mask.models.selection.inputs import checked_features, checked_quality
+        from fineweb_mask.models.selection.metrics.base import metric_class
         from fineweb_mask.models.selection.metrics.kernel import kernels_first
 
         place = torch.device(device)
         self._rows = checked_features(features, place)
         self._quality = checked_quality(quality, self._rows.n, place, None)
-        self._metrics = kernels_first({name: entry.load()(self._rows) for name, entry in METRICS.items()})
+        self._metrics = kernels_first({name: metric_class(name)(self._rows) for name in METRICS})
 
     def of(self, indices: NDArray[np.integer[Any]]) -> dict[str, float]:
         """Measure a selection.

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue, metric_class
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
-from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +84,7 @@ class Scaled:
 
 def built_in_metrics(rows: Rows, settings: SelectionSettings, budget: int) -> dict[str, Metric]:
     """Make the metrics that the settings name."""
-    return {name: METRICS[name].load().for_block(rows, settings, budget) for name in settings.metric_weights}
+    return {name: metric_class(name).for_block(rows, settings, budget) for name in settings.metric_weights}
 
 
 def find_ranges(

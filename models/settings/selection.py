@@ -1,15 +1,11 @@
 """Define the settings of the joint selection, and register the diversity metrics; neither imports torch."""
 
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
 from fineweb_mask.models.settings.base import Settings
-
-if TYPE_CHECKING:
-    from fineweb_mask.models.selection.metrics.base import BuiltInMetric
 
 Solver = Literal["mean_field", "policy_gradient", "greedy", "top_quality", "random", "quality_sampling", "semdedup"]
 
@@ -18,15 +14,10 @@ Solver = Literal["mean_field", "policy_gradient", "greedy", "top_quality", "rand
 class MetricEntry:
     """What is known of a built-in metric before its class is imported."""
 
-    path: str  # "module:Class", in models/selection/metrics/
+    path: str  # "module:Class" in models/selection/metrics/, for `metric_class`
     paper_name: str  # its name in the paper's script
     label: str  # axis label of its raw value in charts; larger is more diverse
     decimals: int = 4  # of its raw value in tables
-
-    def load(self) -> "type[BuiltInMetric]":
-        """Import the class."""
-        kind: type[BuiltInMetric] = resolve_name(f"fineweb_mask.models.selection.metrics.{self.path}")
-        return kind
 
 
 METRICS = {

@@ -45,7 +45,10 @@ True
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+
+from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -196,3 +199,9 @@ class BuiltInMetric(ABC):
     @abstractmethod
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,) float64."""
+
+
+def metric_class(name: str) -> type[BuiltInMetric]:
+    """Import the class of a metric in `METRICS`."""
+    found: type[BuiltInMetric] = resolve_name(f"fineweb_mask.models.selection.metrics.{METRICS[name].path}")
+    return found

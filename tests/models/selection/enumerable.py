@@ -4,11 +4,12 @@ import itertools
 
 import torch
 
+from fineweb_mask.models.selection.metrics.base import metric_class
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings import selection
 
-METRICS = {name: entry.load() for name, entry in selection.METRICS.items()}
+METRICS = {name: metric_class(name) for name in selection.METRICS}
 
 
 def unit_rows(n, d, seed=0, dtype=torch.float32):
