@@ -6,13 +6,13 @@ Every table comes from one run on one machine, so only the ratios in it mean som
     python -m benchmarks.selection speed --n 50000
     python -m benchmarks.selection learner --n 10000
     python -m benchmarks.selection growth --sizes 10000 50000 200000
-    python -m benchmarks.selection memory --n 200000
+    python -m benchmarks.selection memory --n 200000 --metrics facility
     python -m benchmarks.selection step --n 100000
     python -m benchmarks.selection peers --n 3000 --peer-python path/to/python
 
-`peers` runs apricot-select and submodlib-py in the interpreter that is named, so that they may live in an
-environment of their own. Other vectors than the synthetic ones: `--vectors file.npz` with `features` (n, d)
-and `quality` (n,).
+`peers` runs apricot-select and submodlib-py in the named interpreter, so that they can be installed in a separate
+environment. To measure other vectors than the synthetic ones: `--vectors file.npz` with `features` (n, d) and
+`quality` (n,).
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.certificate import tightened_bound
 from fineweb_mask.models.selection.inputs import checked_features, checked_quality
-from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics, scale
+from fineweb_mask.models.selection.measures import relative_gap
+from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
+from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics, find_ranges, weigh
 from fineweb_mask.models.selection.selector import SOLVERS
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import Problem
-
-METRICS = ("pairwise", "disf", "facility")
+from fineweb_mask.models.settings.selection import METRICS
 
 
 @dataclass
 class Block:
-    """A block of documents with its objective, ready to be solved by any solver."""
+    """A block of documents with its objective, which any solver can solve."""
 
     problem: Problem
     scaled: Scaled
-    graph_seconds: float  # building the lists of neighbours, which greedy does not need
+    graph_seconds: float  # time to build the lists of neighbours, which greedy does not need
 
 
 @dataclass
 class Measured:
-    """What one solver did."""
+    """The result of one solver."""
 
     seconds: float
     objective: float
@@ -68,17 +68,17 @@ class Measured:
 
 
 class GoalReachedError(Exception):
-    """The learner is good enough to stop its clock."""
+    """The learner has reached its goal."""
 
 
 @dataclass
 class Goal:
-    """Stop a solver once its objective is reached."""
+    """Stop a solver when it reaches an objective."""
 
     objective: float
 
     def __call__(self, _step: int, _seconds: float, objective: float) -> None:
-        """Look at one entry of the history."""
+        """Check one entry of the history."""
         if objective >= self.objective:
             raise GoalReachedError
 
@@ -98,20 +98,14 @@ def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettin
     metrics = built_in_metrics(rows, settings, budget)
     started = time.perf_counter()
     for metric in metrics.values():
-        if isinstance(metric, Facility):
-            _ = metric.graph
+        if isinstance(metric, SupportsNeighbours):
+            metric.neighbours(1)
     synchronise(device)
     graph_seconds = time.perf_counter() - started
     combined = checked_quality(quality, rows.n, place)
-    scaled = scale(
-        rows,
-        combined,
-        settings,
-        metrics,
-        weights=settings.metric_weights,
-        budget=budget,
-        generator=generator,
-    )
+    ranges = find_ranges(rows, combined, settings, metrics, budget=budget, generator=generator)
+    weights = settings.metric_weights
+    scaled = weigh(combined, metrics, ranges, lamb=settings.lamb, weights=weights, budget=budget)
     return Block(Problem(rows, scaled.objective, settings, generator), scaled, graph_seconds)
 
 
@@ -137,8 +131,7 @@ def measure(block: Block, solver: str, *, prove: bool = True) -> Measured:
     started = time.perf_counter()
     if prove and solution.relaxed is not None:
         bound = tightened_bound(objective, solution.relaxed, solution.mask, random_objective)
-        if bound is not None:
-            gap = max(bound - reached, 0.0) / (bound - random_objective)
+        gap = relative_gap(reached, bound, random_objective)
     proof_seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return Measured(seconds, reached, gap, proof_seconds, peak, solution.mask)
@@ -265,7 +258,7 @@ def growth(arguments: argparse.Namespace) -> None:
 
 
 def memory(arguments: argparse.Namespace) -> None:
-    """One metric alone in this process, features in float16, so that its peak is its own."""
+    """Measure one metric alone in this process, with float16 features, so that no other metric raises the peak."""
     features, scores = clustered(arguments.n, arguments.d)
     features = features.astype(np.float16)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -305,7 +298,7 @@ def step(arguments: argparse.Namespace) -> None:
         metrics = built_in_metrics(rows, settings, block.problem.objective.budget)
         objective = block.problem.objective
         objective.metrics, objective.weights = metrics, {metric: 0.5}
-        # The first and the last step evaluate a whole selection for the history: two steps' time is taken off.
+        # The first and the last step evaluate a whole selection for the history: the time of two steps is subtracted.
         problem = Problem(rows, objective, settings, generator)
         few = _learning_seconds(problem, 2)
         per_step = (_learning_seconds(problem, 2 + arguments.epochs) - few) / arguments.epochs
@@ -328,7 +321,7 @@ def _learning_seconds(problem: Problem, n_epochs: int) -> float:
 
 
 def _floor(metric: str, batch: torch.Tensor, generator: torch.Generator, arguments: argparse.Namespace) -> float:
-    """Time what a step cannot do without: drawing the masks, and the metric's matrix products."""
+    """Time the least work of a step: drawing the masks, and the metric's matrix products."""
     logits = torch.zeros(len(batch), device=batch.device)
     repeats = max(2, arguments.epochs // 4)
     started = time.perf_counter()
@@ -381,7 +374,7 @@ print(json.dumps({"seconds": seconds, "chosen": [int(i) for i in chosen], "peak"
 
 
 def peers(arguments: argparse.Namespace) -> None:
-    """Facility location alone (lamb = 0), which is what the peers maximise."""
+    """Compare facility location alone (lamb = 0), which the peers maximise."""
     features, scores = vectors(arguments)
     settings = SelectionSettings(metrics="facility", lamb=0.0, select_ratio=0.1)
     block = prepare(features, scores, settings, arguments.device)

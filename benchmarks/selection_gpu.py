@@ -14,13 +14,13 @@ import torch
 from benchmarks.selection import measure, percent, prepare, synchronise
 from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings
+from fineweb_mask.models.settings.selection import METRICS
 
-METRICS = ("pairwise", "disf", "facility")
 MAKE_ROWS = 65_536  # vectors made at once, so that float32 noise does not fill the memory
 
 
 def on_device(n: int, d: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make clustered unit vectors where they are used: (n, d) float16, and quality (n,) float32."""
+    """Make clustered unit vectors on the device, (n, d) float16, and quality (n,) float32."""
     generator = torch.Generator(device).manual_seed(0)
     n_clusters = max(8, n // 100)
     centres = torch.randn((n_clusters, d), generator=generator, device=device)

@@ -1,9 +1,9 @@
-"""Measure a sweep over lamb against as many selections, each by itself.
+"""Measure a sweep over lamb against separate selections for each value.
 
     python -m benchmarks.sweep --n 20000 --metrics pairwise disf facility --repeats 3
 
-Every table comes from one run on one machine, so only the ratios in it mean something elsewhere. Other vectors than the
-synthetic ones: `--vectors file.npz` with `features` (n, d) and `quality` (n,).
+Every table comes from one run on one machine, so only the ratios in it mean something elsewhere. To measure other
+vectors than the synthetic ones: `--vectors file.npz` with `features` (n, d) and `quality` (n,).
 """
 
 import argparse
@@ -14,6 +14,7 @@ from benchmarks.selection import vectors
 from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.sweep import sweep
+from fineweb_mask.models.settings.selection import METRICS
 
 
 def main() -> None:
@@ -21,7 +22,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=20_000, help="documents")
     parser.add_argument("--d", type=int, default=768, help="dimensions")
     parser.add_argument("--vectors", help=".npz with features and quality in place of synthetic ones")
-    parser.add_argument("--metrics", nargs="+", default=["pairwise", "facility", "disf"])
+    parser.add_argument("--metrics", nargs="+", default=list(METRICS))
     parser.add_argument("--values", type=int, default=11, help="values of lamb, from 0 to 1")
     parser.add_argument("--repeats", type=int, default=3, help="of which the medians are shown")
     arguments = parser.parse_args()

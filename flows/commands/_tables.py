@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from fineweb_mask.models.settings.selection import METRICS
+
 if TYPE_CHECKING:
     from fineweb_mask.flows.summary import PageSummary
 
@@ -20,7 +22,7 @@ def print_selections(
     console = Console(width=max(WIDTH, console.width))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(title, no_wrap=True)
-    for name in ("quality", "pairwise", "facility", "disf", "near-dup", "topics", "J", "gap", "seconds"):
+    for name in ("quality", *METRICS, "near-dup", "topics", "J", "gap", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, one in rows:
         table.add_row(name, *_figures(one), style="bold" if name == best else None)
@@ -36,8 +38,8 @@ def print_selections(
 def _figures(one: dict[str, Any]) -> list[str]:
     topics, gap, seconds = one.get("effective_topics"), one["gap"], one["seconds"]
     return [
-        *(f"{one[name]:.4f}" for name in ("mean_quality", "pairwise", "facility")),
-        f"{one['disf']:.2f}",
+        f"{one['mean_quality']:.4f}",
+        *(f"{one[name]:.{entry.decimals}f}" for name, entry in METRICS.items()),
         f"{one['near_duplicates']:.1%}",
         "" if topics is None else f"{topics:.1f}",
         f"{one['objective']:.4f}",

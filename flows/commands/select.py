@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, fail
+from fineweb_mask.models.settings.selection import METRICS
 
-ALGORITHMS = {"DiSF": "disf", "Facility": "facility", "Pair_simi": "pairwise"}  # the paper's names
+ALGORITHMS = dict(sorted((entry.paper_name, name) for name, entry in METRICS.items()))
 
 
 def select(
@@ -22,7 +23,9 @@ def select(
     solver: Annotated[
         str, typer.Option(help="policy_gradient (the paper's), mean_field, or a baseline.")
     ] = "policy_gradient",
-    algorithm: Annotated[str, typer.Option(help="Diversity metric: DiSF, Facility or Pair_simi.")] = "DiSF",
+    algorithm: Annotated[
+        str, typer.Option(help=f"Diversity metric: {' or '.join(', '.join(ALGORITHMS).rsplit(', ', 1))}.")
+    ] = "DiSF",
     select_ratio: Annotated[float, typer.Option("--select_ratio", help="Share of the documents to select.")] = 0.1,
     lamb: Annotated[float, typer.Option(help="Weight of quality; 1 - lamb is the diversity's.")] = 0.5,
     normalize: Annotated[

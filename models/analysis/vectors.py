@@ -12,8 +12,6 @@ from scipy.linalg import eigh
 Vectors = NDArray[np.floating[Any]]
 Unit = NDArray[np.float32]
 
-NEAR_DUPLICATE = 0.95
-"""Cosine from which on two documents say nearly the same; SemDeDup (arXiv 2303.09540) drops from about there on."""
 BLOCK_ROWS = 4_096
 PRODUCT_ELEMENTS = 1 << 24  # of one block of similarities: 64 MiB
 
@@ -124,8 +122,3 @@ def nearest_cosines(unit: Unit, among: Unit, own: NDArray[np.integer[Any]] | Non
         if len(among):
             closest[start : start + step] = cosines.max(axis=1)
     return np.clip(closest, -1, 1, out=closest)
-
-
-def near_duplicate_rate(nearest: NDArray[np.floating[Any]], cosine: float = NEAR_DUPLICATE) -> float | None:
-    """Return the share of rows whose nearest neighbour is at least so close; None without rows."""
-    return float((nearest >= cosine).mean()) if len(nearest) else None

@@ -1,6 +1,7 @@
-"""Joint selection of documents for quality and diversity; the numbers only, no files.
+"""Select documents jointly for quality and diversity: numbers only, no files.
 
-Importing the package costs no torch: `select` and what belongs to it load on first use.
+Importing the package does not import torch: settings, `knee` and `measures` serve pages that compute nothing. `select`
+and the names that belong to it are loaded on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -15,10 +16,9 @@ __all__ = ["Selection", "SelectionInputError", "SelectionSettings", "select"]
 
 
 def __getattr__(name: str) -> object:
-    """Load the numeric part when one of its names is first used."""
+    """Import the numeric part when one of its names is first used."""
     if name not in __all__:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fineweb_mask.models.selection import selector
 
     return getattr(selector, name)

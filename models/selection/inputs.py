@@ -1,4 +1,4 @@
-"""What a selection accepts: a bad input is named by column, first bad row and remedy, before any work."""
+"""Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHECK_ROWS = 16_384  # rows read at once
-UNIT = 1e-6  # a float32 row this near to norm 1 is taken as it is
-SMALLEST_NORM = 1e-30  # below it a float32 row has too few digits left to have a direction
-LARGEST_QUALITY = 1e30  # sums over a billion documents of it stay finite in float64 and its square in float32
+UNIT = 1e-6  # a float32 row of a norm this close to 1 is not rescaled
+SMALLEST_NORM = 1e-30  # a float32 row below it has too few digits left to have a direction
+LARGEST_QUALITY = 1e30  # sums of it over a billion documents stay finite in float64, its square in float32
 
 
 class SelectionInputError(DataError):
-    """An input from which nothing can be selected; the message names column, row and remedy."""
+    """An input that cannot be selected from; the message names column, row and remedy."""
 
 
 def as_tensor(
@@ -29,17 +29,18 @@ def as_tensor(
     column: str,
     device: torch.device,
 ) -> Tensor:
-    """Bring an array to the device; float16 and float32 stay as they are, the rest becomes float32."""
+    """Copy an array to the device if needed; float16 and float32 keep their dtype, all others become float32."""
     if not isinstance(values, torch.Tensor):
         array = np.asarray(values)
         if array.dtype.kind not in "fiu":
-            msg = f"{column} must hold numbers, received dtype {array.dtype}: convert the column to float32"
-            raise SelectionInputError(msg)
+            raise SelectionInputError(
+                f"{column} must hold numbers, received dtype {array.dtype}: convert the column to float32"
+            )
         if array.dtype not in (np.float16, np.float32):
-            with np.errstate(over="ignore"):  # what overflows becomes infinite and is reported as such
+            with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported later
                 array = array.astype(np.float32)
         with warnings.catch_warnings():
-            # Arrow hands out read-only arrays; nothing here writes to them, and a copy could be gigabytes.
+            # Arrow returns read-only arrays; nothing here writes to them, and a copy could be gigabytes.
             warnings.simplefilter("ignore", UserWarning)
             values = torch.from_numpy(np.ascontiguousarray(array))
     elif values.dtype not in (torch.float16, torch.float32):
@@ -49,14 +50,14 @@ def as_tensor(
 
 
 def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401 - see as_tensor
-    """Check the features and give their unit rows.
+    """Check the features and return them as unit rows.
 
     Parameters
     ----------
     values
         (n, d) array or tensor.
     device
-        Where the rows are kept.
+        Where the rows are stored.
 
     Returns
     -------
@@ -70,9 +71,10 @@ def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401
     """
     stored = as_tensor(values, "features", device)
     if stored.ndim != 2 or 0 in stored.shape:
-        shape = tuple(stored.shape)
-        msg = f"features must have shape (documents, dimensions) with at least one of each, received {shape}"
-        raise SelectionInputError(msg)
+        raise SelectionInputError(
+            "features must have shape (documents, dimensions) with at least one of each, "
+            f"received {tuple(stored.shape)}"
+        )
     norms = torch.cat([_norms(part) for part in torch.split(stored, CHECK_ROWS)])
     _reject_first(
         ~torch.isfinite(norms),
@@ -92,7 +94,7 @@ def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401
 
 
 def _norms(rows: Tensor) -> Tensor:
-    """Give the norms of (b, d) rows, float64: by float32 squares where these are in range."""
+    """Compute the norms of rows (b, d), by float32 squares where these are in range: (b,) float64."""
     norms: Tensor = torch.linalg.vector_norm(rows.float(), dim=1).double()
     fits = torch.isfinite(norms) & (norms > 1e-15)
     if not bool(fits.all()):
@@ -108,8 +110,19 @@ def checked_quality(
 ) -> Tensor:
     """Check the quality and combine its columns.
 
-    Several columns are each standardised (mean 0, deviation 1; a constant one becomes 0) and summed under
-    their weights. One column stays as it is, times its weight.
+    Several columns are each standardised (mean 0, standard deviation 1; a constant column becomes 0) and summed under
+    their weights. One column is only multiplied by its weight.
+
+    Parameters
+    ----------
+    values
+        (n,) or (n, columns) array or tensor.
+    n
+        Rows of the features.
+    device
+        Where the quality is stored.
+    weights
+        One for each column; None: all 1.
 
     Returns
     -------
@@ -123,11 +136,10 @@ def checked_quality(
     """
     quality = as_tensor(values, "quality", device).float()
     if quality.ndim not in {1, 2} or len(quality) != n or quality.numel() == 0:
-        msg = (
+        raise SelectionInputError(
             f"quality must have one row per row of features ({n}), received shape {tuple(quality.shape)}: "
             "score and embed the same documents"
         )
-        raise SelectionInputError(msg)
     columns = quality[:, None] if quality.ndim == 1 else quality
     bad = ~torch.isfinite(columns) | (columns.abs() > LARGEST_QUALITY)
     _reject_first(
@@ -138,11 +150,11 @@ def checked_quality(
     )
     factors = [1.0] * columns.shape[1] if weights is None else weights
     if len(factors) != columns.shape[1]:
-        msg = f"quality has {columns.shape[1]} columns, but quality_weights has {len(factors)}: one for each"
-        raise SelectionInputError(msg)
+        raise SelectionInputError(
+            f"quality has {columns.shape[1]} columns, but quality_weights has {len(factors)}: one for each"
+        )
     if not all(np.isfinite(factor) for factor in factors):
-        msg = f"quality_weights must be finite, received {factors}"
-        raise SelectionInputError(msg)
+        raise SelectionInputError(f"quality_weights must be finite, received {factors}")
     columns = columns.double()
     if columns.shape[1] > 1:
         deviation = columns.std(0, correction=0)
@@ -152,14 +164,16 @@ def checked_quality(
 
 
 def checked_tokens(values: Any, n: int, device: torch.device) -> Tensor:  # noqa: ANN401 - see as_tensor
-    """Check the token counts that a budget of tokens is measured in: (n,) int64, each at least 1."""
+    """Check the token counts of a budget of tokens, and return them as (n,) int64, each at least 1."""
     if values is None:
-        msg = "budget_by 'tokens' needs the token count of every document: pass tokens, or budget by documents"
-        raise SelectionInputError(msg)
+        raise SelectionInputError(
+            "budget_by 'tokens' needs the token count of every document: pass tokens, or budget by documents"
+        )
     tokens = as_tensor(values, "tokens", torch.device("cpu")).double()
     if tokens.shape != (n,):
-        msg = f"tokens must have one value per row of features ({n}), received shape {tuple(tokens.shape)}"
-        raise SelectionInputError(msg)
+        raise SelectionInputError(
+            f"tokens must have one value per row of features ({n}), received shape {tuple(tokens.shape)}"
+        )
     _reject_first(
         ~torch.isfinite(tokens) | (tokens < 1),
         "tokens",
@@ -170,17 +184,19 @@ def checked_tokens(values: Any, n: int, device: torch.device) -> Tensor:  # noqa
 
 
 def checked_budget(budget: int | None, select_ratio: float, available: int, unit: str) -> int:
-    """Give the budget in units: the explicit one, or the rounded share of what there is, at least 1."""
+    """Return the budget in units: `budget` itself, or the rounded share of those available, at least 1."""
     if budget is None:
         return max(1, round(select_ratio * available))
     if budget > available:
-        msg = f"budget is {budget} {unit}, but there are only {available}: lower it, or use select_ratio"
-        raise SelectionInputError(msg)
+        raise SelectionInputError(
+            f"budget is {budget} {unit}, but there are only {available}: lower it, or use select_ratio"
+        )
     return budget
 
 
 def _reject_first(bad: Tensor, column: str, fault: str, remedy: str) -> None:
     rows = bad.nonzero()[:, 0]
     if len(rows):
-        msg = f"{column} row {int(rows[0])} {fault} ({len(rows)} such rows of {len(bad)}): {remedy}"
-        raise SelectionInputError(msg)
+        raise SelectionInputError(
+            f"{column} row {int(rows[0])} {fault} ({len(rows)} such rows of {len(bad)}): {remedy}"
+        )

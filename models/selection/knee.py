@@ -1,4 +1,4 @@
-"""The knee of a frontier: where a little more of one good begins to cost much of the other."""
+"""Find the knee of a frontier: where a little more of one good begins to cost much of the other."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-STRAIGHT = 1e-3  # of the frontier's range: a curve nearer than this to its chord has no knee
+STRAIGHT = 1e-3  # of the frontier's range: a curve closer to its chord has no knee
 
 
 def knee(x: ArrayLike, y: ArrayLike) -> int | None:
-    """Find the point of a trade-off curve that lies farthest above the chord between its ends.
+    """Find the point of a trade-off curve farthest above the chord between its ends.
 
     Both axes are scaled to 0..1 between the ends, so units do not matter.
     Source: Satopaa et al., Finding a "Kneedle" in a Haystack (2011), without smoothing.
@@ -21,13 +21,13 @@ def knee(x: ArrayLike, y: ArrayLike) -> int | None:
     Parameters
     ----------
     x, y
-        (n,) the two goods at each point, larger is better; the ends of the trade-off come first and last.
+        (n,) the two goods at each point; larger is better. The ends of the trade-off come first and last.
 
     Returns
     -------
     int or None
-        The index of the point; None where there is nothing between the ends, an end does not trade one good
-        for the other, or no point is above the chord.
+        The index of the point. None if there is nothing between the ends, the ends do not trade one good for the
+        other, or no point is above the chord.
 
     Examples
     --------

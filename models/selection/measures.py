@@ -1,25 +1,30 @@
-"""What selections are compared by, whatever each of them maximised."""
+"""Measure selections on one scale, independent of what each of them maximised. Importing it does not import torch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
-from fineweb_mask.models.selection.inputs import checked_features, checked_quality
-from fineweb_mask.models.selection.neighbours import nearest
-from fineweb_mask.models.selection.objective import METRICS
-from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.errors import FinewebMaskError
+from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import ArrayLike, NDArray
 
-NEAR_DUPLICATE = 0.95  # cosine of two documents from which one nearly repeats the other
+NEAR_DUPLICATE = 0.95
+"""Cosine from which two documents are near-duplicates; SemDeDup (arXiv 2303.09540) drops from about there on."""
+ROUNDING = 1e-4
+"""Of the objective: `normalize` may magnify float32 rounding by up to a million if all documents are nearly equal."""
+
+
+class FalseBoundError(FinewebMaskError, ArithmeticError):
+    """A selection is better than its proven upper bound: the tangent of a metric is wrong."""
 
 
 class Measures:
-    """One block of documents, on which selections are measured by every built-in metric in its raw value.
+    """Measure selections from one block of documents by mean quality, every built-in metric and near-duplicates.
 
     Parameters
     ----------
@@ -28,57 +33,133 @@ class Measures:
     quality
         (n,) float32.
     device
-        Where it is computed.
+        Where the measures are computed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> features, quality = np.eye(4), np.array([1.0, 2.0, 3.0, 4.0])
+    >>> measured = Measures(features, quality).of(np.array([2, 3]))
+    >>> measured["mean_quality"], measured["facility"], measured["near_duplicates"]
+    (3.5, 0.5, 0.0)
     """
 
     def __init__(self, features: Any, quality: Any, *, device: str | torch.device = "cpu") -> None:  # noqa: ANN401
+        import torch
+
+        from fineweb_mask.models.selection.inputs import checked_features, checked_quality
+        from fineweb_mask.models.selection.metrics.base import metric_class
+        from fineweb_mask.models.selection.metrics.kernel import kernels_first
+
         place = torch.device(device)
         self._rows = checked_features(features, place)
         self._quality = checked_quality(quality, self._rows.n, place, None)
-        self._metrics = {name: kind(self._rows) for name, kind in METRICS.items()}
+        self._metrics = kernels_first({name: metric_class(name)(self._rows) for name in METRICS})
 
     def of(self, indices: NDArray[np.integer[Any]]) -> dict[str, float]:
-        """Measure a selection: its mean quality, every metric's raw value, its rate of near-duplicates.
+        """Measure a selection.
 
         Parameters
         ----------
         indices
             (K,) the selected documents.
+
+        Returns
+        -------
+        dict
+            "mean_quality", every metric's raw value under its name, and the rate of "near_duplicates".
         """
+        import torch
+
+        from fineweb_mask.models.selection.neighbours import nearest
+        from fineweb_mask.models.selection.rows import Rows
+
         chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64), device=self._rows.device)
         mask = torch.zeros(self._rows.n, dtype=torch.bool, device=self._rows.device)
         mask[chosen] = True
+        neighbours = nearest(Rows(self._rows.take(chosen)), 2).similarity[1:]  # without the documents themselves
         return {
             "mean_quality": float(self._quality[chosen].mean(dtype=torch.float64)),
             **{name: float(metric.value(mask[None])[0]) for name, metric in self._metrics.items()},
-            "near_duplicates": near_duplicate_rate(Rows(self._rows.take(chosen))),
+            "near_duplicates": near_duplicate_rate(neighbours.flatten().cpu().numpy()) or 0.0,
         }
 
 
-def near_duplicate_rate(rows: Rows, threshold: float = NEAR_DUPLICATE) -> float:
-    """Give the share of unit rows (K, d) whose nearest other row has a cosine of at least `threshold`."""
-    if rows.n < 2:
-        return 0.0
-    return float((nearest(rows, 2).similarity[1] >= threshold).double().mean())
+def near_duplicate_rate(nearest: NDArray[np.floating[Any]], threshold: float = NEAR_DUPLICATE) -> float | None:
+    """Return the share of documents with a near-duplicate.
+
+    Parameters
+    ----------
+    nearest
+        (n,) cosine of each document with its nearest other document.
+    threshold
+        Least cosine of near-duplicates.
+
+    Returns
+    -------
+    float or None
+        None without documents.
+
+    Examples
+    --------
+    >>> near_duplicate_rate(np.array([0.2, 0.97]))
+    0.5
+    """
+    return float((nearest >= threshold).mean()) if len(nearest) else None
+
+
+def relative_gap(objective: float, bound: float | None, random_objective: float) -> float | None:
+    """Return how far an objective may be below the best, as a share of the way there from a random selection.
+
+    Parameters
+    ----------
+    objective, bound, random_objective
+        J of the selection, an upper bound on J, and J expected of a random selection.
+
+    Returns
+    -------
+    float or None
+        (bound - objective) / (bound - random_objective). None without a bound.
+
+    Raises
+    ------
+    FalseBoundError
+        If the objective exceeds the bound by more than rounding.
+
+    Examples
+    --------
+    >>> relative_gap(0.75, 1.0, 0.5)
+    0.5
+    """
+    if bound is None:
+        return None
+    if objective - bound > ROUNDING * max(1.0, abs(objective), abs(bound)):
+        raise FalseBoundError(f"the objective {objective:.9g} exceeds its upper bound {bound:.9g}")
+    return max(bound - objective, 0.0) / (bound - random_objective) if bound > random_objective else 0.0
 
 
 def intersections(masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Count what every two of some selections (s, n) share: (s, s); the counts of several parts of n add up."""
+    """Count the documents that each two selections share, (s, n) masks: (s, s). Counts of parts of n add up."""
     return np.array([[np.count_nonzero(a & b) for b in masks] for a in masks], dtype=np.int64)
 
 
 def jaccard(both: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Give |A and B| / |A or B| for every two of some selections.
+    """Compute |A and B| / |A or B| for each two selections.
 
     Parameters
     ----------
     both
-        (s, s), what every two share; on the diagonal the size of each.
+        (s, s) documents that each two share; on the diagonal the size of each.
 
     Returns
     -------
     ndarray
-        (s, s); two empty selections are equal.
+        (s, s); 1 for two empty selections.
+
+    Examples
+    --------
+    >>> jaccard(intersections(np.array([[True, True, False], [True, False, True]]))).round(2).tolist()
+    [[1.0, 0.33], [0.33, 1.0]]
     """
     sizes = np.diag(both)
     either = sizes[:, None] + sizes[None] - both
@@ -87,20 +168,25 @@ def jaccard(both: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class Coverage(NamedTuple):
-    """How a selection spreads over known topics."""
+    """How evenly a selection covers known topics."""
 
-    topics: int  # that have a selected document
-    effective: float  # exp of the entropy of the selection's topics: as many equally large ones
-    rarest: float  # share of the selection that its rarest topic has, 0 where one is missing
+    topics: int  # topics with a selected document
+    effective: float  # exp of the entropy of the topics' shares: as many equally large topics
+    rarest: float  # share of the rarest topic in the selection, 0 if one is missing
 
 
 def coverage(selected: ArrayLike) -> Coverage:
-    """Say how a selection spreads over topics.
+    """Measure how evenly a selection covers the topics of a corpus.
 
     Parameters
     ----------
     selected
-        (t,) selected documents of each topic of the corpus.
+        (t,) selected documents of each topic.
+
+    Examples
+    --------
+    >>> coverage([5, 5, 0])
+    Coverage(topics=2, effective=2.0, rarest=0.0)
     """
     counts = np.asarray(selected, dtype=np.float64)
     if not counts.sum():

@@ -1,7 +1,7 @@
-"""The exact graph of nearest documents that facility location is solved on.
+"""Find the exact nearest documents of every document, for facility location and near-duplicates.
 
-Similarity is symmetric, so every pair of blocks is multiplied once and read from both sides. The lists are
-kept as running top-k, so memory is two lists and one block of products, whatever n is.
+Similarity is symmetric, so every pair of blocks is multiplied once and read from both sides. The lists are running
+top-k, so memory is two lists and one block of products for any n.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRODUCT_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 29}  # entries of one block of 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """For every document its k most similar ones, nearest first; a document is its own first neighbour.
+    """The k most similar documents of every document, nearest first; each document is its own first neighbour.
 
     The arrays are rank-major: `index[j]` is one contiguous vector over the documents.
     """
@@ -39,7 +39,7 @@ class Neighbours:
         return len(self.index)
 
     def sum_back(self, values: Tensor) -> Tensor:
-        """Sum what every list says about a document: values (k, n) -> (n,), float32.
+        """Sum the values (k, n) of all list entries that are the same document: (n,) float32.
 
         Deterministic on both devices: CUDA's scatter_add is not, so there the sum runs over sorted segments.
         """
@@ -70,10 +70,18 @@ def nearest(rows: Rows, k: int) -> Neighbours:
     -------
     Neighbours
         Lists of length min(k, n). Similarities below 0 count as 0: facility location never uses them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fineweb_mask.models.selection.rows import Rows
+    >>> found = nearest(Rows(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])), 2)
+    >>> found.index.tolist()
+    [[0, 1, 2], [2, 2, 1]]
     """
     n, device = rows.n, rows.device
     k = min(k, n)
-    # -1 stands for "none yet" and loses against every similarity, all of which are clamped to 0 or more
+    # -1 means "none yet": it loses against every similarity, because these are clamped to 0 or more
     similarity = torch.full((n, k), -1.0, device=device)
     index = torch.zeros((n, k), dtype=torch.int32, device=device)
     side = max(k, min(n, int(PRODUCT_ELEMENTS[device.type] ** 0.5)))

@@ -1,32 +1,25 @@
-"""What a selection maximises: J(m) = lamb * Q(m) + (1 - lamb) * D(m), where D weighs diversity metrics.
-
-`METRICS` names the metrics; a new one is a class in `models/selection/metrics/` and an entry here.
-Normalising their terms by range is ours.
-"""
+"""Define the objective J(m) = lamb * Q(m) + (1 - lamb) * D(m), where D is a weighted sum of diversity metrics."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from fineweb_mask.models.selection.metrics.base import BuiltInMetric, DifferentiableMetric, Metric
-from fineweb_mask.models.selection.metrics.disf import Disf
-from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.metrics.pairwise import Pairwise
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRestrict, SupportsWorth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-METRICS: dict[str, type[BuiltInMetric]] = {kind.name: kind for kind in (Pairwise, Disf, Facility)}
 
-
+@dataclass(eq=False)
 class Objective:
     """J = linear . m + sum of weights * metrics + constant, for selections of one size.
 
-    Parameters
+    Attributes
     ----------
     quality
         (n,) float32.
@@ -39,21 +32,16 @@ class Objective:
     weights
         Weight of each metric's raw value.
     constant
-        What `normalize` takes off.
+        Added to J, so that 0 and 1 are where `normalize` puts them.
     """
 
-    def __init__(
-        self,
-        quality: Tensor,  # (n,)
-        budget: int,
-        metrics: Mapping[str, Metric],
-        *,
-        linear_weight: float,
-        weights: Mapping[str, float],
-        constant: float = 0.0,
-    ) -> None:
-        self.quality, self.budget, self.metrics = quality, budget, dict(metrics)
-        self.linear_weight, self.weights, self.constant = linear_weight, dict(weights), constant
+    quality: Tensor
+    budget: int
+    metrics: Mapping[str, Metric]
+    _: KW_ONLY
+    linear_weight: float
+    weights: Mapping[str, float]
+    constant: float = 0.0
 
     @property
     def n(self) -> int:
@@ -62,29 +50,21 @@ class Objective:
 
     @property
     def active(self) -> dict[str, Metric]:
-        """The metrics that count."""
+        """The metrics of nonzero weight."""
         return {name: metric for name, metric in self.metrics.items() if self.weights[name]}
 
     @property
     def linear(self) -> Tensor:
-        """What selecting a document adds through its quality: (n,) float32."""
+        """Each document's contribution to J through its quality, (n,) float32."""
         return self.quality * (self.linear_weight / self.budget)
 
-    def restrict(self, index: Tensor) -> Objective:
-        """Give the same objective for selections among some documents, index (b,); built-in metrics only."""
+    def restrict(self, index: Tensor, budget: int) -> Objective:
+        """Return the objective for selections of `budget` documents among some, index (b,)."""
         metrics = {
-            name: metric.restrict(index)
-            for name, metric in self.metrics.items()
-            if self.weights[name] and isinstance(metric, BuiltInMetric)
+            name: metric.restrict(index) if isinstance(metric, SupportsRestrict) else _Widened(metric, index, self.n)
+            for name, metric in self.active.items()
         }
-        return Objective(
-            self.quality[index],
-            self.budget,
-            metrics,
-            linear_weight=self.linear_weight,
-            weights=self.weights,
-            constant=self.constant,
-        )
+        return replace(self, quality=self.quality[index], budget=budget, metrics=metrics)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,) float64."""
@@ -94,23 +74,50 @@ class Objective:
         else:
             quality = (masks.float() @ self.quality).double()
         total = quality / counts * self.linear_weight + self.constant
-        for name, metric in self.metrics.items():
-            if self.weights[name]:
-                total = total + metric.value(masks).to(total) * self.weights[name]
+        for name, metric in self.active.items():
+            total = total + metric.value(masks).to(total) * self.weights[name]
         return total
 
     def value_of(self, mask: Tensor) -> float:
         """Evaluate one mask, (n,) bool."""
         return float(self.value(mask[None])[0])
 
+    def size_of(self, mask: Tensor) -> float:
+        """Sum the absolute values of the terms of one mask, (n,) bool: what rounding errors of J are relative to."""
+        sizes = [self.constant, self.linear_weight * float(self.quality[mask].double().abs().mean())]
+        sizes += [self.weights[name] * float(metric.value(mask[None])[0]) for name, metric in self.active.items()]
+        return sum(map(abs, sizes))
+
     def worth(self, mask: Tensor) -> Tensor:
-        """Say what adding an unselected and what dropping a selected document is worth: (n,) float32."""
+        """Compute each document's marginal worth: the gain from adding it, or the loss from dropping it.
+
+        Parameters
+        ----------
+        mask
+            (n,) bool, the selection.
+
+        Returns
+        -------
+        Tensor
+            (n,) float32.
+        """
         worth = self.linear.clone()
-        for name, metric in self.metrics.items():
-            if not self.weights[name]:
-                continue
-            if isinstance(metric, BuiltInMetric):
+        for name, metric in self.active.items():
+            if isinstance(metric, SupportsWorth):
                 worth += self.weights[name] * metric.worth(mask)
-            elif isinstance(metric, DifferentiableMetric):
+            elif isinstance(metric, SupportsGradient):
                 worth += self.weights[name] * metric.gradient(mask.float()).float()
         return worth
+
+
+class _Widened:
+    """A metric without `restrict`, evaluated among all n documents on masks over a batch of them, index (b,)."""
+
+    def __init__(self, metric: Metric, index: Tensor, n: int) -> None:
+        self._metric, self._index, self._n = metric, index, n
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Evaluate masks over the batch, (G, b) bool: (G,)."""
+        whole = torch.zeros((len(masks), self._n), dtype=torch.bool, device=masks.device)
+        whole[:, self._index] = masks
+        return self._metric.value(whole)

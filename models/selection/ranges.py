@@ -1,23 +1,20 @@
-"""Building the objective: what `normalize` makes of the terms' raw values (ours).
+"""Scale the terms of the objective as `normalize` asks (ours).
 
-`range` maps each term so that 0 is what a uniform random subset has and 1 the best that the term alone can
-reach; then lamb = 0.5 means the same on every corpus. Quality's two ends are exact. A metric's random end is
-closed form (`pairwise`, `disf`: D at the expected square; `facility`: independent inclusion on the graph),
-its best end is what the solver finds with lamb = 0. A user's metric has a sampled random end.
+`range` maps each term so that 0 is the value of a uniform random subset and 1 the best that the term alone can
+reach: lamb = 0.5 then means the same on every corpus. Both ends of quality are exact. The random end of a metric is
+its `random_value`, or else the mean over sampled masks; its best end is what the solver finds with lamb = 0.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.base import BuiltInMetric, DifferentiableMetric, Metric
-from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.objective import METRICS, Objective
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue, metric_class
+from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
@@ -30,8 +27,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.rows import Rows
     from fineweb_mask.models.settings.selection import SelectionSettings
 
-RANDOM_MASKS = 16  # drawn to estimate a user's metric on random subsets
-LONGEST_LIST = 512  # facility: neighbours per document, however small the budget
+RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
 NO_RANGE = 1e-6  # a range below this share of the term's size is float32 rounding: the term is constant
 
 
@@ -44,13 +40,13 @@ class Term:
     factor: float = 1.0
 
     def scaled(self, raw: float) -> float:
-        """Give the term as it enters J."""
+        """Return the term as it enters J."""
         return (raw - self.base) * self.factor
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """What `normalize` makes of every term at one budget: the same for every solver and every `lamb`."""
+    """The scales of all terms at one budget: the same for every solver and every `lamb`."""
 
     quality: Term
     metrics: Mapping[str, Term]
@@ -58,7 +54,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Scaled:
-    """An objective and the terms it is made of."""
+    """An objective and the scales and weights of its terms."""
 
     objective: Objective
     quality: Term
@@ -66,7 +62,7 @@ class Scaled:
     weights: Mapping[str, float]
 
     def diversity(self, raw: Mapping[str, float]) -> float:
-        """Give D as it enters J from the metrics' raw values."""
+        """Compute D as it enters J from the metrics' raw values."""
         return sum(self.weights[name] * term.scaled(raw[name]) for name, term in self.metrics.items())
 
     def random_objective(self, lamb: float) -> float:
@@ -88,30 +84,7 @@ class Scaled:
 
 def built_in_metrics(rows: Rows, settings: SelectionSettings, budget: int) -> dict[str, Metric]:
     """Make the metrics that the settings name."""
-    made: dict[str, Metric] = {}
-    for name in settings.metric_weights:
-        if name == Facility.name:
-            # Lists that hold six selected documents on average nearly always hold one.
-            length = max(settings.mean_field.n_neighbours, min(LONGEST_LIST, math.ceil(6 * rows.n / budget)))
-            made[name] = Facility(rows, length)
-        else:
-            made[name] = METRICS[name](rows)
-    return made
-
-
-def scale(
-    rows: Rows,
-    quality: Tensor,  # (n,)
-    settings: SelectionSettings,
-    metrics: Mapping[str, Metric],
-    *,
-    weights: Mapping[str, float],
-    budget: int,
-    generator: torch.Generator,
-) -> Scaled:
-    """Weigh quality and metrics as `lamb` and `normalize` ask."""
-    ranges = find_ranges(rows, quality, settings, metrics, budget=budget, generator=generator)
-    return weigh(quality, metrics, ranges, lamb=settings.lamb, weights=weights, budget=budget)
+    return {name: metric_class(name).for_block(rows, settings, budget) for name in settings.metric_weights}
 
 
 def find_ranges(
@@ -123,7 +96,7 @@ def find_ranges(
     budget: int,
     generator: torch.Generator,
 ) -> Ranges:
-    """Find what `normalize` makes of every term; for `range` every metric is solved alone."""
+    """Find the scale of every term; for `range` every metric is maximised alone."""
     quality_term = Term(float(quality.mean(dtype=torch.float64)))
     terms = {name: Term(_random_value(metric, rows.n, budget, generator)) for name, metric in metrics.items()}
     if settings.normalize == "range":
@@ -145,7 +118,7 @@ def weigh(
     weights: Mapping[str, float],
     budget: int,
 ) -> Scaled:
-    """Weigh quality and metrics, whose ranges are known, as `lamb` asks."""
+    """Weigh quality and metrics of known ranges as `lamb` asks."""
     terms = ranges.metrics
     shares = {name: (1 - lamb) * weights[name] * term.factor for name, term in terms.items()}
     linear_weight = lamb * ranges.quality.factor
@@ -161,7 +134,7 @@ def _range(low: float, high: float) -> Term:
 
 
 def _random_value(metric: Metric, n: int, budget: int, generator: torch.Generator) -> float:
-    if isinstance(metric, BuiltInMetric):
+    if isinstance(metric, SupportsRandomValue):
         return metric.random_value(budget)
     keys = torch.rand((RANDOM_MASKS, n), generator=generator, device=generator.device)
     chosen = keys.topk(budget, dim=1).indices
@@ -170,5 +143,5 @@ def _random_value(metric: Metric, n: int, budget: int, generator: torch.Generato
 
 
 def _best_value(metric: Metric, problem: Problem) -> float:
-    solve = solve_mean_field if isinstance(metric, DifferentiableMetric) else solve_policy_gradient
+    solve = solve_mean_field if isinstance(metric, SupportsGradient) else solve_policy_gradient
     return problem.objective.value_of(solve(problem).mask)

@@ -1,8 +1,8 @@
-"""The features as the solvers read them: unit rows in float32, block by block.
+"""Read features as unit rows in float32, block by block.
 
-Features may arrive as float16 and fill most of the memory (1,000,000 x 768 is 1.5 GB). They are copied to
-float32 once when that copy is small (`COPY_BYTES`), and otherwise converted block by block on every pass,
-so memory stays bounded by one block. Sums over documents are carried in float64 between blocks.
+Features may be float16 and fill most of the memory (1,000,000 x 768 is 1.5 GB). They are copied to float32 once if
+that copy is small (`COPY_BYTES`), and otherwise converted block by block on every pass, so that memory is bounded by
+one block. Sums over documents are accumulated in float64 between blocks.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of all rows that is kept
+COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
 BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
 
 
 class Rows:
-    """Rows of a matrix, scaled to unit norm and on request centred and scaled per dimension.
+    """Rows of a matrix, scaled to unit norm, and for `standardised` centred and scaled per dimension.
 
     Parameters
     ----------
     stored
-        The matrix as it is kept, (n, d), float16 or float32.
+        The matrix, (n, d) float16 or float32.
     scale
-        Factor of each row, (n,), float32: one over its norm; none where `stored` is final.
+        Factor of each row, (n,) float32: one over its norm. None if the rows of `stored` have norm 1.
     centre, inverse_deviation
-        Subtracted from, then multiplied to, each scaled row, (d,), float32.
+        Subtracted from each scaled row, then multiplied with it, (d,) float32.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Rows:
             yield slice(start, min(start + step, self.n))
 
     def block(self, rows: slice) -> Tensor:
-        """Give consecutive rows, (b, d), float32."""
+        """Return consecutive rows, (b, d) float32."""
         return self._read(rows)
 
     def take(self, index: Tensor) -> Tensor:
-        """Give the rows of an index, (b, d), float32."""
+        """Return the rows of an index (b,): (b, d) float32."""
         return self._read(index)
 
     def _read(self, rows: slice | Tensor) -> Tensor:
@@ -80,9 +80,9 @@ class Rows:
         return block
 
     def standardised(self) -> Rows:
-        """Centre and scale every dimension by the mean and the deviation over all rows.
+        """Centre and scale every dimension by its mean and standard deviation over all rows.
 
-        A dimension that does not vary says nothing about diversity and becomes zero.
+        A dimension that does not vary becomes zero.
         """
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for rows in self.slices():
@@ -97,13 +97,13 @@ class Rows:
         return Rows(self._stored, self._transform[0], centre, inverse)
 
     def dot(self, vectors: Tensor) -> Tensor:
-        """Multiply every row with (d,) or (d, m): (n,) or (n, m), float32."""
+        """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""
         if self._is_final:
             return self._stored @ vectors
         return torch.cat([self.block(rows) @ vectors for rows in self.slices()])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Sum the rows under weights or of masks, (n,) or (G, n): (d,) or (G, d), float64."""
+        """Sum the rows under weights or over masks, (n,) or (G, n): (d,) or (G, d) float64."""
         total = torch.zeros((*weights.shape[:-1], self.d), dtype=torch.float64, device=self.device)
         if weights.dtype == torch.bool and weights.dim() == 1:  # reads the selected rows only
             for part in torch.split(weights.nonzero()[:, 0], self.block_rows):
@@ -114,7 +114,7 @@ class Rows:
         return total
 
     def second_moment(self, weights: Tensor) -> Tensor:
-        """Sum w_i z_i z_i^T over the rows of nonzero weight, or of a mask, (n,): (d, d), float64."""
+        """Sum w_i z_i z_i^T over the rows of nonzero weight, or over a mask, (n,): (d, d) float64."""
         total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
         index = weights.nonzero()[:, 0]
         for part in torch.split(index, self.block_rows):
@@ -123,7 +123,7 @@ class Rows:
         return total
 
     def quadratic(self, matrix: Tensor) -> Tensor:
-        """Compute z_i^T A z_i of every row for a (d, d) matrix: (n,), float32."""
+        """Compute z_i^T A z_i of every row for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
         return torch.cat([((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
 

@@ -1,4 +1,4 @@
-"""`select`: one block of documents in, the selected indices and their proof out."""
+"""Select documents from one block, and prove how much better any selection could be."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fineweb_mask.models.selection.inputs import (
     checked_quality,
     checked_tokens,
 )
+from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.ranges import Ranges, Scaled, built_in_metrics, find_ranges, weigh
 from fineweb_mask.models.selection.solvers.baselines import (
     solve_quality_sampling,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from fineweb_mask.models.selection.metrics.base import Metric
@@ -49,38 +51,38 @@ SOLVERS: dict[str, Callable[[Problem], Solution]] = {
     "quality_sampling": solve_quality_sampling,
     "semdedup": solve_semdedup,
 }
-BOUNDED = {"mean_field", "greedy"}  # solvers good enough for a bound from their answer to mean something
-TOKEN_ROUNDS = 5  # most selections solved to find how many documents fill a budget of tokens
-TOKEN_TOLERANCE = 0.002  # of the budget of tokens: closer is left to the final fit
+BOUNDED = {"mean_field", "greedy"}  # solvers close enough to the optimum for a useful bound
+TOKEN_ROUNDS = 5  # most solves to find how many documents fill a budget of tokens
+TOKEN_TOLERANCE = 0.002  # of the budget of tokens: a closer answer is left to the final fit
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What was selected, how good it is, and how much better any selection could be.
+    """The selected documents, their objective, and how much better any selection could be.
 
     Attributes
     ----------
     indices
         Selected documents, (K,) int64, ascending.
     inclusion
-        (n,) float32: the solver's logit, probability or score; larger is more wanted. For ranking only.
+        (n,) float32: the solver's logit, probability or score. For ranking only; larger ranks higher.
     objective
         J of the selection.
     terms
         "quality" and "diversity" as they enter J (J = lamb * quality + (1 - lamb) * diversity),
         "mean_quality" and each metric's raw value under its name.
     upper_bound
-        No selection of K documents has a higher J; None where the solver or a metric gives no bound.
+        No selection of K documents has a higher J. None if the solver or a metric provides no bound.
     gap
-        (upper_bound - objective) / (upper_bound - random_objective).
+        `relative_gap` of objective, upper_bound and random_objective.
     random_objective
         J expected of a uniform random selection of K documents.
     history
-        (step, seconds, best objective so far).
+        (step, seconds since the start, best objective so far).
     """
 
-    indices: np.ndarray
-    inclusion: np.ndarray
+    indices: NDArray[np.int64]
+    inclusion: NDArray[np.float32]
     objective: float
     terms: dict[str, float]
     upper_bound: float | None
@@ -105,37 +107,39 @@ def select(
     Parameters
     ----------
     features
-        Embeddings, (n, d) float16 or float32. Rows are normalised to unit length in float32; float16 features
-        are copied to float32 only where that copy is small, and otherwise converted block by block.
+        Embeddings, (n, d) float16 or float32. Rows are normalised to unit length in float32. float16 features
+        are copied to float32 only if that copy is small, and otherwise converted block by block.
     quality
         (n,) or (n, columns) float32. Several columns are standardised and summed under
         `settings.quality_weights`.
     settings
-        What to maximise and how; defaults where omitted.
+        What to maximise and how; by default `SelectionSettings()`.
     device
         "cpu", "cuda" or a torch device.
     tokens
-        Token count of each document, (n,) integers; needed with `budget_by="tokens"`. The selection then
+        Token count of each document, (n,) integers; required with `budget_by="tokens"`. The selection then
         fills the budget of tokens as far as whole documents allow and never exceeds it.
     own_metrics
-        Metrics of your own beside those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
-        A metric has `value(masks)`, (G, n) bool -> (G,), larger is more diverse; with
-        `gradient(inclusion)`, (n,) -> (n,), `mean_field` can solve it too.
+        Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
+        A metric has `value(masks)`; further methods enable more solvers and the upper bound, see
+        `models/selection/metrics/base.py`.
     ranges
-        What `term_ranges` found for the same documents, budget and metrics: several selections of one block
-        share it. A budget of tokens takes none.
+        Result of `term_ranges` for the same documents, budget and metrics, which several selections of one block
+        can share. Not for a budget of tokens.
     progress
-        Called with (step, seconds, objective) as the history grows.
+        Called with (step, seconds, objective) for each entry of the history.
 
     Returns
     -------
     Selection
-        The same one, bit for bit, for the same inputs, seed and device.
+        Identical, bit for bit, for the same inputs, seed and device.
 
     Raises
     ------
     SelectionInputError
         If an input cannot be selected from; the message names column, first bad row and remedy.
+    FalseBoundError
+        If the selection exceeds its upper bound, because a metric of your own has a wrong tangent.
 
     Examples
     --------
@@ -143,23 +147,25 @@ def select(
     >>> from fineweb_mask.models.selection import SelectionSettings, select
     >>> random = np.random.default_rng(0)
     >>> features, quality = random.normal(size=(100, 8)), random.random(100)
-    >>> len(select(features, quality, SelectionSettings(select_ratio=0.3)).indices)
+    >>> selection = select(features, quality, SelectionSettings(metrics="facility", select_ratio=0.3))
+    >>> len(selection.indices)
     30
+    >>> selection.random_objective < selection.objective <= selection.upper_bound
+    True
     """
     settings = settings or SelectionSettings()
     if not settings.metric_weights and not own_metrics:
-        msg = "metrics is empty and there are no own_metrics: name at least one"
-        raise SelectionInputError(msg)
+        raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
     block = checked_block(features, quality, settings, device=device, tokens=tokens, own_metrics=own_metrics)
     if ranges is not None and block.limit is not None:
-        msg = "ranges belong to a budget of documents: leave them out with budget_by='tokens'"
-        raise SelectionInputError(msg)
+        raise SelectionInputError("ranges belong to a budget of documents: leave them out with budget_by='tokens'")
     history = History(progress)
     if block.limit is not None:
-        return _select_tokens(block, history, settings.lamb)
-    if ranges is not None:
-        block.take_ranges(ranges)
-    scaled, solution = block.solve(block.budget, history, settings.lamb)
+        scaled, solution = solve_tokens(block, history, settings.lamb)
+    else:
+        if ranges is not None:
+            block.take_ranges(ranges)
+        scaled, solution = block.solve(block.budget, history, settings.lamb)
     return block.selection(scaled, solution, history, settings.lamb)
 
 
@@ -170,12 +176,12 @@ def term_ranges(
     *,
     device: str | torch.device = "cpu",
 ) -> Ranges:
-    """Find what `normalize` makes of the terms, for selections that are to be measured on one scale.
+    """Find the scales of the terms under `normalize`, for selections to be measured on one scale.
 
     Parameters
     ----------
     features, quality, settings, device
-        As for `select`; solver and lamb do not matter. The budget is one of documents.
+        As for `select`, with a budget of documents. `solver` and `lamb` are ignored.
 
     Raises
     ------
@@ -194,19 +200,19 @@ def checked_block(
     device: str | torch.device,
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
-) -> Block:
-    """Check the inputs of a selection, as `select` describes them, and make its block."""
+) -> BlockSolver:
+    """Check the inputs of a selection, as `select` describes them, and make its solver."""
     device = torch.device(device)
     rows = checked_features(features, device)
     combined = checked_quality(quality, rows.n, device, settings.quality_weights)
-    block = Block(rows, combined, settings, own_metrics or {})
+    block = BlockSolver(rows, combined, settings, own_metrics or {})
     if settings.budget_by == "tokens":
         block.limit_tokens(checked_tokens(tokens, rows.n, device))
     return block
 
 
-class Block:
-    """One block of documents: what several solves of it share.
+class BlockSolver:
+    """Solve one block of documents several times, sharing metrics and ranges.
 
     Parameters
     ----------
@@ -215,7 +221,7 @@ class Block:
     settings
         What to maximise and how.
     own_metrics
-        Metrics beside those of the settings: name -> (metric, weight).
+        Metrics in addition to those of the settings: name -> (metric, weight).
     """
 
     def __init__(
@@ -226,8 +232,9 @@ class Block:
         own_metrics: Mapping[str, tuple[Metric, float]],
     ) -> None:
         if taken := settings.metric_weights.keys() & own_metrics.keys():
-            msg = f"own_metrics {sorted(taken)} have the names of built-in metrics in use: name them otherwise"
-            raise SelectionInputError(msg)
+            raise SelectionInputError(
+                f"own_metrics {sorted(taken)} have the names of built-in metrics in use: rename them"
+            )
         self.rows, self.quality, self.settings = rows, quality, settings
         self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
         self.tokens: Tensor | None = None
@@ -237,36 +244,38 @@ class Block:
         self._ranges: dict[int, Ranges] = {}  # by budget
 
     def limit_tokens(self, tokens: Tensor) -> None:
-        """Make the budget one of tokens, (n,)."""
+        """Set a budget of tokens, from the tokens of each document, (n,)."""
         self.tokens = tokens
         total = int(tokens.sum())
         self.limit = checked_budget(self.settings.budget, self.settings.select_ratio, total, "tokens")
         if self.limit < int(tokens.min()):
-            msg = f"tokens: the budget of {self.limit} is below the shortest document's {int(tokens.min())}: raise it"
-            raise SelectionInputError(msg)
+            raise SelectionInputError(
+                f"tokens: the budget of {self.limit} is below the shortest document's {int(tokens.min())}: raise it"
+            )
 
     @property
     def budget(self) -> int:
-        """Documents to select; with a budget of tokens, about as many as fill it."""
+        """Documents to select; for a budget of tokens, about as many as fill it."""
         if self.limit is not None and self.tokens is not None:
             return max(1, round(self.limit / int(self.tokens.sum()) * self.rows.n))
         return checked_budget(self.settings.budget, self.settings.select_ratio, self.rows.n, "documents")
 
     def metrics(self, budget: int) -> Mapping[str, Metric]:
-        """Give the metrics, made for the first budget that is asked for."""
+        """Return the metrics, made for the first budget requested."""
         if not self._metrics:
             self._metrics = built_in_metrics(self.rows, self.settings, budget) | self._own
         return self._metrics
 
     def take_ranges(self, ranges: Ranges) -> None:
-        """Use what was found before for the budget of documents."""
+        """Use ranges found before for the budget of documents."""
         if ranges.metrics.keys() != self.weights.keys():
-            msg = f"ranges are of the metrics {sorted(ranges.metrics)}, the settings' are {sorted(self.weights)}"
-            raise SelectionInputError(msg)
+            raise SelectionInputError(
+                f"ranges are of the metrics {sorted(ranges.metrics)}, the settings' are {sorted(self.weights)}"
+            )
         self._ranges[self.budget] = ranges
 
     def ranges(self, budget: int) -> Ranges:
-        """Find what `normalize` makes of the terms at a budget, once."""
+        """Find the scales of the terms at a budget, once."""
         if budget not in self._ranges:
             self._ranges[budget] = find_ranges(
                 self.rows,
@@ -279,24 +288,24 @@ class Block:
         return self._ranges[budget]
 
     def scaled(self, budget: int, lamb: float) -> Scaled:
-        """Weigh the objective of selections of a number of documents."""
+        """Return the objective of selections of `budget` documents."""
         ranges = self.ranges(budget)
         return weigh(self.quality, self.metrics(budget), ranges, lamb=lamb, weights=self.weights, budget=budget)
 
     def solve(self, budget: int, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
-        """Scale the objective for a budget of documents and maximise it."""
+        """Maximise the objective of selections of `budget` documents."""
         scaled = self.scaled(budget, lamb)
         problem = Problem(self.rows, scaled.objective, self.settings, self._generator(), history, start)
         return scaled, SOLVERS[self.settings.solver](problem)
 
     def _generator(self) -> torch.Generator:
-        """Start the draws anew: those of a solver do not depend on what was drawn to find the ranges."""
+        """Return a newly seeded generator, so that a solver's draws do not depend on those that found the ranges."""
         return torch.Generator(self.rows.device).manual_seed(self.settings.seed)
 
     def selection(
         self, scaled: Scaled, solution: Solution, history: History, lamb: float, effort_share: float = 1.0
     ) -> Selection:
-        """Evaluate and prove the answer."""
+        """Evaluate and prove a solution."""
         objective = scaled.objective
         reached = objective.value_of(solution.mask)
         random_objective = scaled.random_objective(lamb)
@@ -316,25 +325,11 @@ class Block:
         )
 
 
-def relative_gap(objective: float, bound: float | None, random_objective: float) -> float | None:
-    """Give (bound - objective) / (bound - random objective), at least 0; None without a bound."""
-    if bound is None:
-        return None
-    room = bound - random_objective
-    return max(bound - objective, 0.0) / room if room > 0 else 0.0
+def solve_tokens(block: BlockSolver, history: History, lamb: float) -> tuple[Scaled, Solution]:
+    """Solve for the number of documents that fills the budget of tokens, then fit the selection to it.
 
-
-def _select_tokens(block: Block, history: History, lamb: float) -> Selection:
-    """Select under a budget of tokens."""
-    scaled, solution = solve_tokens(block, history, lamb)
-    return block.selection(scaled, solution, history, lamb)
-
-
-def solve_tokens(block: Block, history: History, lamb: float) -> tuple[Scaled, Solution]:
-    """Solve for the number of documents that fills the budget of tokens, then fit.
-
-    Each solve corrects the number of documents by the tokens that the last one used. The closest answer is
-    then cut or filled in the order of its own ranking. It has no bound where that changes its size.
+    Each solve corrects the number of documents by the tokens that the previous one used. The closest answer is then
+    cut or filled in the order of its own ranking. If that changes its size, it has no bound.
     """
     limit, tokens = block.limit, block.tokens
     assert limit is not None  # noqa: S101 - only called for a budget of tokens
@@ -360,7 +355,7 @@ def solve_tokens(block: Block, history: History, lamb: float) -> tuple[Scaled, S
 
 
 def _fit(solution: Solution, tokens: Tensor, limit: int) -> Tensor:
-    """Take documents in the order selected first, then by inclusion, as long as each fits: (n,) bool."""
+    """Take the selected documents, then the others, each by inclusion and if its tokens fit: (n,) bool."""
     wanted = solution.inclusion.double()
     span = wanted.max() - wanted.min() + 1
     order = (wanted + span * solution.mask).sort(descending=True, stable=True).indices

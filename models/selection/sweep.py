@@ -1,11 +1,10 @@
-"""Many selections of one block, one for each `lamb`: the frontier of quality and diversity (ours).
+"""Select once for each `lamb` from one block: the frontier of quality and diversity (ours).
 
-What does not depend on `lamb` is made once: unit rows, metrics with their graphs, the range of every term, and
-for `disf` the kernel of all documents, where it fits `HELD_BYTES`. `pairwise` is solved from the probabilities that
-solved the value before, without the hot part of the annealing. The others are solved from anew: annealing `facility`
-from probabilities that have settled lost up to 5% of J where it was measured, `disf` 0.2%. J is linear in quality and
-diversity, so every selection found can be judged under every `lamb`: each gets the best of all, and the frontier is
-monotone.
+Everything that does not depend on `lamb` is computed once: unit rows, metrics with their graphs, the range of every
+term, and for `disf` the kernel of all documents if it fits `HELD_BYTES`. `pairwise` starts from the probabilities that
+solved the previous value, without the hot part of the annealing. The others start cold: from settled probabilities,
+`facility` lost up to 5% of J when measured, `disf` 0.2%. J is linear in quality and diversity, so every selection can
+be evaluated under every `lamb`. Each value gets the best of all, which makes the frontier monotone.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.metrics.disf import Disf
+from fineweb_mask.models.selection.metrics.base import BuiltInMetric
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-from fineweb_mask.models.selection.metrics.pairwise import Pairwise
-from fineweb_mask.models.selection.selector import Block, Selection, checked_block, solve_tokens
+from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block, solve_tokens
 from fineweb_mask.models.selection.solvers.problem import History
 
 if TYPE_CHECKING:
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.solvers.problem import Solution
     from fineweb_mask.models.settings.selection import SelectionSettings
 
-HELD_BYTES = 2 << 30  # of kernel matrices that are kept: n = 23,000 for one metric
-KERNEL_EFFORT = 0.5  # of a single selection's proof: it costs more than the solve, and there is one for each value
+HELD_BYTES = 2 << 30  # of stored kernel matrices: n = 23,000 for one metric
 
 
 class Swept(NamedTuple):
@@ -65,7 +62,7 @@ def sweep(
     ranges: Ranges | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> list[Swept]:
-    """Select once for every weight of quality, with the closed-form solver.
+    """Select once for each weight of quality, with the closed-form solver.
 
     Parameters
     ----------
@@ -84,12 +81,23 @@ def sweep(
     Raises
     ------
     SelectionInputError
-        If an input cannot be selected from, or there is no value, or one outside 0 to 1.
+        If an input cannot be selected from, or `lambs` is empty or has a value outside 0 to 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fineweb_mask.models.selection import SelectionSettings
+    >>> random = np.random.default_rng(0)
+    >>> features, quality = random.normal(size=(100, 8)), random.random(100)
+    >>> swept = sweep(features, quality, SelectionSettings(select_ratio=0.2), [0, 0.5, 1])
+    >>> [one.lamb for one in swept]
+    [0, 0.5, 1]
+    >>> bool(swept[0].selection.terms["diversity"] > swept[2].selection.terms["diversity"])
+    True
     """
     values = sorted(set(lambs))
     if not values or not 0 <= values[0] <= values[-1] <= 1:
-        msg = f"lamb must have at least one value, all from 0 to 1, received {list(lambs)}"
-        raise SelectionInputError(msg)
+        raise SelectionInputError(f"lamb must have at least one value, all from 0 to 1, received {list(lambs)}")
     settings = settings.model_copy(update={"solver": "mean_field"})
     block = checked_block(features, quality, settings, device=device, tokens=tokens)
     if ranges is not None:
@@ -103,33 +111,35 @@ def sweep(
     return [_best(block, one, found) for one in track("proofs", found, part=(0.5, 1))]
 
 
-def _hold_matrices(block: Block) -> None:
+def _hold_matrices(block: BlockSolver) -> None:
     kernels = [metric for metric in block.metrics(block.budget).values() if isinstance(metric, KernelMetric)]
-    if any(isinstance(metric, Disf) for metric in kernels) and 4 * block.rows.n**2 * len(kernels) <= HELD_BYTES:
+    curved = not all(metric.linear_in_v for metric in kernels)  # then greedy picks for every value
+    if curved and 4 * block.rows.n**2 * len(kernels) <= HELD_BYTES:
         for metric in kernels:
             metric.hold_matrix()
 
 
-def _solve(block: Block, lamb: float, last: _Found | None) -> _Found:
-    block.ranges(block.budget)  # not counted as the first value's
+def _solve(block: BlockSolver, lamb: float, last: _Found | None) -> _Found:
+    block.ranges(block.budget)  # found before the clock of the first value starts
     history, started = History(), time.perf_counter()
     if block.limit is not None:
         scaled, solution = solve_tokens(block, history, lamb)
     else:
-        warm = all(isinstance(metric, Pairwise) for metric in block.metrics(block.budget).values())
+        metrics = block.metrics(block.budget).values()
+        warm = all(isinstance(metric, KernelMetric) and metric.linear_in_v for metric in metrics)
         start = last.solution.relaxed if last is not None and warm else None
         scaled, solution = block.solve(block.budget, history, lamb, start)
     seconds = time.perf_counter() - started
     return _Found(lamb, scaled, solution, history, seconds, scaled.terms(solution.mask))
 
 
-def _best(block: Block, own: _Found, found: list[_Found]) -> Swept:
-    """Prove the best selection found for a value; those of another budget or scale are not compared."""
+def _best(block: BlockSolver, own: _Found, found: list[_Found]) -> Swept:
+    """Prove the best selection found for a value, among those of the same budget and scale."""
     same_scale = [one for one in found if one.scaled.metrics is own.scaled.metrics and block.limit is None]
     best = max(same_scale, key=lambda one: one.objective(own.lamb), default=own)
     if best.objective(own.lamb) <= own.objective(own.lamb):
         best = own
-    kernels = any(isinstance(metric, KernelMetric) for metric in own.scaled.objective.metrics.values())
-    effort = KERNEL_EFFORT if kernels else 1.0
+    metrics = own.scaled.objective.metrics.values()
+    effort = min((metric.sweep_effort for metric in metrics if isinstance(metric, BuiltInMetric)), default=1.0)
     selection = block.selection(own.scaled, best.solution, own.history, own.lamb, effort)
     return Swept(own.lamb, selection, own.seconds)

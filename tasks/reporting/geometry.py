@@ -12,12 +12,12 @@ from fineweb_mask.models.analysis.vectors import (
     Unit,
     effective_rank,
     mean_cosine,
-    near_duplicate_rate,
     nearest_cosines,
     principal_axes,
     spectrum,
     unit_rows,
 )
+from fineweb_mask.models.selection.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.samples import Drawn, Place, draw, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -148,8 +148,8 @@ def _clusters(
     import torch
 
     from fineweb_mask.models.analysis.words import telling_words
+    from fineweb_mask.models.selection.k_means import k_means
     from fineweb_mask.models.selection.rows import Rows
-    from fineweb_mask.models.selection.solvers.baselines import k_means
 
     n_clusters = int(np.clip(len(before) // CLUSTER_DOCUMENTS, 1, CLUSTERS))
     seeded = torch.Generator().manual_seed(SEED)

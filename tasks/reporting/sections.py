@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from fineweb_mask.models.analysis.vectors import NEAR_DUPLICATE, unit_rows
+from fineweb_mask.models.analysis.vectors import unit_rows
+from fineweb_mask.models.selection.measures import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
 from fineweb_mask.tasks.reporting.charts import Bar, Series, Share

@@ -13,17 +13,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection.measures import coverage, intersections, jaccard
+from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
+from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
-from fineweb_mask.tasks.selection.contenders import (
-    METRIC_LABELS,
-    described_settings,
-    diversity_axis,
-    over_blocks,
-    relative_gap,
-)
+from fineweb_mask.tasks.selection.contenders import described_settings, diversity_axis, over_blocks
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
@@ -200,7 +195,7 @@ def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:
 def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
     columns = {
         "mean_quality": Column("mean quality", "number"),
-        **{name: Column(name, "number") for name in METRIC_LABELS},
+        **{name: Column(name, "number") for name in METRICS},
         "near_duplicates": Column("near-dup.", "share"),
     }
     if job.label_column is not None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.selection import Solver
+from fineweb_mask.models.settings.selection import METRICS, Solver
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import (
     Block,
@@ -202,14 +203,6 @@ def noted_seconds(path: Path, key: StageKey) -> dict[str, float]:
     return {} if found.pop("key", None) != key.fingerprint else found
 
 
-METRIC_LABELS = {
-    "pairwise": "pairwise: minus the mean cosine",
-    "facility": "facility: mean cosine to the nearest selected",
-    "disf": "disf: minus the norm of the second moment",
-}
-"""What a metric's raw value is; larger is more diverse."""
-
-
 def over_blocks(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return one selection's figures over all its blocks.
 
@@ -236,7 +229,7 @@ def over_blocks(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "selected": selected,
         "mean_quality": by_selected("mean_quality"),
-        **{name: by_documents([block["measures"][name] for block in blocks]) for name in METRIC_LABELS},
+        **{name: by_documents([block["measures"][name] for block in blocks]) for name in METRICS},
         "diversity": by_documents([block["terms"]["diversity"] for block in blocks]),
         "near_duplicates": by_selected("near_duplicates"),
         "tokens": sum(block["tokens_selected"] for block in blocks),
@@ -247,18 +240,11 @@ def over_blocks(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def relative_gap(objective: float, bound: float | None, random_objective: float) -> float | None:
-    """Return how far below a bound an objective may be, as a share of the way there from a random selection."""
-    if bound is None:
-        return None
-    return max(bound - objective, 0.0) / (bound - random_objective) if bound > random_objective else 0.0
-
-
 def diversity_axis(settings: PipelineSelectionSettings) -> tuple[str, str]:
     """Return which figure of a selection a chart shows as its diversity, and the axis' label."""
     if len(settings.metric_weights) == 1:
         [name] = settings.metric_weights
-        return name, METRIC_LABELS[name]
+        return name, METRICS[name].label
     return "diversity", "diversity: " + " + ".join(f"{w:g} {name}" for name, w in settings.metric_weights.items())
 
 

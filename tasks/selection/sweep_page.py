@@ -6,23 +6,24 @@ from typing import Any, ClassVar
 
 from fineweb_mask.models.selection.knee import knee
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
-from fineweb_mask.tasks.selection.contenders import METRIC_LABELS, described_settings, diversity_axis, over_blocks
+from fineweb_mask.tasks.selection.contenders import described_settings, diversity_axis, over_blocks
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
 COLUMNS = [
     Column("selected", "count"),
     Column("mean quality", "number"),
-    *(Column(name, "number") for name in METRIC_LABELS),
+    *(Column(name, "number") for name in METRICS),
     Column("near-dup.", "share"),
     Column("tokens", "count"),
     Column("J", "number"),
     Column("gap", "gap"),
     Column("seconds", "seconds"),
 ]
-FIGURES = ["selected", "mean_quality", *METRIC_LABELS, "near_duplicates", "tokens", "objective", "gap", "seconds"]
+FIGURES = ["selected", "mean_quality", *METRICS, "near_duplicates", "tokens", "objective", "gap", "seconds"]
 DEFINITIONS = (
     "Every value of lamb is a selection by datamask: J = lamb * quality + (1 - lamb) * diversity. The gap is "
     "how far J can be at most below the best possible, as a share of the way there from a random selection.",

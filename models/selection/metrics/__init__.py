@@ -1,5 +1,5 @@
 """Diversity metrics, one module each.
 
-Source: DATAMASK, arXiv 2512.24265, for the three metrics. The closed-form gradients and the standardising of
-`disf` by the whole block are ours.
+Source: DATAMASK, arXiv 2512.24265, for the three metrics. The closed-form gradients, the tangents and the
+standardisation of `disf` by the whole block are ours.
 """

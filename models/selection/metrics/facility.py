@@ -1,34 +1,52 @@
-"""`facility`: how near every document has a selected one."""
+"""`facility`: mean similarity of each document to its nearest selected document."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.base import BuiltInMetric
+from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric
+from fineweb_mask.models.selection.metrics.kernel import falling_step
 from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.rows import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fineweb_mask.models.settings.selection import SelectionSettings
+
+DENSE_BYTES = {"cpu": 12 << 30, "cuda": 64 << 30}  # the largest (n, n) float32: n = 56,000 and n = 131,000
+LONGEST_LIST = 512  # neighbours per document, however small the budget
+
 
 class Facility(BuiltInMetric):
-    """How well the selection represents all documents: the mean similarity to the nearest selected one.
+    """Mean similarity of each document to its nearest selected document (paper: Facility).
 
-    D = (1/n) sum_v max over selected i of max(0, <x_v, x_i>) (paper: Facility). Gradients and the relaxation
-    read an exact graph of nearest documents, built on first use; a document none of whose neighbours is
-    selected counts with its last neighbour's similarity there, and exactly in `value`.
+    D = (1/n) sum_v max over selected i of max(0, <x_v, x_i>). Gradients and tangents read an exact graph of nearest
+    documents, built on first use. A document without a selected neighbour counts with the similarity of its last
+    neighbour there, and exactly in `value`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fineweb_mask.models.selection.rows import Rows
+    >>> metric = Facility(Rows(torch.eye(4)))
+    >>> metric.value(torch.tensor([[True, True, False, False]])).tolist()  # two of four documents have one
+    [0.5]
     """
-
-    name = "facility"
 
     def __init__(self, rows: Rows, n_neighbours: int = 64) -> None:
         self.rows = rows
         self.n_neighbours = n_neighbours
         self._graph: Neighbours | None = None
+
+    @classmethod
+    def for_block(cls, rows: Rows, settings: SelectionSettings, budget: int) -> Facility:
+        """Make the metric with lists that hold six selected documents on average, so that nearly all hold one."""
+        return cls(rows, max(settings.mean_field.n_neighbours, min(LONGEST_LIST, math.ceil(6 * rows.n / budget))))
 
     @property
     def graph(self) -> Neighbours:
@@ -38,11 +56,11 @@ class Facility(BuiltInMetric):
         return self._graph
 
     def value(self, masks: Tensor) -> Tensor:
-        """See the base class."""
+        """Evaluate masks (G, n): (G,) float64."""
         return self.best(masks).mean(0, dtype=torch.float64)
 
     def best(self, masks: Tensor) -> Tensor:
-        """Give every document's similarity to the nearest selected one, exactly: masks (G, n) -> (n, G) float32."""
+        """Compute every document's similarity to its nearest selected one, exactly: masks (G, n) -> (n, G) float32."""
         best = torch.full(masks.T.shape, -1.0, device=self.rows.device)
         if self._graph is not None:
             selects = masks.T.contiguous()
@@ -55,7 +73,7 @@ class Facility(BuiltInMetric):
         return best
 
     def _search(self, documents: Tensor, chosen: Tensor) -> Tensor:
-        """Find the nearest of the chosen by products: (len(documents),), memory bounded in both."""
+        """Compute documents' similarity to the nearest of the chosen, block by block: (len(documents),)."""
         best = torch.zeros(len(documents), device=self.rows.device)
         for facilities in torch.split(chosen, self.rows.block_rows):
             columns = self.rows.take(facilities).T
@@ -67,7 +85,7 @@ class Facility(BuiltInMetric):
         return best.clamp_(max=1.0)
 
     def expected(self, inclusion: Tensor) -> float:
-        """Give the expected value under independent inclusion probabilities (n,), on the graph."""
+        """Compute the expected value under independent inclusion probabilities (n,), on the graph."""
         similarity, pi = self.graph.similarity, inclusion[self.graph.index]
         value = similarity[-1].clone()
         for j in range(self.graph.k - 1, -1, -1):
@@ -75,7 +93,7 @@ class Facility(BuiltInMetric):
         return float(value.mean(dtype=torch.float64))
 
     def gradient(self, inclusion: Tensor) -> Tensor:
-        """See the base class: (1/n) sum_v pre_j (s_j - e_j), in one pass back and one forth."""
+        """Compute (1/n) sum_v pre_j (s_j - e_j), in one backward and one forward pass: (n,) float32."""
         similarity = self.graph.similarity
         pi = inclusion.float()[self.graph.index]
         advantage = torch.empty_like(pi)
@@ -89,28 +107,26 @@ class Facility(BuiltInMetric):
             pre.addcmul_(pre, pi[j], value=-1)
         return self.graph.sum_back(advantage).div_(self.rows.n)
 
-    def relaxed(self, inclusion: Tensor) -> tuple[float, Tensor]:
-        """See the base class: h = (1/n) sum_v sum_j (s_j - s_(j+1)) min(1, sum of inclusion up to j).
+    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> FacilityTangent:  # noqa: ARG002 - holds for any
+        """Return the tangent of weight * D at inclusion probabilities (n,)."""
+        return FacilityTangent(self, self.levels(inclusion), weight)
 
-        Where that sum passes 1 at rank j of v, v is indifferent to what lies beyond s_j, so the supergradient
-        of i is (1/n) sum_v max(0, s_vi - s_j): the dual of the p-median problem.
-        """
-        similarity = self.graph.similarity
-        reach = inclusion.double()[self.graph.index].cumsum(0).clamp_(max=1)
-        steps = similarity.double().diff(dim=0).neg_()
-        value = float(((steps * reach[:-1]).sum(0) + similarity[-1]).mean())
-        level = self.levels(inclusion)
-        gradient = self.graph.sum_back((similarity - level).clamp_(min=0)).double() / self.rows.n
-        return value, gradient
+    def gains(self, budget: int, weight: float) -> FacilityGains:  # noqa: ARG002 - the same for every budget
+        """Return the marginal gains of weight * D, for an empty selection."""
+        return FacilityGains(self.rows, weight)
+
+    def neighbours(self, count: int) -> Tensor:
+        """Return the `count` nearest documents of each, itself first, (count, n) int64."""
+        return self.graph.index[:count]
 
     def levels(self, inclusion: Tensor) -> Tensor:
-        """Give the similarity at which the inclusion of each document's nearest sums to 1: (n,) float32."""
+        """Find the similarity at which the inclusion of each document's nearest sums to 1: (n,) float32."""
         reach = inclusion.double()[self.graph.index].cumsum(0)
         rank = (reach < 1).sum(0).clamp_(max=self.graph.k - 1)
         return self.graph.similarity.gather(0, rank[None])[0]
 
     def worth(self, mask: Tensor) -> Tensor:
-        """See the base class: what its neighbours would gain, or lose to their second choice."""
+        """Sum what the neighbours of each document would gain, or lose to their second choice: (n,) float32."""
         similarity, hit = self.graph.similarity, mask[self.graph.index]
         reach = hit.cumsum(0, dtype=torch.int16)
         last = similarity[-1]
@@ -121,12 +137,79 @@ class Facility(BuiltInMetric):
         return self.graph.sum_back(gains).div_(self.rows.n)
 
     def random_value(self, budget: int) -> float:
-        """Give the expected value under equal inclusion probabilities, on the graph."""
+        """Compute the expected value under equal inclusion probabilities, on the graph."""
         n = self.rows.n
         return self.expected(torch.full((n,), budget / n, device=self.rows.device))
 
     def restrict(self, index: Tensor) -> Facility:
-        """See the base class; the batch has a graph of its own, which every group of masks over it reads."""
+        """Return the metric of a batch (b,) with its own graph, built once for all masks over it."""
         batch = Facility(Rows(self.rows.take(index)), self.n_neighbours)
         _ = batch.graph
         return batch
+
+
+class FacilityTangent:
+    """The tangent of weighted facility location at one level lambda_v for each document.
+
+    max_i s_vi <= lambda_v + sum over selected i of max(0, s_vi - lambda_v): the dual of the p-median problem. At
+    probabilities, lambda_v is where the inclusion of v's nearest sums to 1: v has no use for documents beyond it.
+    """
+
+    effort = EFFORT
+
+    def __init__(self, metric: Facility, level: Tensor, weight: float) -> None:
+        self.graph, self.level, self.weight = metric.graph, level, weight
+
+    def evaluate(self) -> tuple[float, Tensor]:
+        """Return the height and the slope of every document, (n,) float64."""
+        over = self.graph.sum_back((self.graph.similarity - self.level).clamp_(min=0)).double()
+        return self.weight * float(self.level.mean(dtype=torch.float64)), self.weight / len(self.level) * over
+
+    def descend(self, mask: Tensor, fall: float) -> None:
+        """Move the levels."""
+        covered = (mask[self.graph.index] & (self.graph.similarity > self.level)).sum(0)
+        gradient = (1 - covered).double() * (self.weight / len(self.level))
+        # Below the last neighbour's similarity, documents outside the list would count.
+        level = self.level - falling_step(gradient, fall).float()
+        self.level = torch.maximum(level, self.graph.similarity[-1])
+
+
+class FacilityGains:
+    """Upper bounds on the gains of weighted facility location: gains only fall, so a stale one is a bound.
+
+    Similarities are stored where they fit `DENSE_BYTES`, and otherwise computed for each evaluation.
+    """
+
+    def __init__(self, rows: Rows, weight: float) -> None:
+        self.rows, self.weight = rows, weight
+        n, device = rows.n, rows.device
+        self.best = torch.zeros(n, device=device)  # similarity of each document to its nearest selected one
+        self._dense: Tensor | None = None
+        if 4 * n * n <= DENSE_BYTES[device.type]:
+            self._dense = torch.empty((n, n), device=device)
+        self._upper = torch.empty(n, device=device)
+        for part in track("blocks of similarities", list(rows.slices(256))):
+            similarity = rows.dot(rows.block(part).T).T.clamp_(min=0, max=1)
+            self._upper[part] = similarity.mean(1) * weight
+            if self._dense is not None:
+                self._dense[part] = similarity
+
+    def gains(self) -> Tensor:
+        """Return an upper bound on every document's gain, (n,) float32."""
+        return self._upper
+
+    def refresh(self, document: int) -> float:
+        """Evaluate a document's gain exactly, and store it."""
+        gain = (self._similarity(document) - self.best).clamp_(min=0).mean() * self.weight
+        self._upper[document] = gain
+        return float(gain)
+
+    def add(self, document: int) -> None:
+        """Add a document."""
+        self.best = torch.maximum(self.best, self._similarity(document))
+
+    def _similarity(self, document: int) -> Tensor:
+        if self._dense is not None:
+            return self._dense[document]
+        row = self.rows.take(torch.tensor([document], device=self.best.device))
+        return self.rows.dot(row[0]).clamp_(min=0, max=1)

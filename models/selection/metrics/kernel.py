@@ -1,25 +1,38 @@
-"""What `pairwise` and `disf` have in common: they are concave in one small moment of the selection."""
+"""Share the code of `pairwise` and `disf`: metrics that are concave in one small moment of the selection."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 
-from fineweb_mask.models.selection.metrics.base import BuiltInMetric
+from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Metric
 from fineweb_mask.models.selection.rows import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
     from torch import Tensor
+
+AnyMetric = TypeVar("AnyMetric", bound=Metric)
+
+WHOLE_KERNEL = 16_384  # largest number of documents for which greedy stores the kernel matrix: 1 GiB
+PICKS_WORTH_IT = 1 / 16  # share of the documents: for more picks, one product is faster than a pass for each pick
 
 
 class KernelMetric(BuiltInMetric):
-    """A metric that sees the selection only through v = sum_ij m_i m_j kernel(i, j).
+    """A metric that depends on the selection only through v = sum_ij m_i m_j kernel(i, j).
 
-    The sum is a squared norm of a small moment: of s (d numbers) for `pairwise`, of C (d x d) for `disf`.
+    The sum is the squared norm of a small moment: of s (d numbers) for `pairwise`, of C (d x d) for `disf`.
     D is a concave, falling function of the moment.
     """
+
+    linear_in_v: ClassVar[bool] = False  # then Newton's method solves the annealing, and its top K needs no greedy
+    swap_pool: ClassVar[int] = 4096  # documents among which one round swaps
+    sweep_effort = 0.5  # the proof costs more than the solve
+    effort: ClassVar[Effort] = EFFORT  # of the certificate
 
     rows: Rows
     diagonal: Tensor  # (n,) float32, kernel(i, i)
@@ -27,7 +40,7 @@ class KernelMetric(BuiltInMetric):
 
     @abstractmethod
     def moment(self, weights: Tensor) -> Tensor:
-        """Sum the documents' feature maps under weights or of a mask, (n,): float64."""
+        """Sum the documents' feature maps under weights or over a mask, (n,): float64."""
 
     @abstractmethod
     def scores(self, moment: Tensor) -> Tensor:
@@ -43,41 +56,50 @@ class KernelMetric(BuiltInMetric):
 
     @abstractmethod
     def moment_of(self, features: Tensor, weights: Tensor) -> Tensor:
-        """Sum the feature maps of given rows (a, d) under weights (a,): float64."""
+        """Sum the feature maps of rows (a, d) under weights (a,): float64."""
 
     @abstractmethod
     def scores_of(self, features: Tensor, moment: Tensor) -> Tensor:
-        """Give the scores of given rows (a, d): (a,) float32."""
+        """Compute the scores of rows (a, d): (a,) float32."""
 
     @abstractmethod
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
-        """Give D from v, for a selection of `budget` documents."""
+        """Compute D from v, for a selection of `budget` documents."""
 
     @abstractmethod
     def slope(self, v: float, budget: float) -> float:
-        """Give -dD/dv, at least 0."""
+        """Compute -dD/dv, at least 0."""
 
     @abstractmethod
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
-        """Differentiate D's tangent at a moment, evaluated at a reached one, by the former: its shape."""
+        """Differentiate the value at `reached` of the tangent at `moment` with respect to `moment`: its shape."""
 
-    def relaxed(self, inclusion: Tensor) -> tuple[float, Tensor]:
-        """See the base class: D as a function of the moment is concave in the inclusion."""
-        moment = self.moment(inclusion)
+    @abstractmethod
+    def gradient(self, inclusion: Tensor) -> Tensor:
+        """Differentiate the expected value, as in `SupportsGradient`: (n,) float32."""
+
+    def height(self, moment: Tensor, budget: float) -> float:
+        """Compute the constant h of the tangent at a moment: D(m) <= h - 2 slope (scores . m)."""
         v = moment.square().sum()
-        budget = float(inclusion.sum(dtype=torch.float64))
-        gradient = self.scores(moment).double().mul_(-2 * self.slope(float(v), budget))
-        return float(self.outer(v, budget)), gradient
+        return float(self.outer(v, budget) + 2 * self.slope(float(v), budget) * v)
+
+    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> KernelTangent:
+        """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
+        return KernelTangent(self, self.moment(inclusion), budget, weight)
+
+    def gains(self, budget: int, weight: float) -> KernelGains:
+        """Return the marginal gains of weight * D, for an empty selection."""
+        return KernelGains(self, budget, weight)
 
     def worth(self, mask: Tensor) -> Tensor:
-        """See the base class; through the tangent of D at the present v."""
+        """Compute the marginal worth of each document, (n,), through the tangent of D at the present v."""
         moment = self.moment(mask)
         slope = self.slope(float(moment.square().sum()), float(mask.sum()))
         own = torch.where(mask, self.diagonal, -self.diagonal)
         return (2 * self.scores(moment)).sub_(own).mul_(-slope)
 
     def random_value(self, budget: int) -> float:
-        """Give D at the expected v of a uniform random subset."""
+        """Compute D at the expected v of a uniform random subset."""
         n = self.rows.n
         own = float(self.diagonal.sum(dtype=torch.float64))
         everyone = self.moment(torch.ones(n, device=self.rows.device))
@@ -86,13 +108,79 @@ class KernelMetric(BuiltInMetric):
         return float(self.outer(torch.tensor(max(v, 0.0), dtype=torch.float64), budget))
 
     def hold_matrix(self) -> None:
-        """Evaluate the kernel between all documents once, for every greedy pick from now on: 4 n^2 bytes."""
+        """Store the kernel between all documents, for all greedy picks that follow: 4 n^2 bytes."""
         if self.matrix is None:
             everyone = self.rows.block(slice(None))
             self.matrix = self.kernel(everyone, everyone)
 
-    def _batch(self, index: Tensor) -> KernelMetric:
+    def restrict(self, index: Tensor) -> Self:
+        """Return the metric over a batch (b,), with the rows as they are: `disf` keeps the block's standardisation."""
         batch = object.__new__(type(self))
         batch.rows = Rows(self.rows.take(index))
         batch.diagonal = self.diagonal[index]
         return batch
+
+    def reduced(self, n_directions: int, generator: torch.Generator) -> KernelMetric:  # noqa: ARG002 - for subclasses
+        """Return an approximation in fewer directions for the annealing, where there is a faster one."""
+        return self
+
+
+class KernelTangent:
+    """The tangent of a weighted kernel metric at a moment, which need not be that of any probabilities."""
+
+    def __init__(self, metric: KernelMetric, moment: Tensor, budget: int, weight: float) -> None:
+        self.metric, self.moment, self.budget, self.weight = metric, moment, budget, weight
+        self.effort = metric.effort
+
+    def evaluate(self) -> tuple[float, Tensor]:
+        """Return the height and the slope of every document, (n,) float64."""
+        slope = self.metric.slope(float(self.moment.square().sum()), self.budget)
+        scores = self.metric.scores(self.moment).double()
+        return self.weight * self.metric.height(self.moment, self.budget), -(2 * self.weight * slope) * scores
+
+    def descend(self, mask: Tensor, fall: float) -> None:
+        """Move the moment."""
+        reached = self.metric.moment(mask)
+        gradient = self.weight * self.metric.tangent_gradient(self.moment, reached, self.budget)
+        self.moment = self.moment - falling_step(gradient, fall)
+
+
+class KernelGains:
+    """The gains of a kernel metric, from the scores of the documents selected so far.
+
+    Each pick takes one pass, O(n d), or O(n) where the whole kernel matrix is small and computed in advance.
+    """
+
+    def __init__(self, metric: KernelMetric, budget: int, weight: float) -> None:
+        self.metric, self.weight, self.budget = metric, weight, budget
+        self.scores = torch.zeros_like(metric.diagonal)
+        self.v = torch.zeros((), dtype=torch.float64, device=metric.diagonal.device)
+        self._matrix = metric.matrix
+        if self._matrix is None and metric.rows.n <= WHOLE_KERNEL and budget > PICKS_WORTH_IT * metric.rows.n:
+            rows = metric.rows.block(slice(None))
+            self._matrix = metric.kernel(rows, rows)
+
+    def gains(self) -> Tensor:
+        """Return every document's gain, (n,) float32."""
+        v = self.v + (2 * self.scores + self.metric.diagonal).double()
+        return ((self.metric.outer(v, self.budget) - self.metric.outer(self.v, self.budget)) * self.weight).float()
+
+    def add(self, document: int) -> None:
+        """Add a document."""
+        self.v = self.v + 2 * self.scores[document] + self.metric.diagonal[document]
+        if self._matrix is not None:
+            self.scores += self._matrix[document]
+        else:
+            row = self.metric.rows.take(torch.tensor([document], device=self.scores.device))
+            self.scores += self.metric.kernel_with(row[0])
+
+
+def falling_step(gradient: Tensor, fall: float) -> Tensor:
+    """Return the step along a gradient, of its shape, to be subtracted so that a linear function falls by `fall`."""
+    square = float(gradient.square().sum())
+    return gradient * (fall / square) if square > 0 else gradient
+
+
+def kernels_first(metrics: Mapping[str, AnyMetric]) -> dict[str, AnyMetric]:
+    """Sort metrics into the order in which bounds are summed and measures written: equal inputs give equal bytes."""
+    return dict(sorted(metrics.items(), key=lambda item: not isinstance(item[1], KernelMetric)))

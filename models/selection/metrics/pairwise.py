@@ -1,4 +1,4 @@
-"""`pairwise`: how unlike each other the selected documents are."""
+"""`pairwise`: minus the mean cosine between selected documents."""
 
 from __future__ import annotations
 
@@ -18,63 +18,68 @@ class Pairwise(KernelMetric):
     """Minus the mean cosine over ordered pairs of selected documents (paper: Pair_simi).
 
     D = -(||sum_i m_i x_i||^2 - K) / (K (K - 1)) for unit rows; a selection of one has no pairs and D = 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fineweb_mask.models.selection.rows import Rows
+    >>> metric = Pairwise(Rows(torch.eye(2)[[0, 0, 1]]))
+    >>> metric.value(torch.tensor([[True, True, False]])).tolist()  # two equal documents
+    [-1.0]
     """
 
-    name = "pairwise"
+    linear_in_v = True
+    swap_pool = 512  # annealing leaves so few documents undecided
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.diagonal = torch.ones(rows.n, device=rows.device)
 
     def value(self, masks: Tensor) -> Tensor:
-        """See the base class: one matrix product for the whole group."""
+        """Evaluate masks (G, n) by one matrix product: (G,) float64."""
         sums = self.rows.weighted_sum(masks) if len(masks) > 1 else self.rows.weighted_sum(masks[0])[None]
         return self.outer(sums.square().sum(1), masks.sum(1, dtype=torch.float64))
 
     def gradient(self, inclusion: Tensor) -> Tensor:
-        """See the base class: -2 (<x_i, s> - pi_i) / (K (K - 1))."""
+        """Compute -2 (<x_i, s> - pi_i) / (K (K - 1)): (n,) float32."""
         budget = float(inclusion.sum(dtype=torch.float64))
         others = self.scores(self.moment(inclusion)) - inclusion
         return others.mul_(-2 * self.slope(0.0, budget))
 
-    def restrict(self, index: Tensor) -> KernelMetric:
-        """See the base class."""
-        return self._batch(index)
-
     def moment(self, weights: Tensor) -> Tensor:
-        """Sum the rows: (d,)."""
+        """Sum the rows under weights (n,): (d,) float64."""
         return self.rows.weighted_sum(weights)
 
     def scores(self, moment: Tensor) -> Tensor:
-        """Give <x_i, s>."""
+        """Compute <x_i, s>: (n,) float32."""
         return self.rows.dot(moment.float())
 
     def moment_of(self, features: Tensor, weights: Tensor) -> Tensor:
-        """See the base class."""
+        """Sum the rows (a, d) under weights (a,): (d,) float64."""
         return (weights @ features).double()
 
     def scores_of(self, features: Tensor, moment: Tensor) -> Tensor:
-        """See the base class."""
+        """Compute <x_i, s> of rows (a, d): (a,) float32."""
         return features @ moment.float()
 
     def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Give the cosines."""
+        """Compute the cosines."""
         return left @ right.T
 
     def kernel_with(self, row: Tensor) -> Tensor:
-        """See the base class."""
+        """Compute the cosines of all rows with one (d,): (n,) float32."""
         return self.rows.dot(row)
 
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
-        """Take the K own similarities out and average over the pairs."""
+        """Subtract the K diagonal terms from v and average over the pairs."""
         size = torch.as_tensor(budget, dtype=torch.float64, device=v.device)
         pairs = size * (size - 1)
         return torch.where(size > 1, (size - v) / pairs.clamp(min=1), 0.0)
 
     def slope(self, v: float, budget: float) -> float:  # noqa: ARG002 - linear in v
-        """Give 1 / (K (K - 1))."""
+        """Compute 1 / (K (K - 1))."""
         return 1 / (budget * (budget - 1)) if budget > 1 else 0.0
 
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
-        """See the base class."""
+        """Differentiate the tangent with respect to its moment: (d,)."""
         return (moment - reached) * (2 * self.slope(0.0, budget))

@@ -1,1 +1,1 @@
-"""The solvers and the baselines that they are compared with, one module each."""
+"""Solvers and the baselines that they are compared with, one module each."""

@@ -1,4 +1,4 @@
-"""The selections that the learned ones are measured against, through the same `select`."""
+"""Solve by the baselines that the learned selections are compared with, through the same `select`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.k_means import k_means
 from fineweb_mask.models.selection.solvers.mean_field import top
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
-    from fineweb_mask.models.selection.rows import Rows
-
 CLUSTER_ROWS = 2048  # rows of one cluster compared at once
-CENTRE_PRODUCTS = 1 << 25  # entries of one block of similarities to centres
 
 
 def _finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None) -> Solution:
@@ -35,7 +31,7 @@ def solve_random(problem: Problem) -> Solution:
 
 
 def solve_top_quality(problem: Problem) -> Solution:
-    """Select the highest quality: a threshold, ties by position."""
+    """Select the documents of highest quality, ties by position."""
     return _finished(problem, problem.objective.quality)
 
 
@@ -55,9 +51,9 @@ def solve_quality_sampling(problem: Problem) -> Solution:
 def solve_semdedup(problem: Problem) -> Solution:
     """Keep the least redundant documents of every k-means cluster.
 
-    Within a cluster, documents are put in the order of `keep`; a document's redundancy is its largest cosine
-    with one before it. Dropping what is closer than 1 - eps, with eps at the budget, keeps the K least
-    redundant. Source: SemDeDup, arXiv 2303.09540. The inclusion is one minus the redundancy.
+    Within a cluster, documents are sorted by `keep`. The redundancy of a document is its largest cosine with a
+    document before it. SemDeDup (arXiv 2303.09540) drops documents of a redundancy above 1 - eps; here eps is where K
+    remain. The inclusion is one minus the redundancy.
     """
     objective, settings, rows = problem.objective, problem.settings.semdedup, problem.rows
     n_clusters = min(rows.n, settings.n_clusters or max(1, round(rows.n**0.5)))
@@ -65,48 +61,12 @@ def solve_semdedup(problem: Problem) -> Solution:
     rank = {"quality": objective.quality, "hard": -closeness, "easy": closeness}[settings.keep]
     redundancy = torch.zeros(rows.n, device=rows.device)
     order = rank.sort(descending=True, stable=True).indices
-    order = order[labels[order].sort(stable=True).indices]  # by cluster, within it the ones to keep first
+    order = order[labels[order].sort(stable=True).indices]  # by cluster, in each the documents to keep first
     sizes: list[int] = torch.bincount(labels, minlength=n_clusters).tolist()
     for members in track("clusters", torch.split(order, sizes)):
         for start in range(0, len(members), CLUSTER_ROWS):
             part = members[start : start + CLUSTER_ROWS]
             cosines = rows.take(part) @ rows.take(members[: start + len(part)]).T
-            earlier = cosines.tril(diagonal=start - 1)  # those before it; 0 stands for none
+            earlier = cosines.tril(diagonal=start - 1)  # with documents before it; 0 if there is none
             redundancy[part] = earlier.amax(1)
     return _finished(problem, 1 - redundancy)
-
-
-def k_means(
-    rows: Rows,
-    n_clusters: int,
-    n_iterations: int,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Cluster unit rows by cosine (spherical k-means), starting from random documents.
-
-    Returns
-    -------
-    Tensor
-        (n,) int64 cluster of each document.
-    Tensor
-        (n,) float32 cosine with its centre.
-    """
-    start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
-    centres = rows.take(start)
-    for iteration in track("rounds of k-means", range(n_iterations)):
-        closeness, labels = map(torch.cat, zip(*_nearest_centre(rows, centres), strict=True))
-        if iteration == n_iterations - 1:
-            break
-        order = labels.sort(stable=True).indices  # summing in this order is the same on every run
-        sizes = torch.bincount(labels, minlength=n_clusters)
-        sums = torch.stack([rows.take(members).sum(0) for members in torch.split(order, sizes.tolist())])
-        moved = torch.nn.functional.normalize(sums, dim=1)
-        centres = torch.where(sizes[:, None] > 0, moved, centres)  # an empty cluster stays where it is
-    return labels, closeness
-
-
-def _nearest_centre(rows: Rows, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    step = max(1, min(rows.block_rows, CENTRE_PRODUCTS // len(centres)))
-    for part in rows.slices(step):
-        closeness, labels = (rows.block(part) @ centres.T).max(dim=1)
-        yield closeness, labels

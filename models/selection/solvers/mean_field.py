@@ -1,17 +1,17 @@
-"""The closed-form solver: the policy gradient's expectation, differentiated exactly (ours).
+"""Maximise the expected objective in closed form: the policy gradient's expectation, differentiated exactly (ours).
 
-Every document gets an inclusion probability pi_i with sum pi = K. The temperature T falls from step to step,
-and at each one pi solves pi = sigmoid((g(pi) - tau) / T), where g is the gradient of the expected objective
-and tau makes the budget exact. `pairwise` and `disf` see pi only through a small moment (d or d x d numbers),
-so each step is cheap: for `pairwise` a Newton step on the moment, whose curvature comes from the documents
-near the threshold, the only ones whose probability moves; for `disf` and its sums a Frank-Wolfe step towards
-the smoothed top K, with exact line search. Other metrics enter through their gradient, damped.
+Every document has an inclusion probability pi_i with sum pi = K. The temperature T falls from step to step, and each
+step solves pi = sigmoid((g(pi) - tau) / T), where g is the gradient of the expected objective and tau makes the budget
+exact. A kernel metric depends on pi only through a small moment (d or d x d numbers), so each step is cheap. If all
+metrics are linear in v (`pairwise`), it is a Newton step on the moment; its curvature comes from the documents near
+the threshold, because only their probability moves. Otherwise (`disf` and sums with it) it is a Frank-Wolfe step
+towards the smoothed top K, with exact line search. Other metrics enter through their gradient, damped.
 
-Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, except where
-`disf` takes part and K is not large: its relaxed optimum then says which documents may be kept, but not which
-go together, and the top K overlap by chance. There they are picked greedily among the candidates that rank
-highest, which one product of the candidates with each other makes cheap. The answer is the best selection met
-on the way, the start included, so no setting ends below its own start.
+Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, unless a metric is curved in v
+(`disf`) and K is not large. The relaxed optimum then shows which documents may be kept but not which complement each
+other, and its top K overlap by chance. There the documents are picked greedily among the highest-ranked candidates,
+which one product of the candidates with each other makes cheap. The answer is the best selection met on the way, the
+start included, so no setting ends below its own start.
 """
 
 from __future__ import annotations
@@ -24,12 +24,9 @@ import torch
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.metrics.base import DifferentiableMetric
-from fineweb_mask.models.selection.metrics.disf import Disf
-from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-from fineweb_mask.models.selection.metrics.pairwise import Pairwise
-from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.solvers.greedy import WHOLE_KERNEL, pick_greedily
+from fineweb_mask.models.selection.metrics.base import SupportsGradient
+from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMetric
+from fineweb_mask.models.selection.solvers.greedy import pick_greedily
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.swaps import refine
 
@@ -38,17 +35,18 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fineweb_mask.models.selection.objective import Objective
     from fineweb_mask.models.settings.selection import MeanFieldSettings
 
-DAMPING = 0.25  # share of the way per step where a metric has no exact line search
-WARM = 0.5  # of the annealing is left where the start is the solution of a similar problem
-READABLE = 0.25  # temperature of the reported inclusion, in deviations of the documents' worth
-DIRECTIONS = 128  # of the features in which `disf` is annealed for a large block
-LARGE = 20_000  # documents from which that approximation pays where swaps alone must make up for it
-CANDIDATES = WHOLE_KERNEL  # documents that rank highest after annealing, among which greedy picks
-SMALL = 2048  # documents up to which greedy's picks cost next to nothing, so that every metric has them
+DAMPING = 0.25  # share of the way per step if a metric has no exact line search
+WARM = 0.5  # share of the annealing that remains if the start is the solution of a similar problem
+READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the documents' worth
+DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
+LARGE = 20_000  # least documents for that approximation if swaps alone must make up for it
+CANDIDATES = WHOLE_KERNEL  # highest-ranked documents after annealing, among which greedy picks
+SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel metric uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
-CLOSE = 1e-3  # of what annealing gained: where no selection can be better by more, there is nothing to refine
+CLOSE = 1e-3  # of what annealing gained: if no selection can be better by more, there is nothing to refine
 
 
 class Schedule(NamedTuple):
@@ -67,12 +65,19 @@ DAMPED = Schedule(1.0, 0.03, 60, 4)
 
 
 def solve_mean_field(problem: Problem) -> Solution:
-    """Anneal, round, refine."""
+    """Anneal, keep K documents, refine them by swaps.
+
+    Raises
+    ------
+    SelectionInputError
+        If a metric has no gradient.
+    """
     objective, settings = problem.objective, problem.settings.mean_field
     for name, metric in objective.metrics.items():
-        if not isinstance(metric, DifferentiableMetric):
-            msg = f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
-            raise SelectionInputError(msg)
+        if not isinstance(metric, SupportsGradient):
+            raise SelectionInputError(
+                f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
+            )
     pick = _picks_greedily(objective)
     coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
     path = Annealing(coarse, settings, problem.start)
@@ -96,7 +101,15 @@ def solve_mean_field(problem: Problem) -> Solution:
 
 
 def _anneal(problem: Problem, path: Annealing, best: Tensor, start: float) -> tuple[Tensor, bool]:
-    """Cool down and keep the best selection met: (n,) bool, and whether none can be noticeably better."""
+    """Lower the temperature step by step.
+
+    Returns
+    -------
+    Tensor
+        (n,) bool, the best selection met.
+    bool
+        True if no selection can be noticeably better.
+    """
     objective, reached = problem.objective, start
     for step, temperature in enumerate(path.temperatures(), start=path.first_step + 1):
         path.step(temperature)
@@ -117,46 +130,35 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 
 def _picks_greedily(objective: Objective) -> bool:
-    """Say whether greedy is worth its cost: `disf` takes part, or there are few documents; kernel metrics only."""
-    active = objective.active.values()
+    """Return whether greedy picks are worth their cost: few documents, or a metric that is curved in v."""
+    kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
     enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
-    worth_it = (active and objective.n <= SMALL) or any(isinstance(metric, Disf) for metric in active)
-    return enough and bool(worth_it) and all(isinstance(metric, KernelMetric) for metric in active)
+    worth_it = (kernels and objective.n <= SMALL) or not all(metric.linear_in_v for metric in kernels)
+    return enough and bool(worth_it) and len(kernels) == len(objective.active)
 
 
 def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
-    """Pick greedily among the documents that rank highest in (n,), or among all whose kernel is held: (n,) bool."""
+    """Pick greedily among the documents that rank highest (n,), or among all if their kernel is stored: (n,) bool."""
     objective = problem.objective
     if all(isinstance(metric, KernelMetric) and metric.matrix is not None for metric in objective.active.values()):
         mask = pick_greedily(replace(problem, history=History())).mask
-        problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
-        return mask
-    candidates = top(ranking, min(objective.n, CANDIDATES)).nonzero()[:, 0]
-    picked = pick_greedily(replace(problem, objective=objective.restrict(candidates), history=History())).mask
-    mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
-    mask[candidates[picked]] = True
+    else:
+        candidates = top(ranking, min(objective.n, CANDIDATES)).nonzero()[:, 0]
+        among = objective.restrict(candidates, objective.budget)
+        picked = pick_greedily(replace(problem, objective=among, history=History())).mask
+        mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
+        mask[candidates[picked]] = True
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
     return mask
 
 
 def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
-    """Replace `disf` by its approximation in fewer directions where those are much fewer."""
+    """Replace metrics by their approximations in fewer directions; the same objective if none has one."""
     metrics = {
-        name: metric.reduced(DIRECTIONS, generator)
-        if isinstance(metric, Disf) and metric.rows.d >= 2 * DIRECTIONS
-        else metric
+        name: metric.reduced(DIRECTIONS, generator) if isinstance(metric, KernelMetric) else metric
         for name, metric in objective.metrics.items()
     }
-    if metrics == objective.metrics:
-        return objective
-    return Objective(
-        objective.quality,
-        objective.budget,
-        metrics,
-        linear_weight=objective.linear_weight,
-        weights=objective.weights,
-        constant=objective.constant,
-    )
+    return objective if metrics == objective.metrics else replace(objective, metrics=metrics)
 
 
 def top(scores: Tensor, k: int) -> Tensor:
@@ -188,7 +190,7 @@ class Annealing:
         self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, KernelMetric)}
         self.others = {name: metric for name, metric in active.items() if name not in self.kernels}
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
-        self.by_newton = all(isinstance(metric, Pairwise) for metric in active.values())
+        self.by_newton = not self.others and all(metric.linear_in_v for metric in self.kernels.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
         self.n_steps = settings.n_steps or self.schedule.n_steps
         self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))
@@ -196,13 +198,13 @@ class Annealing:
         self._straight = objective.linear  # the gradient of all that has no moment
 
     def temperatures(self) -> Iterator[float]:
-        """Cool geometrically along the schedule that suits the metrics; a start that is given skips its hot part."""
+        """Yield temperatures that fall geometrically; with a start, the hot part of the schedule is skipped."""
         cooling = self.schedule.coldest / self.schedule.hottest
         for step in track("annealing steps", range(self.first_step, self.n_steps)):
             yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
 
     def slopes(self) -> dict[str, float]:
-        """Give what one unit of each kernel metric's v costs in the objective, at the present moment."""
+        """Return what one unit of each kernel metric's v costs in the objective, at the present moment."""
         return {
             name: self.objective.weights[name]
             * metric.slope(float(self.moments[name].square().sum()), self.objective.budget)
@@ -210,11 +212,11 @@ class Annealing:
         }
 
     def gradient(self) -> Tensor:
-        """Give the gradient of the objective by every inclusion probability: (n,) float32."""
+        """Return the gradient of the objective with respect to the inclusion probabilities, (n,) float32."""
         if self._gradient is None:
             self._straight = gradient = self.objective.linear.clone()
             for name, metric in self.others.items():
-                assert isinstance(metric, DifferentiableMetric)  # noqa: S101 - checked before the start
+                assert isinstance(metric, SupportsGradient)  # noqa: S101 - checked before the start
                 gradient += self.objective.weights[name] * metric.gradient(self.inclusion)
             for name, slope in self.slopes().items():
                 gradient = gradient - 2 * slope * self.kernels[name].scores(self.moments[name])
@@ -222,23 +224,21 @@ class Annealing:
         return self._gradient
 
     def ranking(self) -> Tensor:
-        """Say in which order documents are kept, (n,): Newton's pi saturates, the others' is an average."""
+        """Return what documents are ranked by, (n,): Newton's pi saturates, the others' is an average."""
         return self.gradient() if self.by_newton else self.inclusion
 
     def bound(self) -> float:
         """Bound the objective of every selection by the tangents at the moments; kernel metrics only."""
         bound = self.objective.constant
         for name, metric in self.kernels.items():
-            v = self.moments[name].square().sum()
-            height = metric.outer(v, self.objective.budget) + 2 * metric.slope(float(v), self.objective.budget) * v
-            bound += self.objective.weights[name] * float(height)
+            bound += self.objective.weights[name] * metric.height(self.moments[name], self.objective.budget)
         return bound + float(self.gradient().double().topk(self.objective.budget).values.sum())
 
     def step(self, relative_temperature: float) -> None:
         """Move pi and the moments towards the solution at a temperature in deviations of the gradient."""
         gradient = self.gradient()
         temperature = relative_temperature * float(gradient.double().std(correction=0))
-        if temperature <= 0:  # every document is worth the same
+        if temperature <= 0:  # all documents are worth the same
             return
         target = probabilities(gradient, temperature, self.objective.budget)
         reached = {name: metric.moment(target) for name, metric in self.kernels.items()}
@@ -255,8 +255,8 @@ class Annealing:
     def _line_search(self, target: Tensor, reached: dict[str, Tensor]) -> float:
         """Find the share of the way to the target at which the relaxed objective is highest.
 
-        Along the way v is quadratic and the objective concave, so its derivative is bisected; nothing but the
-        moments is read. What has no moment counts with its present gradient.
+        Along the way v is quadratic and the objective concave, so its derivative is bisected; only the moments are
+        read. Terms without a moment count with their present gradient.
         """
         linear = float(self._straight.double() @ (target - self.inclusion).double())
         along: list[tuple[float, KernelMetric, float, float, float]] = []
@@ -281,7 +281,7 @@ class Annealing:
         return low
 
     def _newton(self, reached: dict[str, Tensor], spread: Tensor) -> None:
-        """Move the moments M to where they are the moments of the probabilities that they imply.
+        """Move the moments M towards those of the probabilities that they imply.
 
         With w = pi (1 - pi) / T and A = diag(w) - w w^T / sum w, the step is delta = r - sum_i y_i phi_i
         where (I + A G) y = A p, G = sum of 2 slope * kernel and p_i = sum of 2 slope <phi_i, r>. Only
@@ -304,7 +304,7 @@ class Annealing:
         system.diagonal().add_(1)
         right = root * pull
         factor, fault = torch.linalg.cholesky_ex(system)
-        if int(fault):  # a gradient of nothing but rounding has no usable curvature
+        if int(fault):  # a gradient that is only rounding has no usable curvature
             right = torch.zeros_like(right)
         solved = torch.cholesky_solve((right - unit * (unit @ right))[:, None], factor)
         shift = (root * (solved[:, 0] - unit * (unit @ solved[:, 0]))).float()
@@ -313,7 +313,7 @@ class Annealing:
 
 
 def _near(spread: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Pick the documents whose probability moves, evenly where there are too many, and share the sum out."""
+    """Pick the documents with a moving probability, evenly if there are too many, and rescale them to the whole sum."""
     near = (spread > 0.02 * spread.max()).nonzero()[:, 0]
     if len(near) > most:
         near = near[torch.arange(most, device=near.device) * len(near) // most]

@@ -1,13 +1,13 @@
-"""The paper's solver: learn one logit per document by policy gradient over sampled masks.
+"""Learn one logit per document by policy gradient over sampled masks: the paper's solver.
 
 The policy draws K documents without replacement from softmax(logits). Each step samples a group of masks on a
 random batch, standardises their objective within the group and moves the logits along advantages^T masks.
-That product is the whole gradient: the advantages sum to zero, so the softmax's term cancels. It needs no
-derivative of the metric, and its signal to noise per step is about z * sqrt(n_rollout / batch) for a document
-whose contribution has z-score z: many steps are needed where many documents matter a little.
+That product is the whole gradient: the advantages sum to zero, so the softmax's term cancels. No derivative of the
+metric is needed. For a document with a contribution of z-score z, the signal to noise ratio of a step is about
+z * sqrt(n_rollout / batch): many steps are needed where many documents matter a little.
 
-Source: DATAMASK, arXiv 2512.24265. The batches are consecutive parts of a random permutation of the
-documents, drawn anew when it is used up (ours: every document is then visited equally often).
+Source: DATAMASK, arXiv 2512.24265. The batches are consecutive parts of a random permutation of the documents,
+redrawn when it is used up (ours: every document is then visited equally often).
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.base import BuiltInMetric, Metric
-from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-EPSILON = 1e-8  # keeps the advantages finite where all rewards of a group are equal
+EPSILON = 1e-8  # keeps the advantages finite if all rewards of a group are equal
 
 
 def gumbel_top_k(
@@ -37,8 +35,15 @@ def gumbel_top_k(
 ) -> Tensor:
     """Draw masks of k documents without replacement from softmax(logits), exactly: (n_masks, b) bool.
 
-    Adding Gumbel noise to the logits and keeping the top k is that draw; -log of an exponential variable is
-    Gumbel noise.
+    Keeping the top k of logits plus Gumbel noise is this draw. Minus the log of an exponential variable is Gumbel
+    noise.
+
+    Examples
+    --------
+    >>> import torch
+    >>> masks = gumbel_top_k(torch.zeros(5), k=2, n_masks=3, generator=torch.Generator().manual_seed(0))
+    >>> masks.sum(1).tolist()
+    [2, 2, 2]
     """
     noise = torch.empty((n_masks, len(logits)), device=logits.device).exponential_(generator=generator)
     keys = logits - noise.clamp_(min=torch.finfo(torch.float32).tiny).log_()
@@ -64,15 +69,8 @@ def solve_policy_gradient(problem: Problem) -> Solution:
     batches = _batches(kept, batch_size, problem.generator)
     for step in track("policy gradient steps", range(settings.n_epochs), part=(0, 1)):
         previous, batch = batch, next(batches)
-        if batch is not previous:  # the same tensor comes again where every batch is all documents
-            local = Objective(
-                objective.quality[pool[batch]],
-                batch_budget,
-                _restricted(objective, pool[batch]),
-                linear_weight=objective.linear_weight,
-                weights=objective.weights,
-                constant=objective.constant,
-            )
+        if batch is not previous:  # the same tensor is repeated where every batch is all documents
+            local = objective.restrict(pool[batch], batch_budget)
         masks = gumbel_top_k(logits[batch], batch_budget, settings.n_rollout, problem.generator)
         advantage = advantages(local.value(masks)).float()
         share = step / max(settings.n_epochs - 1, 1)
@@ -108,24 +106,3 @@ def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     while True:
         order = torch.randperm(n, generator=generator, device=generator.device)
         yield from torch.split(order[: n // size * size], size)
-
-
-def _restricted(objective: Objective, batch: Tensor) -> dict[str, Metric]:
-    """Cut the metrics down to a batch, where they can be."""
-    return {
-        name: metric.restrict(batch) if isinstance(metric, BuiltInMetric) else _Widened(metric, batch, objective.n)
-        for name, metric in objective.metrics.items()
-    }
-
-
-class _Widened:
-    """A user's metric, which is evaluated on masks over all documents, read as one over a batch."""
-
-    def __init__(self, metric: Metric, batch: Tensor, n: int) -> None:
-        self._metric, self._batch, self._n = metric, batch, n
-
-    def value(self, masks: Tensor) -> Tensor:
-        """Evaluate masks over the batch, (G, b) bool: (G,)."""
-        whole = torch.zeros((len(masks), self._n), dtype=torch.bool, device=masks.device)
-        whole[:, self._batch] = masks
-        return self._metric.value(whole)

@@ -1,4 +1,4 @@
-"""What a solver is given and what it gives back."""
+"""Define the input and the output of a solver: a function from `Problem` to `Solution`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class History:
-    """The best objective so far, step by step: (step, seconds since the start, objective)."""
+    """The best objective so far at each step."""
 
     progress: Callable[[int, float, float], None] | None = None  # called with each entry
-    entries: list[tuple[int, float, float]] = field(default_factory=list)
+    entries: list[tuple[int, float, float]] = field(default_factory=list)  # (step, seconds since the start, objective)
     started: float = field(default_factory=time.perf_counter)
 
     def record(self, step: int, objective: float) -> None:
-        """Note the objective reached at a step; a worse one than before leaves the best standing."""
+        """Add an entry for a step; an objective below the best so far repeats the best."""
         raise_if_stopped()
         best = max(objective, self.entries[-1][2]) if self.entries else objective
         entry = (step, time.perf_counter() - self.started, best)
@@ -39,20 +39,41 @@ class History:
 
 @dataclass
 class Problem:
-    """One selection to solve."""
+    """One selection to solve.
+
+    Examples
+    --------
+    A solver of your own, which takes the first K documents, entered in `SOLVERS`:
+
+    >>> import torch
+    >>> from fineweb_mask.models.selection import SelectionSettings
+    >>> from fineweb_mask.models.selection.objective import Objective
+    >>> from fineweb_mask.models.selection.rows import Rows
+    >>> def solve_first(problem):
+    ...     n, budget = problem.objective.n, problem.objective.budget
+    ...     mask = torch.arange(n) < budget
+    ...     problem.history.record(1, problem.objective.value_of(mask))
+    ...     return Solution(mask, inclusion=-torch.arange(n).float())
+    >>> objective = Objective(torch.tensor([3.0, 1.0, 2.0]), 2, {}, linear_weight=1.0, weights={})
+    >>> problem = Problem(Rows(torch.eye(3)), objective, SelectionSettings(), torch.Generator())
+    >>> solve_first(problem).mask.tolist()
+    [True, True, False]
+    >>> problem.history.entries[-1][2]
+    2.0
+    """
 
     rows: Rows
     objective: Objective
     settings: SelectionSettings
     generator: torch.Generator  # on the rows' device, seeded
     history: History = field(default_factory=History)
-    start: Tensor | None = None  # (n,) probabilities that solved a similar problem, for `mean_field` to start from
+    start: Tensor | None = None  # (n,) probabilities that solved a similar problem, from which `mean_field` starts
 
 
 @dataclass
 class Solution:
-    """A solver's answer."""
+    """The result of a solver."""
 
     mask: Tensor  # (n,) bool, K of them true
-    inclusion: Tensor  # (n,) float32: learned logit or probability; larger is more wanted
+    inclusion: Tensor  # (n,) float32: learned logit or probability; larger ranks higher
     relaxed: Tensor | None = None  # (n,) probabilities that sum to K, from which the bound is computed

@@ -1,12 +1,12 @@
-"""Refinement of a selection by exact swaps of a selected with an unselected document (ours).
+"""Refine a selection by swapping selected for unselected documents (ours).
 
-Objectives made of quality and kernel metrics (`pairwise`, `disf`) are refined inside a pool: the selected
-documents worth least and the unselected ones worth most. One Gram matrix of the pool gives the exact gain of
-every swap in it, so thousands of swaps cost one product; then the worth of all documents is computed anew and
-the next pool drawn, while the objective rises.
+Objectives of quality and kernel metrics (`pairwise`, `disf`) are refined inside a pool: the selected documents worth
+least and the unselected ones worth most. One Gram matrix of the pool gives the exact gain of every swap in it, so
+thousands of swaps cost one product. Then the worth of all documents is recomputed and the next pool drawn, as long as
+the objective rises.
 
-Other objectives are refined by batches of swaps chosen by each document's exact worth on its own; each batch
-is evaluated, and halved until the objective rises.
+Other objectives are refined by batches of swaps, chosen by the marginal worth of each document. A batch is halved
+until it raises the objective.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ import numpy as np
 import torch
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-from fineweb_mask.models.selection.metrics.pairwise import Pairwise
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from fineweb_mask.models.selection.objective import Objective
     from fineweb_mask.models.selection.solvers.problem import Problem
 
-NEAREST = 16  # neighbours of which one at most is added, and one dropped, in a round
-POOL = 4096  # documents among which one round swaps
-PAIRWISE_POOL = 512  # annealing leaves `pairwise` so near its optimum that few documents are undecided
+NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
+QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
 LEAST_RISE = 1e-6  # of the objective: a round that gains less is the last
-LEAST_GAIN = 1e-7  # of the worth's spread in the pool: smaller gains are float32 rounding
+LEAST_GAIN = 1e-7  # of the range of worths in the pool: smaller gains are float32 rounding
 
 
 def pool_round(
@@ -40,9 +39,9 @@ def pool_round(
     pool_size: int,
     most: int,
 ) -> tuple[Tensor, int]:
-    """Swap inside one pool, as seen through the tangent of every metric at its present v.
+    """Swap inside one pool, by the tangent of every metric in its v.
 
-    D is convex in v, so the tangent never promises more than the objective then gains.
+    D is convex in v, so the objective gains at least what the tangent promises.
 
     Returns
     -------
@@ -51,11 +50,11 @@ def pool_round(
     int
         Swaps made.
     """
-    worth = objective.linear.clone()  # (n,) what a document adds, or if selected, what dropping it loses
+    worth = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
     sign = torch.where(mask, 1.0, -1.0)
     kernels: list[tuple[KernelMetric, float]] = []
-    for name, metric in objective.metrics.items():
-        if not isinstance(metric, KernelMetric) or objective.weights[name] == 0:
+    for name, metric in objective.active.items():
+        if not isinstance(metric, KernelMetric):
             continue
         moment = metric.moment(mask)
         slope = objective.weights[name] * metric.slope(float(moment.square().sum()), objective.budget)
@@ -77,11 +76,11 @@ def pool_round(
 
 
 def _swap_in_pool(
-    worth: np.ndarray,  # (p,) float64, the first n_inside ones selected
-    cross: np.ndarray,  # (p, p) float32, what the presence of one takes off the other's worth
+    worth: NDArray[np.float64],  # (p,), the first n_inside documents are selected
+    cross: NDArray[np.float32],  # (p, p), how much one document reduces the worth of the other
     n_inside: int,
     most: int,
-) -> tuple[np.ndarray, int]:
+) -> tuple[NDArray[np.bool_], int]:
     chosen = np.arange(len(worth)) < n_inside
     if n_inside in {0, len(worth)}:
         return chosen, 0
@@ -89,7 +88,7 @@ def _swap_in_pool(
     loss = np.where(chosen, worth, np.inf)  # of dropping
     gain = np.where(chosen, -np.inf, worth)  # of adding
     for swaps in range(most):
-        # The better of: the cheapest drop with its best partner, the dearest addition with its best partner.
+        # The better of the cheapest drop and the best addition, each with its best partner.
         out = int(loss.argmin())
         partners = gain + cross[out]
         into = int(partners.argmax())
@@ -119,10 +118,10 @@ def batch_round(
     reached: float,
     most: int,
 ) -> tuple[Tensor, float, int]:
-    """Swap the best of many pairs at once, as many as make the objective rise.
+    """Swap many pairs at once, as many as raise the objective.
 
-    Documents that are each other's neighbours share their worth, so of them only the best to add and the best
-    to drop take part. If all pairs together do not help, the better half is tried, down to a single one.
+    Neighbours share their worth, so of each neighbourhood only the best document to add and the best to drop take
+    part. If all pairs together do not help, the better half is tried, and so on down to one pair.
 
     Returns
     -------
@@ -137,8 +136,8 @@ def batch_round(
     gain, loss = torch.where(mask, -torch.inf, worth), torch.where(mask, worth, torch.inf)
     add, drop = ~mask, mask
     for metric in objective.metrics.values():
-        if isinstance(metric, Facility):
-            near = metric.graph.index[:NEAREST]
+        if isinstance(metric, SupportsNeighbours):
+            near = metric.neighbours(NEAREST)
             add, drop = add & (gain >= gain[near].amax(0)), drop & (loss <= loss[near].amin(0))
     additions, drops = add.nonzero()[:, 0], drop.nonzero()[:, 0]
     additions = additions[gain[additions].sort(descending=True, stable=True).indices]
@@ -158,10 +157,9 @@ def batch_round(
 def refine(problem: Problem, mask: Tensor) -> Tensor:
     """Swap round by round while the objective rises: (n,) bool, never worse than `mask`."""
     objective, history, settings = problem.objective, problem.history, problem.settings.mean_field
-    active = objective.active.values()
-    in_pools = all(isinstance(metric, KernelMetric) for metric in active)
-    suited = PAIRWISE_POOL if all(isinstance(metric, Pairwise) for metric in active) else POOL
-    pool_size = settings.swap_pool or suited
+    kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
+    in_pools = len(kernels) == len(objective.active)
+    pool_size = settings.swap_pool or max((metric.swap_pool for metric in kernels), default=QUALITY_POOL)
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
     for _ in track("rounds of swaps", range(settings.swap_rounds)):

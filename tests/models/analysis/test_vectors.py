@@ -12,7 +12,6 @@ from fineweb_mask.models.analysis import vectors
 from fineweb_mask.models.analysis.vectors import (
     effective_rank,
     mean_cosine,
-    near_duplicate_rate,
     nearest_cosines,
     principal_axes,
     spectrum,
@@ -101,9 +100,3 @@ def test_nearest_cosines_are_the_largest_of_the_others(unit, block, monkeypatch)
 def test_nobody_is_near_where_nobody_is(unit):
     assert nearest_cosines(unit[:3], unit[:0]).tolist() == [-1, -1, -1]
     assert nearest_cosines(unit[:1], unit[:1], np.array([0])).tolist() == [-1]
-    assert near_duplicate_rate(np.empty(0)) is None
-
-
-def test_near_duplicates_are_counted_from_the_threshold_on():
-    assert near_duplicate_rate(np.array([0.95, 0.9499, 1.0, -1.0])) == 0.5
-    assert near_duplicate_rate(np.array([0.8, 0.9]), cosine=0.85) == 0.5

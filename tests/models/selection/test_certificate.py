@@ -1,32 +1,161 @@
-"""The bound against enumeration: no selection is better."""
+"""The bound against enumeration: no selection is better, for built-in metrics and for those that a user adds."""
 
-import itertools
-
+import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.certificate import tightened_bound, upper_bound
+from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.certificate import Bound, tightened_bound
+from fineweb_mask.models.selection.measures import FalseBoundError
+from fineweb_mask.models.selection.metrics.base import EFFORT
 from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.objective import METRICS, Objective
-from tests.models.selection.enumerable import probabilities, unit_rows
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.ranges import find_ranges, weigh
+from fineweb_mask.models.selection.rows import Rows
+from tests.models.selection.enumerable import METRICS, every_mask, probabilities, unit_rows
+
+N, BUDGET = 12, 4
 
 
-@pytest.mark.parametrize("name", METRICS)
+class Delegating:
+    """A third metric that delegates to `facility`, with every optional method, or those named."""
+
+    def __init__(self, rows, methods=None):
+        self._metric = Facility(rows, 5)
+        self._methods = methods
+
+    def value(self, masks):
+        return self._metric.value(masks)
+
+    def __getattr__(self, name):
+        if name.startswith("_") or (self._methods is not None and name not in self._methods):
+            raise AttributeError(name)
+        return getattr(self._metric, name)
+
+
+class WrongTangent(Delegating):
+    """A metric with a tangent that is below it."""
+
+    def tangent(self, inclusion, budget, weight):  # noqa: ARG002
+        return Flat(torch.zeros(len(inclusion), dtype=torch.float64))
+
+
+class Flat:
+    effort = EFFORT
+
+    def __init__(self, slopes):
+        self.slopes = slopes
+
+    def evaluate(self):
+        return 0.0, self.slopes
+
+    def descend(self, mask, fall):
+        pass
+
+
+def third(rows):
+    return Delegating(rows)
+
+
+def without_tangent(rows):
+    return Delegating(rows, {"gradient", "worth", "gains", "neighbours", "restrict", "random_value"})
+
+
+def problem():
+    random = np.random.default_rng(4)
+    return random.normal(size=(N, 4)).astype(np.float32) + 0.4, random.random(N).astype(np.float32)
+
+
+def unit(features):
+    return Rows(torch.nn.functional.normalize(torch.from_numpy(features), dim=1))
+
+
+@pytest.mark.parametrize("make", [*(pytest.param(kind, id=name) for name, kind in METRICS.items()), third])
 @pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9, 1.0])
-def test_bound_holds_against_enumeration_from_any_start(name, lamb):
-    rows, budget = unit_rows(12, 4, seed=5), 4
-    quality = torch.rand(12, generator=torch.Generator().manual_seed(6))
-    metric = METRICS[name](rows) if name != "facility" else Facility(rows, 5)
-    objective = Objective(quality, budget, {name: metric}, linear_weight=lamb, weights={name: 1 - lamb})
-    combinations = list(itertools.combinations(range(12), budget))
-    masks = torch.zeros((len(combinations), 12), dtype=torch.bool)
-    for mask, chosen in zip(masks, combinations, strict=True):
-        mask[list(chosen)] = True
-    best = float(objective.value(masks).max())
+def test_bound_holds_against_enumeration_from_any_start(make, lamb):
+    rows = unit_rows(N, 4, seed=5)
+    quality = torch.rand(N, generator=torch.Generator().manual_seed(6))
+    metric = make(rows) if make is not Facility else Facility(rows, 5)
+    objective = Objective(quality, BUDGET, {"metric": metric}, linear_weight=lamb, weights={"metric": 1 - lamb})
+    values = objective.value(every_mask(N, BUDGET))
     for seed in range(5):
-        bound = upper_bound(objective, probabilities(12, budget, seed))
-        assert bound is not None
-        assert bound >= best - 1e-6
+        pi = probabilities(N, BUDGET, seed)
+        assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - 1e-6
+        mask = every_mask(N, BUDGET)[int(values.argmax())]
+        bound = tightened_bound(objective, pi.float(), mask, float(values.mean()))
+        assert float(values.max()) - 1e-6 <= bound <= Bound(objective, pi.float()).evaluate()[0] + 1e-6
+
+
+@pytest.mark.parametrize("solver", ["mean_field", "greedy"])
+@pytest.mark.parametrize("normalize", ["none", "range"])
+@pytest.mark.parametrize("others", [{}, {"pairwise": 0.5}])
+@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
+def test_a_third_metric_is_bounded_like_any_other(solver, normalize, others, lamb):
+    features, quality = problem()
+    own = {"third": (third(unit(features)), 1.0)}
+    settings = SelectionSettings(metrics=others, budget=BUDGET, lamb=lamb, normalize=normalize, solver=solver)
+    selection = select(features, quality, settings, own_metrics=own)
+    best = max(enumerated(selection, features, quality, settings, own))
+    assert selection.objective <= best + 1e-5
+    assert selection.upper_bound >= best - 1e-5
+    assert 0 <= selection.gap <= 1
+
+
+@pytest.mark.parametrize("solver", ["mean_field", "greedy"])
+@pytest.mark.parametrize("others", [{}, {"pairwise": 0.5}])
+@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
+def test_a_third_metric_without_a_tangent_gives_no_bound(solver, others, lamb):
+    features, quality = problem()
+    own = {"third": (without_tangent(unit(features)), 1.0)}
+    settings = SelectionSettings(metrics=others, budget=BUDGET, lamb=lamb, solver=solver)
+    selection = select(features, quality, settings, own_metrics=own)
+    assert selection.upper_bound is None
+    assert selection.gap is None
+    with pytest.raises(ValueError, match="no tangent"):
+        Bound(
+            Objective(torch.ones(N), BUDGET, {"third": own["third"][0]}, linear_weight=0.5, weights={"third": 1.0}),
+            torch.full((N,), BUDGET / N),
+        )
+    assert selection.objective <= max(enumerated(selection, features, quality, settings, own)) + 1e-5
+
+
+def enumerated(selection, features, quality, settings, own):
+    """J of every selection, under the ranges that `select` finds."""
+    rows, masks = unit(features), every_mask(N, BUDGET)
+    metrics = {name: METRICS[name](rows) for name in settings.metric_weights} | {
+        k: metric for k, (metric, _) in own.items()
+    }
+    weights = settings.metric_weights | {name: weight for name, (_, weight) in own.items()}
+    generator = torch.Generator().manual_seed(settings.seed)
+    q = torch.from_numpy(quality)
+    ranges = find_ranges(rows, q, settings, metrics, budget=BUDGET, generator=generator)
+    scaled = weigh(q, metrics, ranges, lamb=settings.lamb, weights=weights, budget=BUDGET)
+    assert scaled.random_objective(settings.lamb) == pytest.approx(selection.random_objective, abs=1e-6)
+    return scaled.objective.value(masks).tolist()
+
+
+def test_a_metric_with_only_a_value_is_learned_and_not_bounded():
+    features, quality = problem()
+    own = {"third": (Delegating(unit(features), set()), 1.0)}
+    learning = {"n_epochs": 20, "n_rollout": 8, "partial": 1.0}
+    settings = SelectionSettings(metrics={}, budget=BUDGET, solver="policy_gradient", policy_gradient=learning)
+    assert select(features, quality, settings, own_metrics=own).upper_bound is None
+
+
+@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
+def test_a_wrong_tangent_is_an_error(lamb):
+    features, quality = problem()
+    own = {"wrong": (WrongTangent(unit(features)), 1.0)}
+    settings = SelectionSettings(metrics={}, budget=BUDGET, lamb=lamb, normalize="none")
+    with pytest.raises(FalseBoundError, match="'wrong'"):
+        select(features, quality, settings, own_metrics=own)
+
+
+def test_a_metric_of_negative_weight_has_no_bound():
+    features, quality = problem()
+    settings = SelectionSettings(metrics={"facility": 1.0}, budget=BUDGET)
+    own = {"third": (third(unit(features)), -0.5)}
+    assert select(features, quality, settings, own_metrics=own).upper_bound is None
 
 
 def test_quality_alone_is_bounded_by_the_best_whatever_is_selected():

@@ -1,13 +1,22 @@
-"""What selections are compared by, against plain references."""
+"""Measures of selections against plain references."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.measures import Measures, coverage, intersections, jaccard, near_duplicate_rate
-from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.measures import (
+    FalseBoundError,
+    Measures,
+    coverage,
+    intersections,
+    jaccard,
+    near_duplicate_rate,
+    relative_gap,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +39,34 @@ def test_jaccard_is_that_of_sets():
 
 
 def test_near_duplicates_are_those_with_another_one_close(corpus):
-    import torch
-
-    features, _ = corpus
+    features, quality = corpus
     cosines = features @ features.T
     np.fill_diagonal(cosines, -1)
-    for threshold in (0.5, 0.95, 0.9999):
-        expected = (cosines.max(1) >= threshold).mean()
-        assert near_duplicate_rate(Rows(torch.from_numpy(features)), threshold) == pytest.approx(expected)
-    assert near_duplicate_rate(Rows(torch.from_numpy(features))) == pytest.approx(40 / 120)
-    assert near_duplicate_rate(Rows(torch.from_numpy(features[:1]))) == 0.0
-    assert near_duplicate_rate(Rows(torch.from_numpy(features[[3, 3]]))) == 1.0
+    for indices in (np.arange(120), np.arange(30, 90), np.array([0, 60])):
+        expected = (cosines[np.ix_(indices, indices)].max(1) >= 0.95).mean()
+        assert Measures(features, quality).of(indices)["near_duplicates"] == pytest.approx(expected)
+    assert Measures(features, quality).of(np.arange(120))["near_duplicates"] == pytest.approx(40 / 120)
+    assert Measures(features, quality).of(np.array([0]))["near_duplicates"] == 0.0
+    assert Measures(features[[3, 3]], quality[:2]).of(np.array([0, 1]))["near_duplicates"] == 1.0
+
+
+def test_near_duplicates_are_counted_from_the_threshold_on():
+    assert near_duplicate_rate(np.array([0.95, 0.9499, 1.0, -1.0])) == 0.5
+    assert near_duplicate_rate(np.array([0.8, 0.9]), threshold=0.85) == 0.5
+    assert near_duplicate_rate(np.empty(0)) is None
+
+
+def test_the_gap_is_relative_to_a_random_selection():
+    assert relative_gap(0.75, 1.0, 0.5) == 0.5
+    assert relative_gap(0.75, None, 0.5) is None
+    assert relative_gap(0.5, 0.5, 0.5) == 0.0  # nothing varies
+    assert relative_gap(1.0 + 1e-7, 1.0, 0.5) == 0.0  # rounding
+
+
+@pytest.mark.parametrize(("objective", "bound"), [(0.7771, 0.0838), (1.1, 1.0), (-2.0, -2.1), (2000.0, 1990.0)])
+def test_a_bound_below_the_objective_is_an_error(objective, bound):
+    with pytest.raises(FalseBoundError, match="exceeds its upper bound"):
+        relative_gap(objective, bound, bound - 1)
 
 
 def test_coverage_counts_topics_and_their_evenness():
@@ -50,6 +76,17 @@ def test_coverage_counts_topics_and_their_evenness():
     spread = coverage([6, 3, 1])
     entropy = -sum(share * math.log(share) for share in (0.6, 0.3, 0.1))
     assert spread == (3, pytest.approx(math.exp(entropy)), pytest.approx(0.1))
+
+
+def test_measures_need_no_torch_to_be_imported():
+    code = "import sys, fineweb_mask.models.selection.measures; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_measures_are_written_in_one_order(corpus):
+    """The manifests of masks hold them in this order, and equal inputs give equal bytes."""
+    measured = Measures(*corpus).of(np.arange(3))
+    assert list(measured) == ["mean_quality", "pairwise", "disf", "facility", "near_duplicates"]
 
 
 @pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])

@@ -1,8 +1,9 @@
-"""`select` from end to end: budgets, determinism, proof, bad inputs, whatever the solver."""
+"""`select` from end to end, with every solver: budgets, determinism, proof, bad inputs, devices."""
 
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
-from fineweb_mask.models.selection.objective import METRICS
 from fineweb_mask.models.selection.selector import SOLVERS
+from tests.models.selection.enumerable import METRICS
 
 FEW_STEPS = {"n_epochs": 5, "n_rollout": 8}
 
@@ -103,7 +104,7 @@ def test_budget_is_pythons_rounding_and_at_least_one(ratio, n, expected):
     assert len(selection.indices) == expected
 
 
-def test_history_and_progress_tell_the_same(corpus):
+def test_progress_receives_the_history(corpus):
     seen = []
     selection = select(*corpus, SelectionSettings(), progress=lambda *entry: seen.append(entry))
     assert seen == selection.history
@@ -365,3 +366,21 @@ def test_any_shape_keeps_budget_bound_and_monotone_history(*, n, d, ratio, lamb,
 def test_settings_alone_import_no_torch():
     code = "import sys, fineweb_mask.models.settings.selection; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("metric", METRICS)
+def test_cuda_is_deterministic_and_as_good_as_the_cpu(metric, corpus):
+    chosen = SelectionSettings(metrics=metric)
+    first, second = (select(*corpus, chosen, device="cuda") for _ in range(2))
+    assert first.indices.tobytes() == second.indices.tobytes()
+    assert first.objective == pytest.approx(select(*corpus, chosen).objective, abs=0.01)
+
+
+def test_gpu_benchmark_runs_small_on_the_cpu():
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-m", "benchmarks.selection_gpu", "--smoke"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("mean_field") == 3
+    assert done.stdout.count("policy_gradient") == 3

@@ -88,11 +88,11 @@ def test_a_budget_of_tokens_is_kept_at_every_value():
         assert 0.95 * 0.3 * tokens.sum() < used <= 0.3 * tokens.sum()
 
 
-def test_progress_is_told():
+def test_progress_is_reported_after_each_value():
     features, quality = corpus("random", n=60)
-    heard = []
-    sweep(features, quality, SelectionSettings(), [0, 1], progress=lambda done, lamb: heard.append((done, lamb)))
-    assert heard == [(1, 0), (2, 1)]
+    reported = []
+    sweep(features, quality, SelectionSettings(), [0, 1], progress=lambda done, lamb: reported.append((done, lamb)))
+    assert reported == [(1, 0), (2, 1)]
 
 
 @pytest.mark.parametrize("lambs", [[], [-0.1], [0.5, 1.1], [float("nan")]])

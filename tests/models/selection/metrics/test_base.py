@@ -1,12 +1,11 @@
-"""What every built-in metric promises, and its value against the definition written naively."""
+"""Every built-in metric: its value against a naive definition, its batches and its tangent."""
 
 import pytest
 import torch
 
 from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.objective import METRICS
 from fineweb_mask.models.selection.rows import Rows
-from tests.models.selection.enumerable import probabilities, random_masks, unit_rows
+from tests.models.selection.enumerable import METRICS, every_mask, probabilities, random_masks, unit_rows
 
 
 def naive_pairwise(x, chosen):
@@ -55,12 +54,27 @@ def test_batch_is_the_metric_of_the_batch(name):
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_relaxation_equals_the_metric_on_masks_and_bounds_it_along_its_gradient(name):
+def test_tangent_touches_the_metric_at_its_mask_and_bounds_it_elsewhere(name):
     rows, budget = unit_rows(16, 5), 6
     metric = METRICS[name](rows) if name != "facility" else Facility(rows, 16)
-    value, gradient = metric.relaxed(probabilities(16, budget))
-    pi = probabilities(16, budget)
+    height, slopes = metric.tangent(probabilities(16, budget), budget, 1.0).evaluate()
     for mask in random_masks(16, budget, 20):
         own = float(metric.value(mask[None])[0])
-        assert metric.relaxed(mask.double())[0] == pytest.approx(own, abs=1e-5)
-        assert own <= value + float(gradient @ (mask.double() - pi)) + 1e-6
+        at_mask, along = metric.tangent(mask.float(), budget, 1.0).evaluate()
+        assert at_mask + float(along[mask].sum()) == pytest.approx(own, abs=1e-5)
+        assert own <= height + float(slopes[mask].sum()) + 1e-6
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_tangent_that_is_moved_stays_above_every_selection(name):
+    rows, budget = unit_rows(12, 4), 4
+    metric = METRICS[name](rows) if name != "facility" else Facility(rows, 5)
+    masks = every_mask(12, budget)
+    values = metric.value(masks)
+    tangent = metric.tangent(torch.full((12,), budget / 12), budget, 2.0)
+    for _ in range(20):
+        height, slopes = tangent.evaluate()
+        above = height + masks.double() @ slopes - 2.0 * values
+        assert float(above.min()) >= -1e-6
+        highest = masks[int(above.argmax())]
+        tangent.descend(highest, 0.1 * float(above.max()))

@@ -1,8 +1,8 @@
-"""`disf` against differences of its norm, and against its published form."""
+"""`disf`: its gradient against differences of its norm, its ranking against the published form."""
 
 import torch
 
-from fineweb_mask.models.selection.metrics.disf import Disf, disf_by_selection
+from fineweb_mask.models.selection.metrics.disf import Disf
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import central_differences, probabilities, unit_rows
 
@@ -18,6 +18,13 @@ def test_disf_gradient_is_that_of_the_norm():
     pi = probabilities(14, budget)
     expected = central_differences(value, pi)
     torch.testing.assert_close(metric.gradient(pi.float()).double(), expected.double(), rtol=1e-4, atol=1e-5)
+
+
+def disf_by_selection(rows, mask):
+    """DiSF as its published code evaluates it: standardised by the selected documents themselves."""
+    z = Rows(rows.take(mask.nonzero()[:, 0])).standardised().block(slice(None))
+    gram = z @ z.T if len(z) < rows.d else z.T @ z
+    return -float(torch.linalg.vector_norm(gram, dtype=torch.float64)) / max(len(z) - 1, 1)
 
 
 def test_both_forms_of_disf_rank_selections_alike():

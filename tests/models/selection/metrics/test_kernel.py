@@ -1,12 +1,11 @@
-"""What the metrics that see a selection through a moment share."""
+"""The code that kernel metrics share, against an enumeration of all subsets."""
 
 import itertools
 
 import pytest
 import torch
 
-from fineweb_mask.models.selection.objective import METRICS
-from tests.models.selection.enumerable import unit_rows
+from tests.models.selection.enumerable import METRICS, unit_rows
 
 
 @pytest.mark.parametrize("name", ["pairwise", "disf"])

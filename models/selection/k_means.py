@@ -1,0 +1,77 @@
+"""Cluster unit rows by spherical k-means, deterministically and in bounded memory.
+
+Used by `semdedup` and by the clusters of the report.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fineweb_mask.models.runtime.progress import track
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from fineweb_mask.models.selection.rows import Rows
+
+CENTRE_PRODUCTS = 1 << 25  # entries of one block of similarities to centres
+
+
+def k_means(
+    rows: Rows,
+    n_clusters: int,
+    n_iterations: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Cluster unit rows by cosine, starting from random documents.
+
+    Parameters
+    ----------
+    rows
+        Unit rows, (n, d).
+    n_clusters
+        Clusters, at most n.
+    n_iterations
+        Rounds of assigning documents and moving centres.
+    generator
+        On the rows' device: draws the first centres.
+
+    Returns
+    -------
+    Tensor
+        (n,) int64 cluster of each document.
+    Tensor
+        (n,) float32 cosine with its centre.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fineweb_mask.models.selection.rows import Rows
+    >>> rows = Rows(torch.eye(2).repeat(3, 1))
+    >>> labels, _ = k_means(rows, 2, 5, torch.Generator().manual_seed(1))
+    >>> bool((labels[::2] == labels[0]).all())
+    True
+    """
+    start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
+    centres = rows.take(start)
+    for iteration in track("rounds of k-means", range(n_iterations)):
+        closeness, labels = map(torch.cat, zip(*_nearest_centre(rows, centres), strict=True))
+        if iteration == n_iterations - 1:
+            break
+        order = labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
+        sizes = torch.bincount(labels, minlength=n_clusters)
+        sums = torch.stack([rows.take(members).sum(0) for members in torch.split(order, sizes.tolist())])
+        moved = torch.nn.functional.normalize(sums, dim=1)
+        centres = torch.where(sizes[:, None] > 0, moved, centres)  # an empty cluster does not move
+    return labels, closeness
+
+
+def _nearest_centre(rows: Rows, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    step = max(1, min(rows.block_rows, CENTRE_PRODUCTS // len(centres)))
+    for part in rows.slices(step):
+        closeness, labels = (rows.block(part) @ centres.T).max(dim=1)
+        yield closeness, labels
