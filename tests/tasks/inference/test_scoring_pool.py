@@ -31,6 +31,7 @@ from fineweb_mask.tasks.inference.scoring_pool import (
     score_file,
     useful_processes,
 )
+from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.job import is_transient
 from tests.tasks.jobs import score_job, statistics_job
 
@@ -165,7 +166,7 @@ def test_a_model_that_cannot_be_loaded_is_named(placed):
 def test_statistics_do_not_depend_on_the_processes(copied: Any) -> None:
     def fitted(processes: int) -> dict[str, Any]:
         job = statistics_job(copied.workspace, copied.documents, copied.models, copied.recipe.quality, processes)
-        job.forget()
+        remove_file(job.manifest_path)
         return fit.fit_statistics(job).details
 
     assert fitted(2) == fitted(1)
