@@ -106,7 +106,7 @@ def test_a_fit_is_reused_while_the_corpus_grows_until_it_is_forgotten(copied: An
 @pytest.mark.parametrize("damage", ["model", "folder"])
 def test_a_damaged_encoder_is_fitted_again_as_it_was(copied: Any, damage: str) -> None:
     job = encoder_job(copied.workspace, copied.documents[:2], copied.recipe.embedding)
-    job.forget()
+    remove_file(job.manifest_path)
     fit.fit_encoder(job)
     folder = copied.workspace.fitted / "encoder"
     before = contents(copied.workspace.fitted)
