@@ -22,8 +22,8 @@ def test_an_example_runs(code, monkeypatch):
 
 
 def test_there_is_an_example_of_everything_that_can_be_added():
-    assert [name for name, _ in EXAMPLES] == ["scorer", "diversity metric", "selector"]
-    assert all(len(code.splitlines()) <= 35 for _, code in EXAMPLES)
+    assert [name for name, _ in EXAMPLES] == ["scorer", "diversity metric", "selector", "stage"]
+    assert all(len(code.splitlines()) <= 45 for _, code in EXAMPLES)
 
 
 def test_the_tree_names_every_folder_and_every_stage():
