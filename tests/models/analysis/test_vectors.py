@@ -17,6 +17,7 @@ from fineweb_mask.models.analysis.vectors import (
     spectrum,
     unit_rows,
 )
+from fineweb_mask.models.errors import DataError
 
 MATRICES = st.tuples(st.integers(2, 30), st.integers(2, 8)).flatmap(
     lambda shape: arrays(np.float32, shape, elements=st.floats(-1, 1, width=16).map(lambda value: value + 1.5))
@@ -33,7 +34,7 @@ def test_rows_have_length_one():
     assert rows.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
     for bad in ([[0.0, 0.0]], [[np.nan, 1.0]], [[np.inf, 1.0]]):
-        with pytest.raises(ValueError, match="zero or not finite"):
+        with pytest.raises(DataError, match="zero or not finite"):
             unit_rows(np.array(bad))
 
 

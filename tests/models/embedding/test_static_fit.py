@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from fineweb_mask.models.embedding import static_fit
 from fineweb_mask.models.embedding.static_fit import BATCH, fit_static_encoder
+from fineweb_mask.models.errors import DataError
 
 TOPICS = {
     "music": "piano sonata melody orchestra violin concert harmony composer chord symphony".split(),
@@ -90,12 +91,12 @@ def test_a_token_of_every_document_says_nothing():
 
 @pytest.mark.parametrize(("texts", "received"), [([], 0), (["only one document"], 1)])
 def test_fewer_than_two_documents_are_an_error(texts, received):
-    with pytest.raises(ValueError, match=f"at least two documents, received {received}"):
+    with pytest.raises(DataError, match=f"at least two documents with words, received {received}"):
         fit(texts)
 
 
 def test_texts_without_a_token_are_an_error():
-    with pytest.raises(ValueError, match="at least two"):
+    with pytest.raises(DataError, match="at least two"):
         fit(["", " "])
 
 

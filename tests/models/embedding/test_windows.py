@@ -10,6 +10,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from fineweb_mask.models.embedding.windows import WindowCutter, first_window, special_tokens
+from fineweb_mask.models.errors import SettingsError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "passage", ":", *"abcdefghij"]
 
@@ -69,7 +70,7 @@ def test_every_token_is_in_one_window_and_the_first_is_that_of_truncation(texts,
 
 
 def test_a_prompt_that_leaves_no_room_is_an_error():
-    with pytest.raises(ValueError, match="take 4 of 4 tokens"):
+    with pytest.raises(SettingsError, match="take 4 of 4 tokens"):
         WindowCutter(make_tokenizer(), 4, "passage: ")
 
 
