@@ -26,10 +26,8 @@ class Encoder(ABC, Generic[Tokenised]):
     on_cpu = False
     """True if the forward passes run on the CPU and the device setting is ignored."""
 
-    @property
-    @abstractmethod
-    def dimensions(self) -> int:
-        """Number of values in a vector."""
+    dimensions: int
+    """Number of values in a vector."""
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str]) -> Tokenised:

@@ -38,14 +38,10 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
             )
         if settings.max_tokens is not None:
             model.max_seq_length = settings.max_tokens
+        self.dimensions = int(model.get_embedding_dimension() or 0)
         self._model = model
         self._prompt = prompt
         self._stored = np.float16 if settings.precision == "float16" else np.float32
-
-    @property
-    def dimensions(self) -> int:
-        """Number of values in a vector."""
-        return int(self._model.get_embedding_dimension() or 0)
 
     def tokenise(self, texts: Sequence[str]) -> Sequence[str]:
         """Return the texts unchanged, because the model tokenises them itself."""

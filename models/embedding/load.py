@@ -35,9 +35,14 @@ def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = N
 
     Examples
     --------
-    >>> encoder = load_encoder("models/e5-small", EmbeddingSettings(device="cpu"))  # doctest: +SKIP
-    >>> encoder.encode(["a text"]).vectors.shape  # doctest: +SKIP
-    (1, 384)
+    >>> from tempfile import TemporaryDirectory
+    >>> from fineweb_mask.models.embedding.static_fit import fit_static_encoder
+    >>> fitted = fit_static_encoder(lambda: ["piano sonata", "football goal"] * 9, vocabulary=300, dimensions=2)
+    >>> with TemporaryDirectory() as folder:
+    ...     fitted.as_sentence_transformer().save(folder)
+    ...     encoder = load_encoder(folder, EmbeddingSettings(device="cpu"))
+    >>> encoder.encode(["piano", "goal"]).vectors.shape
+    (2, 2)
     """
     device = device or choose_device(settings.device)
     for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to these silently

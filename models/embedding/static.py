@@ -39,6 +39,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
     on_cpu = True
 
     def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
+        self.dimensions = int(model.get_embedding_dimension() or 0)
         self._model = model
         self._tokenizer = cast("StaticEmbedding", model[0]).tokenizer
         truncation = self._tokenizer.truncation
@@ -55,11 +56,6 @@ class TokenVectorEncoder(Encoder[TokenIds]):
     def supports(model: SentenceTransformer) -> bool:
         """Return whether the model is of this kind."""
         return isinstance(model[0], StaticEmbedding)
-
-    @property
-    def dimensions(self) -> int:
-        """Number of values in a vector."""
-        return int(self._model.get_embedding_dimension() or 0)
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""

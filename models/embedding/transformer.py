@@ -51,6 +51,7 @@ class TransformerEncoder(Encoder[Windows]):
     def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str, device: str) -> None:
         transformer = cast("Transformer", model[0])
         tokenizer = cast("PreTrainedTokenizerFast", transformer.tokenizer)
+        self.dimensions = int(model.get_embedding_dimension() or 0)
         self._max_tokens = _tokens_read(transformer, settings.max_tokens)
         self._tokenizer = tokenizer.backend_tokenizer
         self._tokenizer.no_truncation()
@@ -80,11 +81,6 @@ class TransformerEncoder(Encoder[Windows]):
             and list(first.modality_config) == ["text"]
             and first.modality_config["text"]["method"] == "forward"
         )
-
-    @property
-    def dimensions(self) -> int:
-        """Number of values in a vector."""
-        return int(self._model.get_embedding_dimension() or 0)
 
     def tokenise(self, texts: Sequence[str]) -> Windows:
         """Return the token ids that the model reads of each text."""

@@ -65,6 +65,7 @@ class EduScorer:
         self._budget = TokenBudget(settings.batch_tokens)
         self._lock = threading.Lock()  # held during a forward pass, which writes `_first`
         self._model = _load_model(model_path, _precision(settings, self.device)).to(self.device).eval()
+        self.dimensions = int(self._model.config.hidden_size)  # of a vector
         self._first: Tensor | None = None
         self._model.base_model.register_forward_hook(self._keep_first_token)
         tokenizer = _load_tokenizer(model_path)
@@ -79,11 +80,6 @@ class EduScorer:
                 f"set it to at most {allowed}"
             )
         self.max_tokens = settings.max_tokens or allowed
-
-    @property
-    def dimensions(self) -> int:
-        """Number of values in a vector."""
-        return int(self._model.config.hidden_size)
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the model's output for each text, (n,)."""

@@ -16,7 +16,7 @@ class Scorer(Protocol):
 
     Examples
     --------
-    A scorer of your own:
+    A custom scorer:
 
     >>> class LengthScorer:
     ...     column = "text"

@@ -1,8 +1,12 @@
 """Define the base class of all settings: strict, immutable, without unknown keys."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+DeviceName = Annotated[
+    str, Field(description="`auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.")
+]
 
 
 def _in_order(schema: dict[str, Any]) -> None:

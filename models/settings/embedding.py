@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import DeviceName, Settings
 
 STATIC = "static"
 """Value of `embedding.model` for the built-in encoder, which is fitted on the corpus."""
@@ -62,7 +62,7 @@ class EmbeddingSettings(Settings):
         ge=1,
         description="Documents tokenised and sorted by length together; a killed run resumes after its last chunk.",
     )
-    device: str = Field("auto", description="`auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.")
+    device: DeviceName = "auto"
     static_vocabulary: int = Field(32_000, ge=300, description="Built-in encoder: size of its vocabulary, in tokens.")
     static_dimensions: int = Field(768, ge=2, description="Built-in encoder: dimensions of its vectors.")
     static_fit_documents: int = Field(20_000, ge=1, description="Built-in encoder: number of documents to fit it on.")

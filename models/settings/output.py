@@ -61,7 +61,7 @@ class MaterializeSettings(Settings):
         return None if output is None else require_writable(reject_credentials(output))
 
 
-TEXT_IS_NO_GROUP = "the text itself is no group; name a column such as a page's type"
+TEXT_IS_NO_GROUP = "the text itself is no group: name another column, such as a page's type"
 
 
 class ReportSettings(Settings):

@@ -17,7 +17,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import DeviceName, Settings
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import MaterializeSettings, ReportSettings
@@ -36,7 +36,7 @@ class PipelineSelectionSettings(SelectionSettings):
         ge=1,
         description="Maximum documents per block: small shards are combined into a block, large shards are split.",
     )
-    device: str = Field("auto", description="`auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.")
+    device: DeviceName = "auto"
 
 
 class PipelineSettings(Settings):

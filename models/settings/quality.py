@@ -9,13 +9,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import DeviceName, Settings
 
 RESERVED_NAMES = frozenset(
     "row text id dump url date file_path language language_score token_count n_chars content_hash "
     "quality inclusion block selected shard documents_file scores_file masks_file".split()
 )
 """Columns of the dataset and of the joins that write it. A literal list, so that settings load without Arrow."""
+
+
+ScorerName = Annotated[
+    str, Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+]
 
 
 class LabelSettings(Settings):
@@ -59,7 +64,7 @@ class ScorerBase(Settings):
     A model is identified by a hash of its content instead of its path.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    name: ScorerName
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
 
     @model_validator(mode="after")
@@ -74,9 +79,7 @@ class FastTextScorerSettings(ScorerBase):
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model", "labels", "training"})
 
-    name: str = Field(
-        "fasttext", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case."
-    )
+    name: ScorerName = "fasttext"
     kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
     model: str | None = Field(
         None,
@@ -104,7 +107,7 @@ class EduScorerSettings(ScorerBase):
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model", "batch_tokens", "device"})
 
-    name: str = Field("edu", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    name: ScorerName = "edu"
     kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
     model: str = Field(
         "HuggingFaceFW/fineweb-edu-classifier",
@@ -118,13 +121,13 @@ class EduScorerSettings(ScorerBase):
         "auto", description="Type that the model computes in; `auto` is bfloat16 on a GPU, float32 on a CPU."
     )
     batch_tokens: int = Field(16_384, ge=1, description="Tokens per forward pass, padding included.")
-    device: str = Field("auto", description="`auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.")
+    device: DeviceName = "auto"
 
 
 class ColumnScorerSettings(ScorerBase):
     """A score from a column of the source, such as FineWeb-Edu's `score`."""
 
-    name: str = Field("column", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    name: ScorerName = "column"
     kind: Literal["column"] = Field("column", description="Kind of scorer.")
     column: str = Field(min_length=1, description="Numeric column of the source with the score.")
     missing: float | None = Field(

@@ -1,4 +1,4 @@
-"""Paths that may be URLs, and what must not be in them."""
+"""URLs are distinguished from paths; credentials in them are rejected or redacted."""
 
 import pytest
 
@@ -72,12 +72,12 @@ def test_https_can_only_be_read(url):
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/x/y", "hf://buckets/x/y", "simplecache::hf://datasets/x/y@main/z"])
-def test_the_hub_can_only_be_read_and_what_to_do_is_said(url):
+def test_the_hub_can_only_be_read_and_the_message_names_the_remedy(url):
     with pytest.raises(SettingsError, match=r"give a folder or s3://bucket/folder, .* with `fineweb-mask push`"):
         require_writable(url)
 
 
-def test_a_commit_is_told_from_a_branch():
+def test_a_commit_is_distinguished_from_a_branch():
     commit = "5ec40abed54d4464a454600f16bcb8739cce190c"
     assert names_a_commit(f"hf://datasets/x/y@{commit}")
     assert names_a_commit(f"datasets/x/y@{commit}/data/a.parquet")

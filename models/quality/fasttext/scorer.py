@@ -55,9 +55,15 @@ class FastTextScorer:
 
     Examples
     --------
-    >>> settings = FastTextScorerSettings(model="quality.bin", lowercase=True)
-    >>> FastTextScorer(settings, "quality.bin").score(["A text."])  # doctest: +SKIP
-    array([0.83], dtype=float32)
+    >>> texts, positive = ["careful proof of a theorem", "buy cheap pills now"] * 9, [True, False] * 9
+    >>> training = FastTextTrainingSettings(dimensions=2, buckets=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = f"{folder}/quality.bin"
+    ...     train_fasttext(texts, positive, training, lowercase=True).save_model(model)
+    ...     scorer = FastTextScorer(FastTextScorerSettings(model=model, lowercase=True), model)
+    >>> good, bad = scorer.score(["Proof of a theorem", "cheap pills"])
+    >>> bool(good > bad)
+    True
     """
 
     column = "text"
@@ -117,13 +123,6 @@ def train_fasttext(
         If all labels are equal.
     FastTextTrainingError
         If the training process fails.
-
-    Examples
-    --------
-    >>> texts, positive = ["careful proof of a theorem", "buy cheap pills now"] * 9, [True, False] * 9
-    >>> settings = FastTextTrainingSettings(dimensions=2, buckets=1, epochs=1)
-    >>> sorted(train_fasttext(texts, positive, settings, lowercase=True).get_labels())
-    ['__label__0', '__label__1']
     """
     if len(set(positive)) < 2:
         raise DataError("every label falls on the same side of the threshold: set labels.threshold between the scores")

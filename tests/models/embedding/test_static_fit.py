@@ -185,7 +185,7 @@ print(hashlib.sha256(encoder.weights.tobytes() + encoder.tokenizer.to_str().enco
 
 
 def many_characters():
-    """Texts of which each brings a character of its own, more than the alphabet takes, in words of equal frequency."""
+    """Return texts with one new character each, more than the alphabet holds, in words of equal frequency."""
     chosen = random.Random(0)
     return [f"{' '.join(chosen.choices(TOPICS['music'], k=20))} {chr(0x4E00 + i) * 3}x" for i in range(700)]
 

@@ -1,4 +1,4 @@
-"""Windows of long documents: every token once, the prompt and the special tokens in each."""
+"""Windows of long documents: each token once, the prompt and the special tokens in each window."""
 
 import numpy as np
 import pytest
@@ -78,6 +78,6 @@ def test_a_prompt_that_leaves_no_room_is_an_error():
     ("template", "before", "after"),
     [("[CLS] $A [SEP]", [2], [3]), ("$A [SEP]", [], [3]), ("[CLS] $A", [2], []), ("[CLS] [CLS] $A", [2, 2], [])],
 )
-def test_special_tokens_stand_where_the_tokenizer_puts_them(template, before, after):
+def test_special_tokens_are_split_as_the_tokenizer_adds_them(template, before, after):
     found = special_tokens(make_tokenizer(template))
     assert [part.tolist() for part in found] == [before, after]

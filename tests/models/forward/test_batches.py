@@ -1,4 +1,4 @@
-"""Batches by a budget of tokens: every row once, never more than fits, fewer after the device ran out of memory."""
+"""Batches by a budget of tokens: each row once, within the budget, smaller after the device ran out of memory."""
 
 import logging
 
@@ -41,7 +41,7 @@ def test_never_more_than_the_budget_and_no_batch_that_the_next_row_would_fit_in(
 
 
 class SmallDevice:
-    """Has memory for so many padded tokens."""
+    """A device with memory for `memory` padded tokens."""
 
     def __init__(self, lengths, memory):
         self.lengths, self.memory = lengths, memory

@@ -1,4 +1,4 @@
-"""A transformers classifier as a scorer: the model's own output and vector, for every text there is."""
+"""A transformers classifier as a scorer: the model's own output and vector, for any text."""
 
 import json
 import random
@@ -37,7 +37,7 @@ def scorer(folder):
 
 @pytest.fixture(scope="module")
 def reference(folder):
-    """What transformers itself says: one text at a time, no padding."""
+    """Scores by transformers itself: one text at a time, no padding."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
