@@ -63,8 +63,8 @@ def require_writable(path: str) -> str:
         raise SettingsError("https:// can only be read: give a folder or s3://bucket/folder")
     if any(link.startswith(HUB) for link in links):
         raise SettingsError(
-            "hf:// can be a source only, because on the hub every file would be a separate commit and two runs could "
-            "not exclude each other: give a folder or s3://bucket/folder, and upload the finished dataset with "
+            "hf:// can be a source only: on the hub every file would be a separate commit, and two runs could not "
+            "exclude each other: give a folder or s3://bucket/folder, and upload the finished dataset with "
             "`fineweb-mask push`"
         )
     return path
