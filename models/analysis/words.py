@@ -1,4 +1,4 @@
-"""What clusters of documents are about: their most telling words."""
+"""Name clusters of documents by their most distinctive words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,33 +10,38 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 VOCABULARY = 20_000
 WORD = r"(?u)\b[^\W\d_]{3,24}\b"
-"""Letters of any script; longer runs are no words but what was not split."""
+"""Letters of any script. A longer run of letters is not a word, but text without white space."""
 
 
 def telling_words(
     texts: Sequence[str], labels: NDArray[np.integer[Any]], n_clusters: int, n_words: int = 3
 ) -> list[str]:
-    """Return a name for every cluster: its words of the highest class-based tf-idf, the most telling first.
+    """Return a name for each cluster: its words with the highest class-based tf-idf, in descending order.
 
-    A word's weight in a cluster is its share of the cluster's words times log(1 + A / f), with f its count in all
-    clusters and A the mean number of words in a cluster. Source: Grootendorst, BERTopic (arXiv 2203.05794).
-    Each document counts a word once, so that a page that repeats a word does not name its cluster.
+    The weight of a word in a cluster is its share of the cluster's words times log(1 + A / f), where f is its count in
+    all clusters and A the mean number of words per cluster. Source: Grootendorst, BERTopic (arXiv 2203.05794). A word
+    counts once per document, so that one page cannot name its cluster by repeating a word.
 
     Parameters
     ----------
     texts
-        The documents.
+        n documents.
     labels
-        (n,) each document's cluster, from 0 to n_clusters - 1.
+        (n,) cluster of each document, 0 to n_clusters - 1.
     n_clusters
-        How many clusters there are.
+        Number of clusters.
     n_words
-        Most words in a name.
+        Maximum words per name.
 
     Returns
     -------
     list of str
-        Words joined by commas; empty for a cluster without a document or a word.
+        (n_clusters,) words joined by commas; empty for a cluster without documents or words.
+
+    Examples
+    --------
+    >>> telling_words(["whale reef", "whale tide", "oven flour"], np.array([0, 0, 1]), 2, n_words=1)
+    ['whale', 'flour']
     """
     counter = CountVectorizer(
         token_pattern=WORD, stop_words="english", max_features=VOCABULARY, binary=True, dtype=np.float64

@@ -1,1 +1,1 @@
-"""Encoders: text in, vectors out."""
+"""Encode texts as unit vectors, with any sentence-transformers model or an encoder fitted on the corpus."""

@@ -1,4 +1,4 @@
-"""Vectors as Arrow columns and back, without a Python object per value."""
+"""Convert vectors to Arrow columns and back, without a Python object per value."""
 
 from typing import Any
 
@@ -13,16 +13,28 @@ INT8_MAX = 127
 
 
 def vector_batch(rows: pa.Array, encoded: Encoded, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the record batch of rows and their vectors; a bad vector is null.
+    """Return a record batch of row numbers and vectors; a bad vector is null.
 
     Parameters
     ----------
     rows
-        Row of each vector, uint32.
+        (n,) row numbers, uint32.
     encoded
-        The vectors.
+        n vectors.
     schema
-        One that `embeddings_schema` gives: int8 is rounded to 127 steps of each vector's largest value.
+        Result of `embeddings_schema`; for int8, values are rounded to 1/127 of the vector's largest absolute value.
+
+    Examples
+    --------
+    >>> from fineweb_mask.models.forward.vectors import unit_vectors
+    >>> from fineweb_mask.models.schemas import embeddings_schema
+    >>> encoded = unit_vectors(np.array([[3, 4], [0, 0]], dtype=np.float32))
+    >>> batch = vector_batch(pa.array([0, 1], pa.uint32()), encoded, embeddings_schema(2, "int8"))
+    >>> batch["embedding"].to_pylist()
+    [[95, 127], None]
+    >>> vectors, present = vectors_of(pa.Table.from_batches([batch]))
+    >>> vectors[0].round(2).tolist(), present.tolist()
+    ([0.60009765625, 0.7998046875], [True, False])
     """
     kind = schema.field("embedding").type
     missing = pa.array(encoded.bad)
@@ -44,7 +56,7 @@ def _lists(values: NDArray[Any], kind: pa.DataType, missing: pa.Array) -> pa.Arr
 def vectors_of(
     table: pa.Table,
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:  # (n, d) float16 or float32; (n,)
-    """Return the vectors of the columns `embedding` and, for int8, `scale`; and for each row whether it has one."""
+    """Return the vectors of the columns `embedding` and, for int8, `scale`, and a mask of rows that are not null."""
     column = table["embedding"].combine_chunks()
     dimensions = column.type.list_size
     present = column.is_valid().to_numpy(zero_copy_only=False)

@@ -1,4 +1,7 @@
-"""What an encoder is: texts in, unit vectors out, tokenising apart from the forward passes so that they overlap."""
+"""Define the interface of an encoder: texts in, unit vectors out.
+
+Tokenising and forward passes are separate methods, so that they can run at the same time.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,31 +14,29 @@ Tokenised = TypeVar("Tokenised")
 
 
 class EncoderError(ModelError):
-    """The encoder's model cannot be loaded or used as the settings ask."""
+    """The encoder's model cannot be loaded, or cannot do what the settings require."""
 
 
 class Encoder(ABC, Generic[Tokenised]):
-    """Turns texts into unit vectors.
+    """Encode texts as unit vectors.
 
-    `tokenise` may run in another thread than `encode_tokens`, which one thread at a time may call.
+    `tokenise` may run in any thread; `encode_tokens` in one thread at a time.
     """
 
     on_cpu = False
-    """Whether the forward passes run on the CPU, whatever the device asked for."""
+    """True if the forward passes run on the CPU and the device setting is ignored."""
 
-    @property
-    @abstractmethod
-    def dimensions(self) -> int:
-        """Length of a vector."""
+    dimensions: int
+    """Number of values in a vector."""
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str]) -> Tokenised:
-        """Return what `encode_tokens` takes, made on the processor."""
+        """Return the argument of `encode_tokens` for n texts, computed on the CPU."""
 
     @abstractmethod
     def encode_tokens(self, tokens: Tokenised) -> Callable[[], Encoded]:
-        """Start the forward passes; the function that is returned waits for the vectors, in the order of the texts."""
+        """Start the forward passes; return a function that waits for the n vectors, in the order of the texts."""
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the vectors of the texts."""
+        """Return the vectors of n texts, in their order."""
         return self.encode_tokens(self.tokenise(texts))()

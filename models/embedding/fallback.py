@@ -1,4 +1,4 @@
-"""Any other sentence-transformers model: it encodes the texts itself."""
+"""Encode texts with `SentenceTransformer.encode`, for models that the faster encoders do not support."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,47 +10,45 @@ from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.forward.vectors import Encoded, unit_vectors
 from fineweb_mask.models.settings import EmbeddingSettings
 
-BATCH_SIZE = 32  # sentence-transformers' own
+BATCH_SIZE = 32  # default of sentence-transformers
 
 
 class WholeModelEncoder(Encoder[Sequence[str]]):
-    """Hands the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
+    """Pass the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
 
     Parameters
     ----------
     model
-        The model, on its device.
+        The model on its device.
     settings
-        Tokens per document and the precision in which vectors are stored.
+        Tokens per document, and the precision of stored vectors.
     prompt
-        Text put before every document.
+        Text put before each document.
 
     Raises
     ------
     EncoderError
-        If the settings ask for windows, which need the model's tokens.
+        If the settings require windows (`long_documents: mean_chunks`), which need a fast tokenizer.
     """
 
     def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
         if settings.long_documents == "mean_chunks":
-            raise EncoderError("embedding.long_documents: this model has no fast tokenizer, it can only truncate")
+            raise EncoderError(
+                "embedding.long_documents: this model has no fast tokenizer and can only truncate: set `truncate`"
+            )
         if settings.max_tokens is not None:
             model.max_seq_length = settings.max_tokens
+        self.dimensions = int(model.get_embedding_dimension() or 0)
         self._model = model
         self._prompt = prompt
         self._stored = np.float16 if settings.precision == "float16" else np.float32
 
-    @property
-    def dimensions(self) -> int:
-        """Length of a vector."""
-        return int(self._model.get_embedding_dimension() or 0)
-
     def tokenise(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the texts: the model tokenises them."""
+        """Return the texts unchanged, because the model tokenises them itself."""
         return texts
 
     def encode_tokens(self, tokens: Sequence[str]) -> Callable[[], Encoded]:
-        """Encode the texts."""
+        """Encode the texts at once; the returned function does not wait."""
         if not tokens:
             return lambda: Encoded(np.zeros((0, self.dimensions), dtype=self._stored), np.zeros(0, dtype=np.bool_))
         with torch.inference_mode():

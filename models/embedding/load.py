@@ -1,4 +1,4 @@
-"""Loads any sentence-transformers model as an encoder: its own pooling, prompts, truncation and normalisation."""
+"""Load any sentence-transformers model as an encoder, with its pooling, prompts, truncation and normalisation."""
 
 from pathlib import Path
 from typing import Any
@@ -13,28 +13,39 @@ from fineweb_mask.models.embedding.transformer import TransformerEncoder
 from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.settings import EmbeddingSettings
 
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the names that SentenceTransformer.encode_document looks for
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names used by SentenceTransformer.encode_document
 
 
 def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = None) -> Encoder[Any]:
-    """Load a model.
+    """Load a model with the fastest encoder that supports it.
 
     Parameters
     ----------
     model
-        Folder or hub name. Weights are read from safetensors only, and no code of the model is run.
+        Folder or hub name. Weights are read only from safetensors, and code of the model is not run.
     settings
         Prompt, tokens per document, precisions and device.
     device
-        Where it computes, if not where the settings say.
+        Device to compute on; None takes that of the settings.
 
     Raises
     ------
     EncoderError
-        If the model cannot be loaded, or cannot do what the settings ask.
+        If the model cannot be loaded, or cannot do what the settings require.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from fineweb_mask.models.embedding.static_fit import fit_static_encoder
+    >>> fitted = fit_static_encoder(lambda: ["piano sonata", "football goal"] * 9, vocabulary=300, dimensions=2)
+    >>> with TemporaryDirectory() as folder:
+    ...     fitted.as_sentence_transformer().save(folder)
+    ...     encoder = load_encoder(folder, EmbeddingSettings(device="cpu"))
+    >>> encoder.encode(["piano", "goal"]).vectors.shape
+    (2, 2)
     """
     device = device or choose_device(settings.device)
-    for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to it in silence
+    for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to these silently
         if not any(pickle.parent.glob("*.safetensors")):
             raise EncoderError(
                 f"the embedding model {model!r} has only pickled weights ({pickle.name}), which are never loaded: "
@@ -50,15 +61,15 @@ def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = N
             f"`hf download {model}` or set embedding.model to a local folder"
         ) from error
     prompt = _document_prompt(loaded) if settings.prompt is None else settings.prompt
-    if TokenVectorEncoder.runs(loaded):
+    if TokenVectorEncoder.supports(loaded):
         return TokenVectorEncoder(loaded.to("cpu"), settings, prompt)
-    if TransformerEncoder.runs(loaded):
+    if TransformerEncoder.supports(loaded):
         return TransformerEncoder(loaded, settings, prompt, device)
     return WholeModelEncoder(loaded, settings, prompt)
 
 
 def _document_prompt(model: SentenceTransformer) -> str:
-    """Return what the model itself puts before a document."""
+    """Return the prompt that the model itself defines for documents, or an empty string."""
     prompts = model.prompts
     named = next((prompts[name] for name in DOCUMENT_PROMPTS if prompts.get(name)), None)
     if named is not None or model.default_prompt_name is None:

@@ -1,4 +1,4 @@
-"""A sentence-transformers model that looks up one vector per token and takes their mean, as the built-in encoder."""
+"""Encode texts as the mean of one vector per token, as the built-in encoder does."""
 
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -14,42 +14,48 @@ from fineweb_mask.models.settings import EmbeddingSettings
 
 
 class TokenVectorEncoder(Encoder[TokenIds]):
-    """Runs a model whose first module is a `StaticEmbedding`, in float32 on the CPU: tokenising is most of the work.
+    """Run a sentence-transformers model with a `StaticEmbedding` as its first module, in float32.
+
+    It runs on the CPU, because most of the work is tokenising.
 
     Parameters
     ----------
     model
-        The model, on the CPU.
+        The model on the CPU.
     settings
-        Tokens per document and the precision in which vectors are stored.
+        Tokens per document, and the precision of stored vectors.
     prompt
-        Text put before every document.
+        Text put before each document.
+
+    Examples
+    --------
+    >>> from fineweb_mask.models.embedding.static_fit import fit_static_encoder
+    >>> fitted = fit_static_encoder(lambda: ["piano sonata", "football goal"] * 9, vocabulary=300, dimensions=2)
+    >>> encoder = TokenVectorEncoder(fitted.as_sentence_transformer(), EmbeddingSettings(), prompt="")
+    >>> encoder.encode(["piano", ""]).bad.tolist()
+    [False, True]
     """
 
     on_cpu = True
 
     def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
+        self.dimensions = int(model.get_embedding_dimension() or 0)
         self._model = model
         self._tokenizer = cast("StaticEmbedding", model[0]).tokenizer
         truncation = self._tokenizer.truncation
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        own = truncation["max_length"] if truncation else None
-        self._max_tokens = own if settings.max_tokens is None else settings.max_tokens
+        model_limit = truncation["max_length"] if truncation else None
+        self._max_tokens = model_limit if settings.max_tokens is None else settings.max_tokens
         if settings.long_documents == "mean_chunks":
             self._max_tokens = None  # the mean of the windows is the mean of all tokens
         self._prompt = prompt
         self._stored = torch.float16 if settings.precision == "float16" else torch.float32
 
     @staticmethod
-    def runs(model: SentenceTransformer) -> bool:
+    def supports(model: SentenceTransformer) -> bool:
         """Return whether the model is of this kind."""
         return isinstance(model[0], StaticEmbedding)
-
-    @property
-    def dimensions(self) -> int:
-        """Length of a vector."""
-        return int(self._model.get_embedding_dimension() or 0)
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
         """Return the token ids that the model reads of each text."""
@@ -59,7 +65,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         return first_tokens(self._tokenizer, prompted, self._max_tokens, special_tokens=False)
 
     def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
-        """Take the mean of each text's token vectors, and run what the model has after it."""
+        """Take the mean of each text's token vectors, and run the model's further modules."""
         if not len(tokens.lengths):
             return lambda: Encoded(torch.zeros((0, self.dimensions), dtype=self._stored).numpy(), tokens.lengths > 0)
         features = {"input_ids": torch.from_numpy(tokens.ids), "offsets": torch.from_numpy(tokens.starts).int()}

@@ -1,17 +1,18 @@
-"""The built-in encoder: static token vectors fitted on the corpus itself, so that no model need be downloaded.
+"""Fit the built-in encoder: static token vectors learned from the corpus, so that no model has to be downloaded.
 
-Latent semantic analysis (Deerwester et al., 1990) put into the form of a sentence-transformers `StaticEmbedding`: a
-document's vector is the mean of its tokens' vectors. With V the right singular vectors of the tf-idf matrix A, whose
-rows are divided by the power 3/4 of their lengths, a token t gets idf_t^2 * V_t / |V_t|^(1/2): a rare token has little
-part in V, and still tells two documents apart. The vectors are not centred: the mean cosine, by which a selection's
-redundancy is measured, needs an origin that means "nothing in common".
+The method is latent semantic analysis (Deerwester et al., 1990) in the form of a sentence-transformers
+`StaticEmbedding`: the vector of a document is the mean of its tokens' vectors. Let A be the tf-idf matrix with each row
+divided by its length to the power 3/4, and V its right singular vectors. The vector of token t is
+idf_t^2 * V_t / |V_t|^(1/2): dividing by the root of the length keeps rare tokens, which have short rows in V, useful to
+distinguish documents. The vectors are not centred, because the mean cosine, which measures the redundancy of a
+selection, needs an origin that means "nothing in common".
 
-The corpus is streamed three times, and what is held does not grow with it: the tokenizer learns from a bounded number
-of characters, and V comes from the sketch (A^T A) Q of the Gram matrix, which is a sum over documents (Tropp et al.,
-Fixed-Rank Approximation of a Positive-Semidefinite Matrix from Streaming Data, 2017). Two passes tokenise.
+The corpus is read in three passes with bounded memory: the tokenizer learns from a bounded number of characters, and V
+comes from the sketch (A^T A) Q of the Gram matrix, which is a sum over documents (Tropp et al., Fixed-Rank
+Approximation of a Positive-Semidefinite Matrix from Streaming Data, 2017). Two of the passes tokenise all texts.
 
-Equal texts in equal order give equal weights, whatever the number of threads: no sum is shared between threads, and the
-alphabet is chosen here, because the trainer leaves ties between rare characters to its hash maps.
+Equal texts in equal order give equal weights on any number of threads: threads share no sum, and the alphabet is chosen
+here, because the trainer's hash maps order rare characters of equal frequency at random.
 """
 
 import unicodedata
@@ -34,14 +35,16 @@ from tokenizers.normalizers import Sequence as NormalizerSequence
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import BpeTrainer
 
-BATCH = 512  # documents tokenised at a time, at most
-BATCH_CHARACTERS = 2_000_000  # of their text, unless one document alone is longer
-BATCHES_PER_PRODUCT = 4  # a product with few rows is mostly the cost of its (vocabulary, columns) result
+from fineweb_mask.models.errors import DataError
+
+BATCH = 512  # maximum documents tokenised at a time
+BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
+BATCHES_PER_PRODUCT = 4  # in a product of few rows, writing the (vocabulary, columns) result takes most of the time
 COLUMNS = 128  # of the sketch that one thread multiplies at a time
-OVERSAMPLING = 32  # columns of the sketch beyond the dimensions
-TRAINER_CHARACTERS = 50_000_000  # that the tokenizer learns from: 25,000 documents and more
+OVERSAMPLING = 32  # columns of the sketch in addition to the dimensions
+TRAINER_CHARACTERS = 50_000_000  # for the tokenizer: at least 25,000 documents
 TRAINER_CHARACTERS_PER_DOCUMENT = 2_000
-ALPHABET = 4_000  # characters at most, and a quarter of the vocabulary; the common ones of Chinese are some 3,000
+ALPHABET = 4_000  # maximum characters, and at most a quarter of the vocabulary; common Chinese has about 3,000
 
 
 class StaticEncoder(NamedTuple):
@@ -51,7 +54,7 @@ class StaticEncoder(NamedTuple):
     weights: NDArray[np.float32]  # (vocabulary, dimensions)
 
     def as_sentence_transformer(self) -> SentenceTransformer:
-        """Return the encoder as a sentence-transformers model, ready to be saved as a folder of safetensors."""
+        """Return the encoder as a sentence-transformers model, which can be saved as safetensors."""
         return SentenceTransformer(
             modules=[StaticEmbedding(self.tokenizer, embedding_weights=self.weights)], device="cpu"
         )
@@ -65,29 +68,40 @@ def fit_static_encoder(
     Parameters
     ----------
     documents
-        Gives a fresh pass over the texts; three passes are made. What is held is one batch of texts, four matrices of
-        (vocabulary, dimensions + 32) float32 at most, and the distinct words of the tokenizer's training text, which is
-        the first 2,000 characters of each document and 50 million in all.
+        Function that returns a new iterator over the texts; called three times. Memory holds one batch of texts, at
+        most four matrices of (vocabulary, dimensions + 32) float32, and the distinct words of the tokenizer's training
+        text: the first 2,000 characters of each document, at most 50 million in total.
     vocabulary
-        Largest number of tokens.
+        Maximum number of tokens.
     dimensions
-        Length of a vector; where the corpus has a lower rank, the last dimensions are zero.
+        Number of values in a vector; if the corpus has a lower rank, the last dimensions are zero.
     seed
         Seed of the sketch.
 
     Raises
     ------
-    ValueError
-        If there are fewer than two documents or no token to learn from.
+    DataError
+        If there are fewer than two documents, or no tokens.
+
+    Examples
+    --------
+    >>> texts = ["piano sonata", "piano melody", "football goal", "football match"] * 5
+    >>> encoder = fit_static_encoder(lambda: texts, vocabulary=300, dimensions=3)
+    >>> encoder.weights.shape == (encoder.tokenizer.get_vocab_size(), 3)
+    True
+    >>> model = encoder.as_sentence_transformer()
+    >>> piano, sonata, football = model.encode(["piano", "sonata", "football"], normalize_embeddings=True)
+    >>> bool(piano @ sonata > piano @ football)
+    True
     """
     tokenizer = _train_tokenizer(documents(), vocabulary)
     n_documents, document_frequency = _document_frequencies(tokenizer, documents())
     if n_documents < 2 or not document_frequency.any():
-        raise ValueError(f"the built-in encoder needs at least two documents, received {n_documents}")
+        raise DataError(f"the built-in encoder needs at least two documents with words, received {n_documents}")
     idf_squared = (np.log((1.0 + n_documents) / (1.0 + document_frequency)) ** 2).astype(np.float32)
     size = len(idf_squared)
     rank = min(dimensions, n_documents - 1, size - 1)
-    with threadpool_limits(1, "blas"):  # the same sums on any number of cores
+    with threadpool_limits(1, "blas"):  # equal sums on any number of cores
         test = np.random.default_rng(seed).standard_normal((size, min(rank + OVERSAMPLING, size)), dtype=np.float32)
         test, _ = scipy.linalg.qr(test, mode="economic", overwrite_a=True, check_finite=False)
         sketch = _sketch_gram(_tf_idf(tokenizer, documents(), idf_squared), test)
@@ -99,8 +113,8 @@ def fit_static_encoder(
 
 
 def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    # ignore_merges: a word that is one token is looked up, not merged
-    tokenizer = Tokenizer(BPE(unk_token="[UNK]", ignore_merges=True))  # noqa: S106 - a token of text, not a secret
+    # With ignore_merges, a word that is a token is found in the vocabulary without merging its parts.
+    tokenizer = Tokenizer(BPE(unk_token="[UNK]", ignore_merges=True))  # noqa: S106 - not a secret
     tokenizer.normalizer = NormalizerSequence([NFKC(), Lowercase()])
     tokenizer.pre_tokenizer = Whitespace()
     trainer = BpeTrainer(vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
@@ -111,24 +125,24 @@ def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 def _beginnings(texts: Iterable[str], most_characters: int) -> Iterator[str]:
     """Yield the beginning of each text until `TRAINER_CHARACTERS` are read.
 
-    Only the first `most_characters` distinct characters are kept, any later one is a space.
+    The first `most_characters` distinct characters are kept; others are replaced by spaces.
     """
-    left = TRAINER_CHARACTERS
+    remaining = TRAINER_CHARACTERS
     alphabet: set[str] = set()
     for text in texts:
-        beginning = text[: min(TRAINER_CHARACTERS_PER_DOCUMENT, left)]
-        left -= len(beginning)
+        beginning = text[: min(TRAINER_CHARACTERS_PER_DOCUMENT, remaining)]
+        remaining -= len(beginning)
         normal = unicodedata.normalize("NFKC", beginning).lower()
         new = sorted(set(normal) - alphabet)
-        known = most_characters - len(alphabet)
-        alphabet.update(new[:known])
-        yield normal.translate(dict.fromkeys(map(ord, new[known:]), " ")) if new[known:] else normal
-        if not left:
+        room = most_characters - len(alphabet)
+        alphabet.update(new[:room])
+        yield normal.translate(dict.fromkeys(map(ord, new[room:]), " ")) if new[room:] else normal
+        if not remaining:
             return
 
 
 def _token_counts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[scipy.sparse.csr_matrix]:
-    """Yield how often each token occurs in each document: float32, (documents of a batch, vocabulary)."""
+    """Yield the count of each token in each document, batch by batch: float32, (documents of a batch, vocabulary)."""
     size = tokenizer.get_vocab_size()
     for batch in _batches(texts):
         encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
@@ -154,7 +168,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _document_frequencies(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of documents and, (vocabulary,), in how many of them each token occurs."""
+    """Return the number of documents, and for each token the number of documents with it, (vocabulary,)."""
     size = tokenizer.get_vocab_size()
     n_documents, frequency = 0, np.zeros(size, dtype=np.int64)
     for counts in _token_counts(tokenizer, texts):
@@ -181,7 +195,7 @@ def _sketch_gram(
     blocks: Iterable[scipy.sparse.csr_matrix],  # (documents of a batch, vocabulary), rows of A
     test: NDArray[np.float32],  # (vocabulary, columns)
 ) -> NDArray[np.float32]:  # (vocabulary, columns)
-    """Return (A^T A) `test`, summed over the documents; each thread multiplies columns of its own."""
+    """Return (A^T A) `test`, summed over the documents; each thread computes different columns."""
     parts = [np.ascontiguousarray(test[:, first : first + COLUMNS]) for first in range(0, test.shape[1], COLUMNS)]
     sketch = np.zeros_like(test)
     remaining = iter(blocks)
@@ -201,18 +215,19 @@ def _decompose(
     test: NDArray[np.float32],  # (vocabulary, columns), orthonormal
     rank: int,
 ) -> NDArray[np.float32]:  # (vocabulary, rank)
-    """Return the leading eigenvectors of the Gram matrix, the largest eigenvalue's first.
+    """Return the leading eigenvectors of the Gram matrix, by descending eigenvalue.
 
-    The Gram matrix is approximated by sketch (test^T sketch)^-1 sketch^T, which is exact where it has no more rank than
-    `test` has columns. What cannot be told from rounding is left out: there may be fewer than `rank`.
+    The Gram matrix is approximated by sketch (test^T sketch)^-1 sketch^T, which is exact if its rank is at most the
+    number of columns of `test`. Eigenvectors within the rounding error are left out, so there may be fewer than `rank`.
     """
     core = (test.T @ sketch).astype(np.float64)
     values, vectors = scipy.linalg.eigh((core + core.T) / 2)
     rounding = np.finfo(np.float32).eps * np.sqrt(len(sketch)) * values[-1]
     kept = values > rounding
-    factor = sketch @ (vectors[:, kept] / np.sqrt(values[kept])).astype(np.float32)  # factor factor^T: the Gram matrix
+    # The Gram matrix is factor @ factor.T.
+    factor = sketch @ (vectors[:, kept] / np.sqrt(values[kept])).astype(np.float32)
     values, vectors = scipy.linalg.eigh((factor.T @ factor).astype(np.float64))
-    leading = [place for place in reversed(range(len(values))) if values[place] > rounding][:rank]
+    leading = [index for index in reversed(range(len(values))) if values[index] > rounding][:rank]
     values, vectors = values[leading], vectors[:, leading]
     right: NDArray[np.float32] = factor @ (vectors / np.sqrt(values)).astype(np.float32)
     return right

@@ -1,8 +1,8 @@
-"""A sentence-transformers model around a transformer, fed by our own loop.
+"""Encode texts with a transformer of sentence-transformers, faster than `SentenceTransformer.encode`.
 
-The model's modules run as they are: transformer, pooling, dense layers. What differs from `SentenceTransformer.encode`
-is what happens around them: of a long text only the start is tokenised, a whole chunk is sorted by its number of tokens
-and cut into batches by a budget of tokens, batches are padded on the device, and results are gathered there.
+The model's modules (transformer, pooling, dense layers) run unchanged; the loop around them differs. Only the start of
+a long text is tokenised. A whole chunk of texts is sorted by number of tokens and cut into batches by a budget of
+tokens. Batches are padded on the device, and results are collected there.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,38 +18,40 @@ from transformers import PreTrainedTokenizerFast
 
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.embedding.windows import WindowCutter, Windows, first_window
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
 from fineweb_mask.models.forward.device import compute_dtype
 from fineweb_mask.models.forward.vectors import Encoded, unit_rows
 from fineweb_mask.models.settings import EmbeddingSettings
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
-"""Tokens to a forward pass; on a CPU activations of more fall out of its caches."""
+"""Default tokens per forward pass; on a CPU, the activations of more tokens do not fit into the caches."""
 
 
 class TransformerEncoder(Encoder[Windows]):
-    """Runs a sentence-transformers model whose first module is a transformer over text.
+    """Run a sentence-transformers model with a text transformer as its first module.
 
     Parameters
     ----------
     model
-        The model, on its device. Changed in place to the type it is to compute in.
+        The model on its device. Converted in place to the type that it computes in.
     settings
         Tokens per document, treatment of long documents, precisions, tokens per forward pass.
     prompt
-        Text put before every document.
+        Text put before each document.
     device
-        Where the model lies.
+        Device of the model.
 
     Raises
     ------
     EncoderError
-        If the settings ask for more than the model can read.
+        If the settings require more tokens than the model reads.
     """
 
     def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str, device: str) -> None:
         transformer = cast("Transformer", model[0])
         tokenizer = cast("PreTrainedTokenizerFast", transformer.tokenizer)
+        self.dimensions = int(model.get_embedding_dimension() or 0)
         self._max_tokens = _tokens_read(transformer, settings.max_tokens)
         self._tokenizer = tokenizer.backend_tokenizer
         self._tokenizer.no_truncation()
@@ -61,7 +63,7 @@ class TransformerEncoder(Encoder[Windows]):
         if settings.long_documents == "mean_chunks":
             try:
                 self._cutter = WindowCutter(self._tokenizer, self._max_tokens, prompt)
-            except ValueError as error:
+            except SettingsError as error:
                 raise EncoderError(f"embedding.long_documents: {error}") from error
         self._device = device
         self._model, self._autocast = _in_precision(model, compute_dtype(settings.compute_precision, device), device)
@@ -69,8 +71,8 @@ class TransformerEncoder(Encoder[Windows]):
         self.budget = TokenBudget(settings.batch_tokens or BATCH_TOKENS[torch.device(device).type])
 
     @staticmethod
-    def runs(model: SentenceTransformer) -> bool:
-        """Return whether this loop feeds the model as it wants to be fed."""
+    def supports(model: SentenceTransformer) -> bool:
+        """Return whether the model's first module is a text transformer with a fast tokenizer."""
         first = model[0]
         return (
             isinstance(first, Transformer)
@@ -80,11 +82,6 @@ class TransformerEncoder(Encoder[Windows]):
             and first.modality_config["text"]["method"] == "forward"
         )
 
-    @property
-    def dimensions(self) -> int:
-        """Length of a vector."""
-        return int(self._model.get_embedding_dimension() or 0)
-
     def tokenise(self, texts: Sequence[str]) -> Windows:
         """Return the token ids that the model reads of each text."""
         if self._cutter is not None:
@@ -92,7 +89,7 @@ class TransformerEncoder(Encoder[Windows]):
         return first_window(self._tokenizer, [self._prompt + text for text in texts], self._max_tokens)
 
     def encode_tokens(self, tokens: Windows) -> Callable[[], Encoded]:
-        """Run the model over the windows and average those of a document, weighted by their tokens."""
+        """Run the model on the windows and average the vectors of a document's windows, weighted by their tokens."""
         count = int(tokens.documents[-1]) + 1 if len(tokens.documents) else 0
         with torch.inference_mode():
             sums = torch.zeros((count, self.dimensions), device=self._device)
@@ -106,24 +103,24 @@ class TransformerEncoder(Encoder[Windows]):
 
             for_each_batch(tokens.tokens.lengths, self.budget, forward)
             unit, bad = unit_rows(sums)
-            return _fetched(unit.to(self._stored), bad)
+            return _to_host(unit.to(self._stored), bad)
 
     def _forward(self, features: dict[str, Tensor]) -> Tensor:
         with self._autocast():
             output: Tensor = self._model({**features, "prompt_length": self._prompt_tokens})["sentence_embedding"]
-        return output[:, : self.dimensions]  # the leading ones, where the model is to be truncated to them
+        return output[:, : self.dimensions]  # fewer than the model computes, if it has a `truncate_dim`
 
 
 def _in_precision(
     model: SentenceTransformer, dtype: torch.dtype, device: str
 ) -> tuple[SentenceTransformer, Callable[[], AbstractContextManager[object]]]:
-    """Return the model in a type, and the context that it runs in.
+    """Return the model converted to a type, and a function that returns the context to run it in.
 
-    A GPU computes all of it in that type. A CPU gains in the matrix products alone: there, the linear layers' weights
-    are converted, and everything between them stays in float32.
+    A GPU computes everything in that type. On a CPU only matrix products become faster, so only the weights of linear
+    layers are converted and the rest stays in float32.
     """
     on_cpu = torch.device(device).type == "cpu"
-    model.to(torch.float32 if on_cpu else dtype)  # whatever type the weights were saved in
+    model.to(torch.float32 if on_cpu else dtype)  # weights may be saved in another type
     if dtype == torch.float32 or not on_cpu:
         return model, nullcontext
     for module in model.modules():
@@ -133,40 +130,46 @@ def _in_precision(
 
 
 def _tokens_read(transformer: Transformer, wanted: int | None) -> int:
-    """Return how many tokens the model reads of a text.
+    """Return the number of tokens to read of a text.
 
     Raises
     ------
     EncoderError
-        If more are wanted than the model has positions for.
+        If `wanted` is more than the model has positions for.
     """
     positions = _positions(transformer)
     if wanted is None:
         return min(transformer.document_length or transformer.max_seq_length or positions, positions)
     if wanted > positions:
-        raise EncoderError(f"embedding.max_tokens: the model reads {positions} tokens, set it to no more than that")
+        raise EncoderError(
+            f"embedding.max_tokens: the model reads {positions} tokens, max_tokens is {wanted}: "
+            f"set it to at most {positions}"
+        )
     return wanted
 
 
 def _positions(transformer: Transformer) -> int:
-    """Return how many positions the model has learned, or says that it takes."""
+    """Return the number of positions of the model's position embedding, else of its configuration, else 512."""
     for module in transformer.model.modules():
-        learned = getattr(module, "position_embeddings", None)
-        if isinstance(learned, nn.Embedding):
-            return learned.num_embeddings - (0 if learned.padding_idx is None else learned.padding_idx + 1)
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
     return int(getattr(transformer.config, "max_position_embeddings", 0)) or 512
 
 
 def _prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
-    """Return how many tokens come before the document itself: some models leave those out of the mean."""
+    """Return the number of tokens before the document itself, which some models leave out of the mean."""
     if not prompt:
         return 0
     ids = tokenizer(prompt)["input_ids"]
     return len(ids) - (ids[-1] in tokenizer.all_special_ids)
 
 
-def _fetched(vectors: Tensor, bad: Tensor) -> Callable[[], Encoded]:
-    """Copy results to the host beside what runs next; the function returned waits for them."""
+def _to_host(
+    vectors: Tensor,  # (n, d)
+    bad: Tensor,  # (n,) bool
+) -> Callable[[], Encoded]:
+    """Copy results to the host in the background; return a function that waits for them."""
     if vectors.device.type != "cuda":
         return lambda: Encoded(vectors.numpy(), bad.numpy())
     hosts = [

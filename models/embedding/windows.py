@@ -1,4 +1,4 @@
-"""What of each document a transformer reads: its first tokens, or all of them in windows."""
+"""Cut documents into the token windows that a transformer reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,16 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Token ids with special tokens, one window after the other, and whose they are."""
+    """Token ids of m windows, special tokens included, and the document of each window."""
 
     tokens: TokenIds  # of m windows
-    documents: NDArray[np.int64]  # (m,): the document of each window, in order
-    weights: NDArray[np.float32]  # (m,): its share in the document's vector, tokens over the document's tokens
+    documents: NDArray[np.int64]  # (m,) index of the window's document, ascending
+    weights: NDArray[np.float32]  # (m,) weight in the document's vector: the window's share of the document's tokens
 
 
 def first_window(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Windows:
@@ -26,22 +27,22 @@ def first_window(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) ->
 
 
 class WindowCutter:
-    """Cuts documents of any length into windows of at most `max_tokens` tokens, special ones included.
+    """Cut documents of any length into windows of at most `max_tokens` tokens, special tokens included.
 
-    Every window starts with the prompt, and the first is what `first_window` gives.
+    Each window starts with the prompt. The first window equals the result of `first_window`.
 
     Parameters
     ----------
     tokenizer
-        A tokenizer that neither cuts nor pads.
+        A tokenizer without truncation and padding.
     max_tokens
-        Most tokens of a window.
+        Maximum tokens per window.
     prompt
-        Text put before every document.
+        Text put before each document.
 
     Raises
     ------
-    ValueError
+    SettingsError
         If the prompt leaves no room for a document.
     """
 
@@ -53,13 +54,13 @@ class WindowCutter:
         self._first = max_tokens - len(self._before) - len(self._after)
         self._others = self._first - len(self._prompt_ids)
         if self._others < 1:
-            raise ValueError(
+            raise SettingsError(
                 f"the prompt and the special tokens take {max_tokens - self._others} of {max_tokens} tokens, "
-                "which leaves none for a document"
+                "which leaves none for a document: raise max_tokens or shorten the prompt"
             )
 
     def cut(self, texts: Sequence[str]) -> Windows:
-        """Return the windows of the texts."""
+        """Return the windows of all texts, document by document."""
         whole = all_tokens(self._tokenizer, [self._prompt + text for text in texts])
         windows: list[NDArray[np.int32]] = []
         documents: list[int] = []
@@ -71,8 +72,8 @@ class WindowCutter:
             windows.append(np.concatenate([self._before, first, self._after]))
             weights.append(max(1, len(first) - len(self._prompt_ids)) / total)
             documents.append(document)
-            for place in range(self._first, length, self._others):
-                part = ids[place : place + self._others]
+            for begin in range(self._first, length, self._others):
+                part = ids[begin : begin + self._others]
                 windows.append(np.concatenate([self._before, self._prompt_ids, part, self._after]))
                 weights.append(len(part) / total)
                 documents.append(document)
@@ -82,7 +83,7 @@ class WindowCutter:
 
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the special tokens that a tokenizer puts before a text, and those that it puts after it."""
+    """Return the ids of the special tokens that a tokenizer adds before a text, (a,), and after it, (b,)."""
     text = tokenizer.encode("a", add_special_tokens=False)
     alone, whole = text.ids, tokenizer.encode("a").ids
     before = next(start for start in range(len(whole) + 1) if whole[start : start + len(alone)] == alone)

@@ -1,1 +1,1 @@
-"""What every forward pass of a model needs: tokens, batches, a device, unit vectors."""
+"""Prepare and run forward passes: token ids, batches, devices, unit vectors."""

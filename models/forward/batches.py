@@ -1,7 +1,7 @@
-"""Forward passes over texts of many lengths: longest first, as many at a time as a budget of tokens holds.
+"""Cut texts into batches by length: longest first, as many per forward pass as fit a budget of tokens.
 
-A batch is padded to its longest text, so what it costs is rows times longest, not rows. Sorted by length over a whole
-chunk of documents, little of it is padding.
+A batch is padded to its longest text, so it costs rows times longest text. Sorting a whole chunk of documents by length
+keeps the share of padding small.
 """
 
 import logging
@@ -20,46 +20,58 @@ logger = logging.getLogger(__name__)
 
 
 class TokenBudget:
-    """How many tokens a forward pass takes once padded; halved for good where the device has no memory for them."""
+    """Maximum number of tokens per forward pass, padding included; halved when the device runs out of memory.
+
+    >>> budget = TokenBudget(1_000)
+    >>> budget.halve(used=600)
+    >>> budget.tokens
+    300
+    """
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
     def halve(self, used: int) -> None:
-        """Take half of what was too much, `used` tokens, from now on."""
+        """Halve the budget after `used` tokens exceeded device memory."""
         self.tokens = max(1, min(self.tokens, used) // 2)
 
 
 def for_each_batch(
-    lengths: NDArray[np.int64],  # (n,)
+    lengths: NDArray[np.int64],  # (n,) tokens
     budget: TokenBudget,
     work: Callable[[NDArray[np.int64]], None],
 ) -> None:
-    """Call `work` with the rows of one forward pass after the other, longest first.
+    """Call `work` with the row numbers of one batch after the other, longest texts first.
 
-    A batch holds as many rows as the budget has room for once they are padded to the longest, and at least one. Where
-    the device runs out of memory, the budget is halved, for later calls as well, and the same rows are tried again.
+    A batch holds as many rows as fit the budget when padded to the longest, and at least one. If the device runs out of
+    memory, the budget is halved, for later calls too, and the rows are tried again in smaller batches.
 
     Raises
     ------
     torch.OutOfMemoryError
-        If there is no memory for a single row.
+        If a single row does not fit into memory.
+
+    Examples
+    --------
+    >>> for_each_batch(np.array([3, 9, 4]), TokenBudget(10), lambda rows: print(rows.tolist()))
+    [1]
+    [2, 0]
     """
-    left = np.argsort(-lengths, kind="stable")
+    remaining = np.argsort(-lengths, kind="stable")
 
     def batches() -> Iterator[NDArray[np.int64]]:
-        while len(left):
-            yield left[: max(1, budget.tokens // max(1, int(lengths[left[0]])))]
+        while len(remaining):
+            yield remaining[: max(1, budget.tokens // max(1, int(lengths[remaining[0]])))]
 
     tokens = int(lengths.sum())
     for rows in track_by_size("tokens", batches(), tokens, lambda rows: int(lengths[rows].sum()), part=(0, 1)):
-        if _has_memory_for(work, rows):
-            left = left[len(rows) :]
+        if _fits_into_memory(work, rows):
+            remaining = remaining[len(rows) :]
             continue
         longest = max(1, int(lengths[rows[0]]))
         budget.halve(len(rows) * longest)
         logger.warning(
-            "no device memory for %d texts of %d tokens: from now on %d tokens to a forward pass",
+            "no device memory for %d texts of %d tokens: continuing with at most %d tokens per forward pass",
             len(rows),
             longest,
             budget.tokens,
@@ -68,10 +80,10 @@ def for_each_batch(
             torch.cuda.empty_cache()
 
 
-def _has_memory_for(work: Callable[[NDArray[np.int64]], None], rows: NDArray[np.int64]) -> bool:
+def _fits_into_memory(work: Callable[[NDArray[np.int64]], None], rows: NDArray[np.int64]) -> bool:
     try:
         work(rows)
-    except torch.OutOfMemoryError:  # its traceback holds the batch's tensors until this function returns
+    except torch.OutOfMemoryError:  # a separate function, because the traceback holds the tensors until it returns
         if len(rows) == 1:
             raise
         return False
@@ -79,7 +91,7 @@ def _has_memory_for(work: Callable[[NDArray[np.int64]], None], rows: NDArray[np.
 
 
 class PaddedTokens:
-    """Token ids on the device: copied there once, padded there batch by batch.
+    """Copy token ids to a device once, and pad each batch there.
 
     Parameters
     ----------
@@ -88,33 +100,33 @@ class PaddedTokens:
     padding
         Id of the padding token.
     device
-        Where the batches are wanted.
+        Device of the batches.
     """
 
     def __init__(self, tokens: TokenIds, padding: int, device: str) -> None:
         self._lengths = tokens.lengths
         self._device = device
-        self._ids = self._copied(np.append(tokens.ids, np.int32(padding)))
-        self._starts = self._copied(tokens.starts)
-        self._device_lengths = self._copied(tokens.lengths)
+        self._ids = self._to_device(np.append(tokens.ids, np.int32(padding)))
+        self._starts = self._to_device(tokens.starts)
+        self._device_lengths = self._to_device(tokens.lengths)
 
-    def _copied(self, values: NDArray[Any]) -> Tensor:
+    def _to_device(self, values: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(values)
         if self._device.startswith("cuda"):
             return tensor.pin_memory().to(self._device, non_blocking=True)
         return tensor
 
     def batch(self, rows: NDArray[np.int64]) -> dict[str, Tensor]:
-        """Return `input_ids` of the rows, (b, longest) int64, and `attention_mask` of that shape if any is padded.
+        """Return the model's arguments for b rows: `input_ids` and, if any row is padded, `attention_mask`.
 
-        Attention without a mask is the faster kernel.
+        Both are (b, longest) int64. The mask is left out where possible, because attention is faster without.
         """
         longest = max(1, int(self._lengths[rows].max()))
-        index = self._copied(rows)
-        positions = torch.arange(longest, device=self._device)
-        places = self._starts[index][:, None] + positions
+        index = self._to_device(rows)
+        columns = torch.arange(longest, device=self._device)
+        positions = self._starts[index][:, None] + columns  # in `_ids`
         if int(self._lengths[rows].min()) == longest:
-            return {"input_ids": self._ids[places].long()}
-        within = positions < self._device_lengths[index][:, None]
+            return {"input_ids": self._ids[positions].long()}
+        within = columns < self._device_lengths[index][:, None]
         padding = len(self._ids) - 1
-        return {"input_ids": self._ids[torch.where(within, places, padding)].long(), "attention_mask": within.long()}
+        return {"input_ids": self._ids[torch.where(within, positions, padding)].long(), "attention_mask": within.long()}

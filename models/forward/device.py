@@ -1,4 +1,4 @@
-"""Which device numeric work runs on, and in which type a model computes there."""
+"""Choose the device that a model runs on and the type that it computes in."""
 
 from typing import Literal
 
@@ -8,19 +8,26 @@ ComputePrecision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def choose_device(device: str) -> str:
-    """Return the device that `auto` stands for on this machine; any other name is returned as it is."""
+    """Return the first GPU, or the CPU, for `auto`; return any other name unchanged.
+
+    >>> choose_device("cuda:3")
+    'cuda:3'
+    """
     return choose_devices(device)[0]
 
 
 def choose_devices(device: str) -> list[str]:
-    """Return the devices that `auto` stands for: every GPU, or the CPU; any other name stands for itself."""
+    """Return all GPUs, or the CPU, for `auto`; return any other name as the only device."""
     if device != "auto":
         return [device]
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
 
 
 def compute_dtype(precision: ComputePrecision, device: str) -> torch.dtype:
-    """Return the type that a model computes in: `auto` is bfloat16 where the device has instructions for it."""
+    """Return the type that a model computes in.
+
+    `auto` is bfloat16 if the device has instructions for it, else float32.
+    """
     if precision != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[precision]
     fast = torch.cuda.is_bf16_supported(False) if device.startswith("cuda") else _cpu_has_bfloat16()

@@ -1,75 +1,84 @@
-"""Texts as token ids: all of a text's, or the first of it, of which no more is read than they need."""
-
-from __future__ import annotations
+"""Tokenise texts completely, or only their first tokens without reading the rest."""
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-    from tokenizers import Encoding, Tokenizer
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
 
 CHARS_PER_TOKEN = 8
-"""Characters read at first for each token wanted; English web text has 4 to 5."""
-GROWTH = 8  # times as many characters are read where those gave too few tokens
+"""Characters read first, per wanted token; English web text has 4 to 5."""
+GROWTH = 8  # factor by which the characters grow if they hold too few tokens
 MOST_CHARS_PER_TOKEN = 512
-"""Characters read at most for each token wanted: words and blanks of thousands of characters are no text."""
-LOOK_AHEAD = 16  # tokens beyond the last one wanted, that the end of what was read may have changed
+"""Maximum characters read per wanted token. Words and white space of thousands of characters are not text."""
+LOOK_AHEAD = 16  # tokens after the wanted ones that cutting the text may have changed
 PIECE_CHARS = 1 << 20
-"""Characters tokenised as one text: the tokenizer takes a hundred bytes for each token of what it is given."""
-LONGEST_WORD = 1_024  # characters looked through for the white space to cut at
-LAST_BLANK = re.compile(r"\s(?=\S*\Z)")
-CALL_CHARS = 1 << 24  # characters given to the tokenizer in one call
+"""Maximum characters tokenised as one text: the tokenizer needs a hundred bytes of memory per token of a text."""
+LONGEST_WORD = 1_024  # characters searched for white space to cut at
+LAST_SPACE = re.compile(r"\s(?=\S*\Z)")
+CALL_CHARS = 1 << 24  # maximum characters per call of the tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class TokenIds:
-    """The token ids of texts, one text after the other."""
+    """Token ids of n texts, concatenated.
+
+    >>> tokens = TokenIds.of([[5, 6], [], [7]])
+    >>> tokens.ids.tolist(), tokens.starts.tolist()
+    ([5, 6, 7], [0, 2, 2])
+    """
 
     ids: NDArray[np.int32]  # (total,)
-    lengths: NDArray[np.int64]  # (n,): tokens of each text
+    lengths: NDArray[np.int64]  # (n,) number of tokens
 
     @classmethod
-    def of(cls, texts: Sequence[Sequence[int]]) -> TokenIds:
-        """Return the token ids of each text as one array."""
+    def of(cls, texts: Sequence[Sequence[int]]) -> Self:
+        """Concatenate the token ids of each text."""
         lengths = np.fromiter((len(ids) for ids in texts), np.int64, len(texts))
         return cls(np.fromiter(chain.from_iterable(texts), np.int32, int(lengths.sum())), lengths)
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where each text begins in `ids`, (n,)."""
+        """Index of each text's first token in `ids`, (n,)."""
         return np.cumsum(self.lengths) - self.lengths
 
     def tolist(self) -> list[list[int]]:
-        """Return a list of ids for each text."""
+        """Return one list of ids per text."""
         return [ids.tolist() for ids in np.split(self.ids, np.cumsum(self.lengths)[:-1])] if len(self.lengths) else []
 
 
 def first_tokens(
     tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, *, special_tokens: bool = True
 ) -> TokenIds:
-    """Return the token ids of each text, cut to `max_tokens`.
+    """Return the first `max_tokens` token ids of each text.
 
-    The same as tokenising the whole text and cutting then, but of a text of megabytes only the start is read: as much
-    as it takes for the last token wanted to lie in an earlier word than the last one read, or `MOST_CHARS_PER_TOKEN`
-    characters for each token. A lone surrogate is read as "?".
+    The result is that of tokenising the whole text and truncating it. Only the start of a long text is read: until the
+    last wanted token is in an earlier word than the last token read, or up to `MOST_CHARS_PER_TOKEN` characters per
+    token. A lone surrogate is read as "?".
 
     Parameters
     ----------
     tokenizer
-        A tokenizer that neither cuts nor pads, and splits a text into words from left to right.
+        A tokenizer without truncation and padding that splits a text into words from left to right.
     texts
         Documents.
     max_tokens
-        Most tokens per text, special ones included.
+        Maximum tokens per text, special tokens included.
     special_tokens
-        Whether the special tokens, such as [CLS], are added.
+        Whether to add special tokens such as [CLS].
+
+    Examples
+    --------
+    >>> from tokenizers.models import WordLevel
+    >>> from tokenizers.pre_tokenizers import Whitespace
+    >>> tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "sea": 1, "tide": 2}, unk_token="[UNK]"))
+    >>> tokenizer.pre_tokenizer = Whitespace()
+    >>> first_tokens(tokenizer, ["sea tide sea tide", "tide"], max_tokens=3).tolist()
+    [[1, 2, 1], [2]]
     """
     wanted = max_tokens - (tokenizer.num_special_tokens_to_add(is_pair=False) if special_tokens else 0)
     found: dict[int, list[int]] = {}
@@ -90,13 +99,13 @@ def first_tokens(
 def all_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenIds:
     """Return all token ids of each text, without special tokens.
 
-    A text of more than `PIECE_CHARS` characters is tokenised in pieces, cut before white space where there is some.
-    A lone surrogate is read as "?".
+    A text of more than `PIECE_CHARS` characters is tokenised in pieces, cut before white space if possible. A lone
+    surrogate is read as "?".
 
     Parameters
     ----------
     tokenizer
-        A tokenizer that neither cuts nor pads.
+        A tokenizer without truncation and padding.
     texts
         Documents.
     """
@@ -129,8 +138,8 @@ def _pieces(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > PIECE_CHARS:
         end = start + PIECE_CHARS
-        if blank := LAST_BLANK.search(text, end - LONGEST_WORD, end):
-            end = blank.start()
+        if space := LAST_SPACE.search(text, end - LONGEST_WORD, end):
+            end = space.start()
         yield text[start:end]
         start = end
     yield text[start:]
@@ -141,7 +150,7 @@ def _encodable(text: str) -> str:
 
 
 def _is_settled(encoding: Encoding, wanted: int) -> bool:
-    """Return whether more text would leave the first `wanted` tokens as they are."""
+    """Return whether reading more text cannot change the first `wanted` tokens."""
     read = len(encoding)
     if read < wanted + LOOK_AHEAD:
         return False

@@ -1,4 +1,4 @@
-"""What an encoder returns: unit vectors, row by row, bad ones marked."""
+"""Scale vectors to norm 1 and flag those that cannot be scaled."""
 
 from typing import Any, NamedTuple
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 
 class Encoded(NamedTuple):
-    """Vectors of a batch of documents."""
+    """Unit vectors of n documents."""
 
     vectors: NDArray[np.floating[Any]]  # (n, dimensions), float32 or float16; unit norm, zeros where bad
-    bad: NDArray[np.bool_]  # (n,): the model gave a zero or non-finite vector
+    bad: NDArray[np.bool_]  # (n,) true if the model returned a zero or non-finite vector
 
 
 def unit_rows(
     vectors: Tensor,  # (n, d)
 ) -> tuple[Tensor, Tensor]:  # (n, d) float32, (n,) bool
-    """Scale rows to norm 1; a zero or non-finite one becomes zero and is marked."""
+    """Scale rows to norm 1; a zero or non-finite row becomes zero and is flagged."""
     vectors = vectors.float()
     norms = torch.linalg.vector_norm(vectors, dim=1)
     bad = ~torch.isfinite(norms) | (norms < torch.finfo(torch.float32).tiny)
@@ -27,6 +27,11 @@ def unit_rows(
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> Encoded:
-    """Return vectors (n, dimensions) scaled to norm 1; a zero or non-finite one becomes zero and is marked."""
+    """Scale vectors (n, dimensions) to norm 1; a zero or non-finite vector becomes zero and is flagged.
+
+    >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]], dtype=np.float32))
+    Encoded(vectors=array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32), bad=array([False,  True]))
+    """
     unit, bad = unit_rows(torch.from_numpy(vectors))
     return Encoded(unit.numpy(), bad.numpy())

@@ -1,1 +1,1 @@
-"""Quality scorers: text in, one float32 per document out; a new scorer is one class and one entry in `SCORERS`."""
+"""Score documents: one float32 each. A new scorer is one class and one entry in `SCORERS` (registry.py)."""

@@ -1,4 +1,4 @@
-"""A score that the source already has, as a scorer: FineWeb-Edu's `score`, a language score, any number."""
+"""Take the score from a numeric column of the source, such as FineWeb-Edu's `score`."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -11,7 +11,7 @@ from fineweb_mask.models.settings.quality import ColumnScorerSettings
 
 
 class ColumnValueError(DataError):
-    """A value of the column is no score; `position` is its place in the batch."""
+    """A value of the column is not a score; `position` is its index in the batch."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -19,12 +19,17 @@ class ColumnValueError(DataError):
 
 
 class ColumnScorer:
-    """Scores a document with a number that stands in one of its columns.
+    """Score a document with a number from one of its columns.
 
     Parameters
     ----------
     settings
-        The column, and the score where it holds none.
+        The column, and the score for a missing value.
+
+    Examples
+    --------
+    >>> ColumnScorer(ColumnScorerSettings(column="score", missing=0.0)).score([2.5, None])
+    array([2.5, 0. ], dtype=float32)
     """
 
     reads_arrow = False
@@ -39,7 +44,7 @@ class ColumnScorer:
         Raises
         ------
         ColumnValueError
-            If a value is no number, or is null or not finite while `missing` is not set.
+            If a value is not a number, or is null or not finite and `missing` is not set.
         """
         for position, value in enumerate(values):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | Decimal)):
@@ -56,7 +61,7 @@ class ColumnScorer:
             if self.settings.missing is None:
                 raise ColumnValueError(
                     f"the column {self.column!r} is null or not finite in {int(absent.sum()):,} of {len(values):,} "
-                    f"rows read together: set `missing` of the scorer {self.settings.name!r} to the score they get",
+                    f"rows of a batch: set `missing` of the scorer {self.settings.name!r} to the score of such rows",
                     int(np.flatnonzero(absent)[0]),
                 )
             scores[absent] = self.settings.missing

@@ -1,6 +1,6 @@
-"""Several scores made one quality.
+"""Combine the scores of several scorers into one quality.
 
-Each is standardised with fixed statistics of the corpus, so that shards scored on different days agree.
+Each score is standardised with fixed statistics of the corpus, so that shards scored on different days agree.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Statistics = Mapping[str, tuple[float, float]]
-"""Per scorer, the mean and standard deviation of its score over a sample of the corpus."""
+"""Mean and standard deviation of each scorer's score over a sample of the corpus, by scorer name."""
 
 
 def fit_statistics(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, tuple[float, float]]:
-    """Return the mean and standard deviation of each column (n,); a constant column gets deviation 1."""
+    """Return the mean and standard deviation of each column (n,); a constant column gets deviation 1.
+
+    >>> fit_statistics({"edu": np.array([1, 3], dtype=np.float32)})
+    {'edu': (2.0, 1.0)}
+    """
     statistics = {}
     for name, column in scores.items():
         values = column.astype(np.float64)
@@ -35,11 +39,17 @@ def combine_scores(
     scores
         Columns (n,) by scorer name.
     weights
-        Weight of each in the sum.
+        Weight in the sum by scorer name; not used by `minimum`.
     statistics
-        What `fit_statistics` returned for this corpus.
+        Result of `fit_statistics` for this corpus.
     how
-        `weighted_sum` of the standardised scores, or their `minimum` (the weights are not used).
+        `weighted_sum` or `minimum` of the standardised scores.
+
+    Examples
+    --------
+    >>> scores = {"edu": np.array([1, 3], dtype=np.float32), "length": np.array([20, 0], dtype=np.float32)}
+    >>> combine_scores(scores, {"edu": 1.0, "length": 0.5}, fit_statistics(scores), "weighted_sum")
+    array([-0.5,  0.5], dtype=float32)
     """
     standardised = {
         name: (column.astype(np.float64) - statistics[name][0]) / statistics[name][1] for name, column in scores.items()

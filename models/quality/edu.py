@@ -1,8 +1,8 @@
-"""A transformers classifier with one regression output as a quality scorer, such as FineWeb-Edu's.
+"""Score texts with a transformers classifier that has one regression output, such as FineWeb-Edu's.
 
-FineWeb-Edu's (https://arxiv.org/abs/2406.17557) is snowflake-arctic-embed-m with a head on top, its encoder frozen
-while the head was trained (`train_edu_bert.py` of https://github.com/huggingface/cosmopedia). The last hidden state of
-its first token is therefore also that encoder's embedding, and one forward pass gives both.
+FineWeb-Edu's classifier (https://arxiv.org/abs/2406.17557) is snowflake-arctic-embed-m with a head that was trained
+while the encoder was frozen (`train_edu_bert.py` of https://github.com/huggingface/cosmopedia). The last hidden state
+of its first token is therefore the embedding of that encoder, too, and one forward pass returns both.
 """
 
 import threading
@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
+from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
 from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
@@ -25,26 +26,34 @@ from fineweb_mask.models.settings.quality import EduScorerSettings
 
 
 class ScoredVectors(NamedTuple):
-    """What one forward pass gives for a batch of documents."""
+    """Scores and embeddings of n documents from one forward pass."""
 
     scores: NDArray[np.float32]  # (n,)
-    encoded: Encoded  # vectors (n, d): the first token's last hidden state, of unit norm
+    encoded: Encoded  # vectors (n, d): last hidden state of the first token, scaled to norm 1
 
 
 class EduScorer:
-    """Scores a text with the one output of a sequence-classification model, as it is: FineWeb-Edu's runs from 0 to 5.
+    """Score a text with the output of a sequence-classification model, unchanged; FineWeb-Edu's is about 0 to 5.
 
     Parameters
     ----------
     settings
-        How much of a text is read, and how the model computes.
+        Tokens per text, precision, tokens per forward pass and device.
     model_path
-        Folder of the model and its tokenizer. Weights are read from safetensors only, and no code of the model is run.
+        Folder of the model and its tokenizer. Weights are read only from safetensors, and code of the model is not run.
 
     Raises
     ------
-    ValueError
-        If the folder holds no such model.
+    ModelError
+        If the folder holds no classifier with one output, or no fast tokenizer.
+    SettingsError
+        If `max_tokens` is more than the model reads.
+
+    Examples
+    --------
+    >>> settings = EduScorerSettings(model="models/edu", device="cpu")
+    >>> EduScorer(settings, "models/edu").score(["A text."])  # doctest: +SKIP
+    array([1.27], dtype=float32)
     """
 
     column = "text"
@@ -54,10 +63,11 @@ class EduScorer:
         self.settings = settings
         self.device = choose_device(settings.device)
         self._budget = TokenBudget(settings.batch_tokens)
-        self._lock = threading.Lock()  # one forward pass at a time
+        self._lock = threading.Lock()  # held during a forward pass, which writes `_first`
         self._model = _load_model(model_path, _precision(settings, self.device)).to(self.device).eval()
+        self.dimensions = int(self._model.config.hidden_size)  # of a vector
         self._first: Tensor | None = None
-        self._model.base_model.register_forward_hook(self._keep_first)
+        self._model.base_model.register_forward_hook(self._keep_first_token)
         tokenizer = _load_tokenizer(model_path)
         self._tokenizer = tokenizer.backend_tokenizer
         self._tokenizer.no_truncation()
@@ -65,28 +75,26 @@ class EduScorer:
         self._padding = tokenizer.pad_token_id or 0
         allowed = min(tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 512))
         if settings.max_tokens is not None and settings.max_tokens > allowed:
-            raise ValueError(f"scorer {settings.name!r}: its model reads {allowed} tokens, set max_tokens to no more")
+            raise SettingsError(
+                f"scorer {settings.name!r}: its model reads {allowed} tokens, max_tokens is {settings.max_tokens}: "
+                f"set it to at most {allowed}"
+            )
         self.max_tokens = settings.max_tokens or allowed
-
-    @property
-    def dimensions(self) -> int:
-        """Length of a vector."""
-        return int(self._model.config.hidden_size)
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the model's output for each text, (n,)."""
         return self.score_and_embed(texts).scores
 
     def score_and_embed(self, texts: Sequence[str]) -> ScoredVectors:
-        """Return the model's output and the embedding of each text, from one forward pass."""
+        """Return the model's output and the embedding of each text from one forward pass."""
         return self.score_and_embed_tokens(self.tokenise(texts))
 
     def tokenise(self, texts: Sequence[str]) -> TokenIds:
-        """Return the token ids that the model reads of each text; any thread may."""
+        """Return the token ids that the model reads of each text; may be called from any thread."""
         return first_tokens(self._tokenizer, texts, self.max_tokens)
 
     def score_and_embed_tokens(self, tokens: TokenIds) -> ScoredVectors:
-        """Return the model's output and the embedding of each text, from one forward pass."""
+        """Return the model's output and the embedding of each tokenised text from one forward pass."""
         scores = np.zeros(len(tokens.lengths), dtype=np.float32)
         vectors = np.zeros((len(tokens.lengths), self.dimensions), dtype=np.float32)
         with self._lock, torch.inference_mode():
@@ -102,7 +110,7 @@ class EduScorer:
             for_each_batch(tokens.lengths, self._budget, forward)
         return ScoredVectors(scores, unit_vectors(vectors))
 
-    def _keep_first(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
+    def _keep_first_token(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
         self._first = output.last_hidden_state[:, 0]
 
 
@@ -114,8 +122,8 @@ def _precision(settings: EduScorerSettings, device: str) -> torch.dtype:
 
 def _load_model(folder: str, precision: torch.dtype) -> Any:  # noqa: ANN401
     if not any(Path(folder).glob("*.safetensors")):
-        raise ValueError(
-            f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as such"
+        raise ModelError(
+            f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as safetensors"
         )
     try:
         model, loading = AutoModelForSequenceClassification.from_pretrained(
@@ -127,12 +135,12 @@ def _load_model(folder: str, precision: torch.dtype) -> Any:  # noqa: ANN401
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"cannot load {folder!r} as a sequence-classification model: {error}") from error
+        raise ModelError(f"cannot load {folder!r} as a sequence-classification model: {error}") from error
     if missing := sorted(loading["missing_keys"]):
-        raise ValueError(f"the model {folder!r} has no weights for {missing[0]!r}: it is not a trained classifier")
+        raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it is not a trained classifier")
     if model.config.num_labels != 1:
-        raise ValueError(
-            f"the model {folder!r} has {model.config.num_labels} outputs, kind edu takes a regression with one"
+        raise ModelError(
+            f"the model {folder!r} has {model.config.num_labels} outputs, the kind `edu` needs exactly one"
         )
     return model
 
@@ -141,7 +149,7 @@ def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"cannot load the tokenizer of {folder!r}: {error}") from error
+        raise ModelError(f"cannot load the tokenizer of {folder!r}: {error}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ValueError(f"the model {folder!r} has no tokenizer.json: save its fast tokenizer beside it")  # noqa: TRY004
+        raise ModelError(f"the model {folder!r} has no tokenizer.json: save its fast tokenizer in that folder")
     return tokenizer

@@ -1,4 +1,4 @@
-"""The scorers by kind, and the contract that they share."""
+"""Load a scorer by its kind, and define what every scorer provides."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -12,20 +12,35 @@ from fineweb_mask.models.settings.quality import EduScorerSettings, ScorerSettin
 
 
 class Scorer(Protocol):
-    """Scores documents one batch at a time."""
+    """Score documents one batch at a time.
+
+    Examples
+    --------
+    A custom scorer:
+
+    >>> class LengthScorer:
+    ...     column = "text"
+    ...     reads_arrow = False
+    ...
+    ...     def score(self, values):
+    ...         return np.array([len(text) for text in values], dtype=np.float32)
+    >>> scorer: Scorer = LengthScorer()
+    >>> scorer.score(["a text", ""])
+    array([6., 0.], dtype=float32)
+    """
 
     column: str
-    """The column of the documents that it reads."""
+    """Name of the column that `score` takes."""
 
     reads_arrow: bool
-    """Whether `score` also takes the column as an Arrow array."""
+    """True if `score` also takes the column as an Arrow array."""
 
     def score(self, values: Sequence[Any], /) -> NDArray[np.float32]:
         """Return one score per value of the column, (n,); higher is better."""
 
 
 def _edu(settings: EduScorerSettings, model_path: str) -> Scorer:
-    from fineweb_mask.models.quality.edu import EduScorer  # takes a second, which most runs need not spend
+    from fineweb_mask.models.quality.edu import EduScorer  # the import takes a second, and most runs do not need it
 
     return EduScorer(settings, model_path)
 
@@ -38,5 +53,19 @@ SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
 
 
 def load_scorer(settings: ScorerSettings, model_path: str) -> Scorer:
-    """Return the scorer that the settings name, reading its model, if it has one, from a local file or folder."""
+    """Return the scorer that the settings name.
+
+    Parameters
+    ----------
+    settings
+        Settings of a scorer of any kind.
+    model_path
+        Local file or folder of its model; not used by a scorer without a model.
+
+    Examples
+    --------
+    >>> from fineweb_mask.models.settings.quality import ColumnScorerSettings
+    >>> load_scorer(ColumnScorerSettings(column="language_score"), "").score([0.9])
+    array([0.9], dtype=float32)
+    """
     return SCORERS[settings.kind](settings, model_path)

@@ -1,1 +1,1 @@
-"""Progress reports and stop requests of long loops."""
+"""Report the progress of long loops, and stop them on request."""

@@ -1,8 +1,8 @@
-"""How far a long computation is: its loops count their steps, and tell whoever listens.
+"""Report how far a long computation is.
 
-A loop over `track(...)` is one that may be stopped on request between its steps, and whose place is known. Who listens
-is a matter of the context (`reporting_to`), so that nothing is handed down to the loops. They tell nothing until they
-have lasted a while, so brief ones cost no more than the request to stop.
+Wrap a loop in `track(...)` to report its progress and to make it stoppable between steps. The callback is found through
+a context variable (`reporting_to`), so it does not have to be passed down to the loops. A loop is reported only after
+`SECONDS`, so a short loop costs no more than a check for a stop request.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,25 +15,25 @@ from typing import NamedTuple, TypeVar
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
 SECONDS = 0.5
-"""Between two reports of one job, and for how long a loop must have run before it is reported."""
+"""Time between two reports of one job, and the least age of a loop that is reported."""
 
 Item = TypeVar("Item")
 
 
 class Step(NamedTuple):
-    """The place in one loop."""
+    """How far one loop is."""
 
-    what: str
+    what: str  # the steps, in the plural: "greedy picks"
     done: int
     total: int
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Return, for example, "greedy picks 3 of 60"."""
         return f"{self.what} {self.done:,} of {self.total:,}"
 
 
 ProgressCallback = Callable[[float, tuple[Step, ...]], None]
-"""Hears what share of the job is done, 0 to 1 as far as that is known, and the loops it is in, the outermost first."""
+"""Called with the completed fraction (0 to 1, as far as known) and the active loops, outermost first."""
 
 
 @dataclass(slots=True)
@@ -41,77 +41,91 @@ class _Loop:
     what: str
     total: int
     part: tuple[float, float]
-    since: float
+    started: float
     done: int = 0
-    step: int = 1  # of the total, how much is at work
+    step: int = 1  # size of the current step
 
 
-class _Job:
-    """The loops that one thread's computation is in."""
+class _Reporter:
+    """Call one callback with the state of the nested loops of one context."""
 
-    def __init__(self, hear: ProgressCallback) -> None:
+    def __init__(self, callback: ProgressCallback) -> None:
         self.loops: list[_Loop] = []
-        self._hear = hear
+        self._callback = callback
         self._due = monotonic() + SECONDS
-        self._share = 0.0
+        self._fraction = 0.0
 
-    def tell_if_due(self) -> None:
+    def report_if_due(self) -> None:
         now = monotonic()
         if now >= self._due:
-            self.tell(now)
+            self.report(now)
 
-    def tell(self, now: float) -> None:
+    def report(self, now: float) -> None:
         self._due = now + SECONDS
-        shown = [loop for loop in self.loops if loop.total > 1 and now - loop.since >= SECONDS]
-        self._share = max(self._share, self._share_of_loops())
-        self._hear(self._share, tuple(Step(loop.what, loop.done, loop.total) for loop in shown))
+        shown = [loop for loop in self.loops if loop.total > 1 and now - loop.started >= SECONDS]
+        self._fraction = max(self._fraction, self._fraction_of_loops())
+        self._callback(self._fraction, tuple(Step(loop.what, loop.done, loop.total) for loop in shown))
 
-    def _share_of_loops(self) -> float:
-        share, width = 0.0, 1.0
+    def _fraction_of_loops(self) -> float:
+        fraction, width = 0.0, 1.0
         for loop in self.loops:
             low, high = loop.part
-            share += width * (low + (high - low) * loop.done / max(loop.total, 1))
+            fraction += width * (low + (high - low) * loop.done / max(loop.total, 1))
             width *= (high - low) * loop.step / max(loop.total, 1)
-        return share
+        return fraction
 
 
-_job: ContextVar[_Job | None] = ContextVar("job", default=None)
+_reporter: ContextVar[_Reporter | None] = ContextVar("reporter", default=None)
 
 
 @contextmanager
-def reporting_to(hear: ProgressCallback) -> Iterator[None]:
-    """Have the loops that run in the block, or in a copy of its context, tell how far they are.
+def reporting_to(callback: ProgressCallback) -> Iterator[None]:
+    """Report the progress of all tracked loops that run in the block or in a copy of its context.
+
+    Only one copy of the context may run at a time.
 
     Parameters
     ----------
-    hear
-        Called in the thread of the loop, every `SECONDS` and when a loop ends that took as long; it should return at
-        once. One copy of the context may compute at a time.
+    callback
+        Called in the loop's thread, every `SECONDS` and at the end of a loop that ran for at least `SECONDS`. It must
+        return quickly.
+
+    Examples
+    --------
+    >>> with reporting_to(lambda fraction, steps: print(fraction, *steps)):
+    ...     total = sum(track("numbers", range(4)))  # shorter than SECONDS: no report
+    >>> total
+    6
     """
-    token = _job.set(_Job(hear))
+    token = _reporter.set(_Reporter(callback))
     try:
         yield
     finally:
-        _job.reset(token)
+        _reporter.reset(token)
 
 
 def track(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0, 0.0)) -> Iterator[Item]:
-    """Go through the steps of a loop; before each a request to stop is heard, and who listens is told the place.
+    """Iterate over `items`, checking for a stop request and reporting progress before each step.
 
     Parameters
     ----------
     what
-        What the steps are, in the plural: `greedy picks`.
+        The steps, in the plural: `greedy picks`.
     items
-        What the loop goes through; `range(n)` where the steps have no more than a number.
+        Items to iterate over; `range(n)` for a plain count.
     part
-        From where to where this loop takes the work around it, as shares of 1: (0, 1) if it is nearly all of it,
-        (0, 0) where that is not known.
+        Fractions of the enclosing work at the start and at the end of this loop: (0, 1) if the loop is nearly all of
+        it, (0, 0) if unknown.
 
     Raises
     ------
     StoppedError
         If a stop was requested.
+
+    Examples
+    --------
+    >>> [letter.upper() for letter in track("letters", "abc")]
+    ['A', 'B', 'C']
     """
     return track_by_size(what, items, len(items), lambda _: 1, part=part)
 
@@ -124,41 +138,46 @@ def track_by_size(
     *,
     part: tuple[float, float] = (0.0, 0.0),
 ) -> Iterator[Item]:
-    """Go through the steps of a loop as `track` does, where a step is as large as it says: documents of a batch.
+    """Iterate as `track` does, counting each item by its size: the documents of a batch.
 
     Parameters
     ----------
     what, items, part
-        As `track` takes them; `what` names what is counted.
+        As for `track`; `what` names the counted units.
     total
-        The size of all items.
+        Sum of all sizes.
     size
-        The size of one.
+        Function that returns the size of an item.
 
     Raises
     ------
     StoppedError
         If a stop was requested.
+
+    Examples
+    --------
+    >>> list(track_by_size("documents", ["ab", "c"], total=3, size=len))
+    ['ab', 'c']
     """
-    job = _job.get()
-    if job is None:
+    reporter = _reporter.get()
+    if reporter is None:
         for item in items:
             raise_if_stopped()
             yield item
         return
-    depth = len(job.loops)
+    depth = len(reporter.loops)
     loop = _Loop(what, total, part, monotonic())
-    job.loops.append(loop)
+    reporter.loops.append(loop)
     try:
         for item in items:
             raise_if_stopped()
             loop.step = size(item)
-            job.tell_if_due()
+            reporter.report_if_due()
             yield item
-            loop.done = min(loop.done + loop.step, total)  # what is tried again is counted again
+            loop.done = min(loop.done + loop.step, total)  # a retried item counts again
         loop.done, loop.step = total, 0
         now = monotonic()
-        if now - loop.since >= SECONDS:
-            job.tell(now)
-    finally:  # also where the loop was left early
-        del job.loops[depth:]
+        if now - loop.started >= SECONDS:
+            reporter.report(now)
+    finally:  # also after a break
+        del reporter.loops[depth:]

@@ -1,4 +1,4 @@
-"""A request to stop, heard by long computations between their steps."""
+"""Stop long computations between two steps, on request from another thread."""
 
 import threading
 
@@ -6,26 +6,36 @@ _requested = threading.Event()
 
 
 class StoppedError(RuntimeError):
-    """A computation ended because it was asked to."""
+    """A computation ended because a stop was requested."""
 
 
 def request_stop() -> None:
-    """Ask every computation of this process to end at its next step."""
+    """Ask all computations of this process to end before their next step."""
     _requested.set()
 
 
 def clear_stop_request() -> None:
-    """Take the request back: a new run begins."""
+    """Withdraw the request, so that a new run can begin."""
     _requested.clear()
 
 
 def raise_if_stopped() -> None:
-    """End here if a stop was requested.
+    """Raise if a stop was requested.
 
     Raises
     ------
     StoppedError
-        If it was.
+        If a stop was requested and not cleared since.
+
+    Examples
+    --------
+    >>> request_stop()
+    >>> raise_if_stopped()
+    Traceback (most recent call last):
+        ...
+    fineweb_mask.models.runtime.stopping.StoppedError: stopped on request
+    >>> clear_stop_request()
+    >>> raise_if_stopped()
     """
     if _requested.is_set():
         raise StoppedError("stopped on request")

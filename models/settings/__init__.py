@@ -1,4 +1,4 @@
-"""Every setting of the pipeline, one module per section of a recipe."""
+"""Define and validate all settings of a recipe, one module per section."""
 
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings

@@ -1,4 +1,4 @@
-"""Settings of the section `engine`."""
+"""Define the settings of the section `engine`."""
 
 from typing import Literal
 
@@ -9,25 +9,28 @@ from fineweb_mask.models.urls import is_url
 
 
 class EngineSettings(Settings):
-    """Where tasks run."""
+    """Where and how many tasks run at the same time."""
 
-    kind: Literal["local"] = Field("local", description="Threads of this process.")
+    kind: Literal["local"] = Field("local", description="`local`: tasks run in threads of this process.")
     workers: int | None = Field(
-        None, ge=1, le=64, description="Tasks that run at the same time; null: 2, or one more than there are GPUs."
+        None,
+        ge=1,
+        le=64,
+        description="Tasks that run at the same time; null: 2, or the number of GPUs plus one if that is more.",
     )
     score_processes: int | None = Field(
-        None, ge=1, description="Processes that score with fastText; null: one per core. 1 scores in the task itself."
+        None, ge=1, description="Processes that score with fastText; null: one per core; 1: no extra process."
     )
     scratch: str | None = Field(
         None,
         min_length=1,
-        description="Folder of this machine in which a workspace at a URL is worked on; null: "
-        "`fineweb-mask` in the user's cache folder. It holds as much as the workspace.",
+        description="Local folder for a copy of a workspace at a URL, which needs as much space as the workspace; "
+        "null: `fineweb-mask` in the user's cache folder.",
     )
 
     @field_validator("scratch")
     @classmethod
     def _scratch_is_local(cls, scratch: str | None) -> str | None:
         if scratch is not None and is_url(scratch):
-            raise ValueError("must be a folder of this machine, not a URL")
+            raise ValueError("must be a folder on this machine, not a URL")
         return scratch

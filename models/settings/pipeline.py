@@ -1,13 +1,23 @@
-"""A whole recipe: `PipelineSettings`, with one section per stage.
+"""Define a complete recipe: `PipelineSettings`, with one section per stage.
 
-The models are closed and strict: an unknown key or a wrong type is an error before any work starts.
+An unknown key or a wrong type is an error before any work starts.
+
+>>> settings = PipelineSettings.model_validate(
+...     {
+...         "workspace": "workspaces/pages",
+...         "source": {"path": "pages/*.parquet"},
+...         "quality": {"scorers": [{"kind": "column", "column": "language_score"}]},
+...     }
+... )
+>>> settings.selection.select_ratio, settings.embedding.model
+(0.1, 'static')
 """
 
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import DeviceName, Settings
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import MaterializeSettings, ReportSettings
@@ -18,15 +28,15 @@ from fineweb_mask.models.urls import reject_credentials, require_writable
 
 
 class PipelineSelectionSettings(SelectionSettings):
-    """How the subset is chosen, and over which blocks of documents."""
+    """How the subset is selected, and from which blocks of documents."""
 
-    scope: Literal["block"] = Field("block", description="Every block of documents is selected from by itself.")
+    scope: Literal["block"] = Field("block", description="`block`: select from each block of documents separately.")
     block_size: int = Field(
         1_000_000,
         ge=1,
-        description="Documents per block, at most: small shards are grouped into a block, large ones split.",
+        description="Maximum documents per block: small shards are combined into a block, large shards are split.",
     )
-    device: str = Field("auto", description="`auto` (a GPU where there is one), `cpu`, `cuda` or `cuda:N`.")
+    device: DeviceName = "auto"
 
 
 class PipelineSettings(Settings):
@@ -34,8 +44,8 @@ class PipelineSettings(Settings):
 
     workspace: str = Field(
         min_length=1,
-        description="Folder that holds every stage's files, the dataset and the reports; a local path or a URL that "
-        "can be written to (s3://).",
+        description="Folder for the files of all stages, the dataset and the reports; a local path or a writable URL "
+        "(s3://).",
     )
     source: SourceSettings
     ingest: IngestSettings = Field(default_factory=IngestSettings)
@@ -52,29 +62,29 @@ class PipelineSettings(Settings):
         return require_writable(reject_credentials(workspace))
 
     @model_validator(mode="after")
-    def _scores_of_the_source_are_carried_along(self) -> Self:
-        carried = self.source.extra_columns
-        if carried == "all":
+    def _source_keeps_the_scorers_columns(self) -> Self:
+        kept = self.source.extra_columns
+        if kept == "all":
             return self
         for index, scorer in enumerate(self.quality.scorers):
-            if isinstance(scorer, ColumnScorerSettings) and scorer.column not in {*NUMERIC_COLUMNS, *carried}:
+            if isinstance(scorer, ColumnScorerSettings) and scorer.column not in {*NUMERIC_COLUMNS, *kept}:
                 raise ValueError(
                     f"quality.scorers.{index}.column: {scorer.column!r} is not read: add it to source.extra_columns"
                 )
         return self
 
     @model_validator(mode="after")
-    def _vectors_have_a_source(self) -> Self:
+    def _from_quality_has_one_edu_scorer(self) -> Self:
         if self.embedding.model == FROM_QUALITY:
             found = sum(isinstance(scorer, EduScorerSettings) for scorer in self.quality.scorers)
             if found != 1:
                 raise ValueError(
                     f"embedding.model: {FROM_QUALITY} takes one scorer of kind edu in quality.scorers, found {found}"
                 )
-            for key, left in (("prompt", None), ("max_tokens", None), ("long_documents", "truncate")):
-                if getattr(self.embedding, key) != left:
+            for key, default in (("prompt", None), ("max_tokens", None), ("long_documents", "truncate")):
+                if getattr(self.embedding, key) != default:
                     raise ValueError(
-                        f"embedding.{key}: with {FROM_QUALITY} the text is read as the scorer of kind edu reads it: "
-                        f"leave it out, and set what that scorer reads in quality.scorers"
+                        f"embedding.{key}: with {FROM_QUALITY} the scorer of kind edu reads the text: leave it out, "
+                        "and set max_tokens of that scorer in quality.scorers"
                     )
         return self

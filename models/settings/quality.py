@@ -1,63 +1,76 @@
-"""Settings of the quality stage."""
+"""Define the settings of the section `quality`.
+
+>>> settings = QualitySettings.model_validate({"scorers": [{"model": "a.bin"}, {"kind": "edu", "weight": 2}]})
+>>> [(scorer.name, scorer.weight) for scorer in settings.scorers]
+[('fasttext', 1.0), ('edu', 2.0)]
+"""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import DeviceName, Settings
 
 RESERVED_NAMES = frozenset(
     "row text id dump url date file_path language language_score token_count n_chars content_hash "
     "quality inclusion block selected shard documents_file scores_file masks_file".split()
 )
-"""Columns of the dataset, and those that join its parts; spelt out here so that settings load without Arrow."""
+"""Columns of the dataset and of the joins that write it. A literal list, so that settings load without Arrow."""
+
+
+ScorerName = Annotated[
+    str, Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+]
 
 
 class LabelSettings(Settings):
-    """Labelled documents that a quality classifier is trained on."""
+    """Labelled documents for training a quality classifier."""
 
-    path: str = Field(min_length=1, description="Parquet file with texts, and a score or a label for each.")
-    text_column: str = Field("text", min_length=1, description="Column that holds the text.")
-    score_column: str = Field("score", min_length=1, description="Column that holds the score.")
-    threshold: float = Field(3.0, allow_inf_nan=False, description="Scores from here on make a positive example.")
+    path: str = Field(min_length=1, description="Parquet file with texts and their scores or labels.")
+    text_column: str = Field("text", min_length=1, description="Column with the text.")
+    score_column: str = Field("score", min_length=1, description="Column with the score.")
+    threshold: float = Field(3.0, allow_inf_nan=False, description="Minimum score of a positive example.")
     label_column: str | None = Field(
-        None, min_length=1, description="Column of labels (text, integer or boolean) to read in place of scores."
+        None, min_length=1, description="Column of labels (text, integer or boolean) to use instead of scores."
     )
     positive: str | None = Field(
-        None, min_length=1, description="Label of a positive example; null where labels are booleans, or 0 and 1."
+        None, min_length=1, description="Label of a positive example; null if labels are booleans, or 0 and 1."
     )
 
 
 class FastTextTrainingSettings(Settings):
-    """How the classifier is trained; the defaults suit a few thousand labels."""
+    """How to train the classifier; the defaults suit a few thousand labels."""
 
     epochs: int = Field(12, ge=1, description="Passes over the labels.")
     learning_rate: float = Field(0.5, gt=0.0, allow_inf_nan=False, description="Initial learning rate.")
-    dimensions: int = Field(32, ge=1, description="Dimensions of a word vector.")
+    dimensions: int = Field(32, ge=1, description="Number of values in a word vector.")
     word_ngrams: int = Field(2, ge=1, description="Longest word n-gram.")
     buckets: int = Field(200_000, ge=1, description="Hash buckets for n-grams.")
     seed: int = Field(0, ge=0, description="Seed of the training.")
     autotune_seconds: int | None = Field(
         None,
         ge=1,
-        description="Seconds in which fastText searches for the settings above itself, on a fifth of the labels; "
-        "the model then depends on the machine's speed.",
+        description="Seconds for fastText to search for the best settings, measured on a fifth of the labels; null "
+        "takes the settings above. The model then depends on the machine's speed.",
     )
 
 
 class ScorerBase(Settings):
-    """What the settings of every scorer share."""
+    """Settings that all scorers have."""
 
     NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight"})
-    """Settings that a score does not depend on; a model counts by its content, not by where it lies."""
+    """Settings excluded from the cache key: the score does not depend on them.
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    A model is identified by a hash of its content instead of its path.
+    """
+
+    name: ScorerName
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
 
     @model_validator(mode="after")
     def _name_is_free(self) -> Self:
         if self.name in RESERVED_NAMES:
-            raise ValueError(f"the name {self.name!r} is taken by a column of the dataset")
+            raise ValueError(f"the name {self.name!r} is taken by a column of the dataset: choose another")
         return self
 
 
@@ -66,23 +79,21 @@ class FastTextScorerSettings(ScorerBase):
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model", "labels", "training"})
 
-    name: str = Field(
-        "fasttext", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case."
-    )
+    name: ScorerName = "fasttext"
     kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
     model: str | None = Field(
         None,
         min_length=1,
-        description="A .bin or .ftz file, or hf://owner/repo/file; null trains one on `labels`.",
+        description="A .bin or .ftz file, or hf://owner/repo/file; null trains a model on `labels`.",
     )
-    labels: LabelSettings | None = Field(None, description="Labels to train on where `model` is null.")
+    labels: LabelSettings | None = Field(None, description="Labels to train on if `model` is null.")
     training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
     positive_label: str = Field("__label__1", min_length=1, description="Label whose probability is the score.")
     max_chars: int | None = Field(None, ge=1, description="Characters read per document; null reads all.")
     max_words: int | None = Field(
-        None, ge=1, description="Words read per document, of those characters; null reads all."
+        None, ge=1, description="Words read per document, within `max_chars`; null reads all."
     )
-    lowercase: bool = Field(False, description="Lower-case the text first.")
+    lowercase: bool = Field(False, description="Convert the text to lower case first.")
 
     @model_validator(mode="after")
     def _has_a_model_or_labels(self) -> Self:
@@ -96,7 +107,7 @@ class EduScorerSettings(ScorerBase):
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model", "batch_tokens", "device"})
 
-    name: str = Field("edu", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    name: ScorerName = "edu"
     kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
     model: str = Field(
         "HuggingFaceFW/fineweb-edu-classifier",
@@ -104,25 +115,25 @@ class EduScorerSettings(ScorerBase):
         description="Folder of a sequence-classification model in safetensors, or its hub name.",
     )
     max_tokens: int | None = Field(
-        None, ge=3, description="Tokens read per document, special ones included; null reads what the model allows."
+        None, ge=3, description="Maximum tokens read per document, special tokens included; null: the model's limit."
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Type that the model computes in; `auto` is bfloat16 on a GPU and float32 elsewhere."
+        "auto", description="Type that the model computes in; `auto` is bfloat16 on a GPU, float32 on a CPU."
     )
     batch_tokens: int = Field(16_384, ge=1, description="Tokens per forward pass, padding included.")
-    device: str = Field("auto", description="`auto` (a GPU where there is one), `cpu`, `cuda` or `cuda:N`.")
+    device: DeviceName = "auto"
 
 
 class ColumnScorerSettings(ScorerBase):
-    """A score that the source brings along, such as FineWeb-Edu's `score`."""
+    """A score from a column of the source, such as FineWeb-Edu's `score`."""
 
-    name: str = Field("column", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the score's column, in lower case.")
+    name: ScorerName = "column"
     kind: Literal["column"] = Field("column", description="Kind of scorer.")
-    column: str = Field(min_length=1, description="Numeric column of the source that holds the score.")
+    column: str = Field(min_length=1, description="Numeric column of the source with the score.")
     missing: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="Score of a document whose value is null or not finite; null makes such a value an error.",
+        description="Score for a null or non-finite value; null: such a value is an error.",
     )
 
 
@@ -136,7 +147,7 @@ ModelScorerSettings = Annotated[
     Annotated[FastTextScorerSettings, Tag("kind[fasttext]")] | Annotated[EduScorerSettings, Tag("kind[edu]")],
     Discriminator(_kind),
 ]
-"""The settings of a scorer that reads the text."""
+"""Settings of a scorer that reads the text."""
 
 ScorerSettings = Annotated[
     Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
@@ -144,19 +155,19 @@ ScorerSettings = Annotated[
     | Annotated[ColumnScorerSettings, Tag("kind[column]")],
     Discriminator(_kind),
 ]
-"""Any scorer's settings, told apart by `kind`, which is `fasttext` where it is not given."""
+"""Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
 
 
 class QualitySettings(Settings):
-    """Scorers, and how their scores become one quality."""
+    """The scorers, and how their scores are combined into one quality."""
 
-    scorers: list[ScorerSettings] = Field(min_length=1, description="The scorers, one column each.")
+    scorers: list[ScorerSettings] = Field(min_length=1, description="The scorers; each writes one column.")
     combine: Literal["weighted_sum", "minimum"] = Field(
         "weighted_sum",
-        description="Weighted sum, or minimum, of the scores after each is standardised with the corpus's statistics.",
+        description="Weighted sum or minimum of the scores, each standardised with statistics of the corpus.",
     )
     statistics_documents: int = Field(
-        20_000, ge=2, description="Documents sampled for the mean and deviation that standardise a score."
+        20_000, ge=2, description="Documents sampled to compute the mean and deviation of each score."
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Settings of the sections `source` and `ingest`."""
+"""Define the settings of the sections `source` and `ingest`."""
 
 from typing import Literal
 
@@ -8,11 +8,11 @@ from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.urls import reject_credentials
 
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
-"""Columns of every document that hold a number, whatever the source's `extra_columns`."""
+"""Numeric columns that every document has, independent of `source.extra_columns`."""
 
 
 class SourceSettings(Settings):
-    """Where the raw documents are and how their columns are called."""
+    """Where the raw documents are, and the names of their columns."""
 
     path: str = Field(
         min_length=1,
@@ -20,21 +20,22 @@ class SourceSettings(Settings):
     )
     format: Literal["auto", "parquet", "jsonl"] = Field(
         "auto",
-        description="File format; `auto` goes by the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst).",
+        description="File format; `auto` takes it from the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst).",
     )
-    text_column: str = Field("text", min_length=1, description="Column that holds the document's text.")
+    text_column: str = Field("text", min_length=1, description="Column with the document's text.")
     id_column: str = Field(
         "id",
         min_length=1,
-        description="Column that holds the document's id; null or missing ids get a stable one.",
+        description="Column with the document's id; a missing or null id is replaced by a stable one.",
     )
     extra_columns: Literal["all"] | list[str] = Field(
         "all",
-        description="Columns beyond FineWeb's nine to carry into the dataset: `all`, or a list of names.",
+        description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names.",
     )
     fingerprint: Literal["mtime", "content"] = Field(
         "mtime",
-        description="How a changed file is noticed: size and modification time (or etag), or a hash of its content.",
+        description="How to detect a changed file: `mtime` compares size and modification time (or etag), `content` a "
+        "hash of the content.",
     )
 
     @field_validator("path")
@@ -44,22 +45,24 @@ class SourceSettings(Settings):
 
 
 class IngestSettings(Settings):
-    """Which documents are let in."""
+    """Which documents of the source are kept."""
 
-    min_chars: int = Field(100, ge=1, description="Shortest text kept, in characters.")
+    min_chars: int = Field(100, ge=1, description="Minimum length of a text, in characters.")
     languages: list[str] = Field(
         default_factory=list,
-        description="Language codes kept; empty keeps every language. A document without a language is kept.",
+        description="Languages to keep (codes); empty keeps all. A document without a language is kept.",
     )
     min_language_score: float = Field(
-        0.0, ge=0.0, le=1.0, description="Lowest language score kept; a document without a score is kept."
+        0.0, ge=0.0, le=1.0, description="Minimum language score; a document without a score is kept."
     )
     exact_dedup: Literal["corpus", "shard", "off"] = Field(
         "corpus",
-        description="Where a document with the same normalised text counts as a duplicate; the first copy stays.",
+        description="Where to drop documents with equal normalised text: in the whole `corpus`, within each `shard`, "
+        "or nowhere (`off`). The first copy is kept.",
     )
     on_bad_shard: Literal["quarantine", "fail"] = Field(
-        "quarantine", description="An unreadable source file is set aside and reported, or ends the run."
+        "quarantine",
+        description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",
     )
 
     @field_validator("exact_dedup", mode="before")

@@ -1,4 +1,4 @@
-"""Settings of `train-quality`: one classifier from labels, or from another scorer's scores."""
+"""Define the settings of `train-quality`, which trains a classifier from labels or another scorer's scores."""
 
 from pydantic import Field
 
@@ -7,10 +7,10 @@ from fineweb_mask.models.settings.quality import FastTextTrainingSettings, Label
 
 
 class TeacherSettings(Settings):
-    """A scorer whose scores are the labels."""
+    """A scorer that provides the labels."""
 
     scorer: ModelScorerSettings = Field(description="The scorer, with its model.")
-    sample: int = Field(20_000, ge=20, description="Documents that the teacher scores, drawn at random.")
+    sample: int = Field(20_000, ge=20, description="Documents drawn at random for the teacher to score.")
 
 
 class TrainQualitySettings(Settings):
@@ -18,7 +18,7 @@ class TrainQualitySettings(Settings):
 
     labels: LabelSettings
     training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
-    lowercase: bool = Field(False, description="Lower-case the texts first; the scorer must then do so too.")
-    held_out: float = Field(0.2, gt=0.0, lt=1.0, description="Share of the labels kept from training, to measure on.")
+    lowercase: bool = Field(False, description="Convert the texts to lower case first; set the same in the scorer.")
+    held_out: float = Field(0.2, gt=0.0, lt=1.0, description="Share of the labels held out to measure the model.")
     split_seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the split and of the teacher's sample.")
-    teacher: TeacherSettings | None = Field(None, description="Scores the texts where they have no labels.")
+    teacher: TeacherSettings | None = Field(None, description="Scorer that labels texts without labels.")

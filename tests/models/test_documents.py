@@ -1,4 +1,4 @@
-"""What counts as a document: hashes, ids, types, reasons to drop, tokens."""
+"""Documents: hashes, ids, types, reasons to drop, token counts."""
 
 import math
 

@@ -1,7 +1,8 @@
-"""Paths that may be URLs, and what must not be in them."""
+"""URLs are distinguished from paths; credentials in them are rejected or redacted."""
 
 import pytest
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.urls import is_url, names_a_commit, redacted, reject_credentials, require_writable
 
 
@@ -50,7 +51,7 @@ def test_a_url_without_credentials_is_taken(url):
     ],
 )
 def test_a_url_with_credentials_is_refused_and_not_repeated(url):
-    with pytest.raises(ValueError, match="put credentials in the environment") as caught:
+    with pytest.raises(SettingsError, match="put credentials in the environment") as caught:
         reject_credentials(url)
     assert "hunter2" not in str(caught.value)
     if "[" not in url:
@@ -65,18 +66,18 @@ def test_redaction_leaves_the_rest():
 
 @pytest.mark.parametrize("url", ["https://example.org/x", "http://example.org/x"])
 def test_https_can_only_be_read(url):
-    with pytest.raises(ValueError, match="can only be read"):
+    with pytest.raises(SettingsError, match="can only be read"):
         require_writable(url)
     assert require_writable("s3://bucket/x") == "s3://bucket/x"
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/x/y", "hf://buckets/x/y", "simplecache::hf://datasets/x/y@main/z"])
-def test_the_hub_can_only_be_read_and_what_to_do_is_said(url):
-    with pytest.raises(ValueError, match=r"give a folder or s3://bucket/folder, .* with `fineweb-mask push`"):
+def test_the_hub_can_only_be_read_and_the_message_names_the_remedy(url):
+    with pytest.raises(SettingsError, match=r"give a folder or s3://bucket/folder, .* with `fineweb-mask push`"):
         require_writable(url)
 
 
-def test_a_commit_is_told_from_a_branch():
+def test_a_commit_is_distinguished_from_a_branch():
     commit = "5ec40abed54d4464a454600f16bcb8739cce190c"
     assert names_a_commit(f"hf://datasets/x/y@{commit}")
     assert names_a_commit(f"datasets/x/y@{commit}/data/a.parquet")

@@ -1,1 +1,1 @@
-"""The fastText scorer: its model file, its lines of text, training and scoring."""
+"""Train fastText classifiers and score texts with them."""

@@ -1,7 +1,7 @@
-"""Whether a file is a whole fastText model.
+"""Check that a file is a complete fastText model.
 
-fastText itself does not look: of a file cut short it takes the rest from left-overs of memory and scores with them, or
-asks for as much memory as stray bytes say. Layout: `FastText::saveModel`, `Dictionary::save`, `DenseMatrix::save`,
+fastText itself does not check: given a truncated file, it reads uninitialised memory and scores with it, or allocates
+as much memory as stray bytes demand. Layout: `FastText::saveModel`, `Dictionary::save`, `DenseMatrix::save`,
 `QuantMatrix::save` and `ProductQuantizer::save` of fastText 0.9 (https://github.com/facebookresearch/fastText).
 """
 
@@ -9,7 +9,7 @@ import mmap
 import struct
 from pathlib import Path
 
-from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.errors import ModelError
 
 MAGIC, VERSIONS = 793_712_314, (11, 12)
 CENTROIDS = 256  # of a product quantizer
@@ -19,12 +19,12 @@ ARGUMENTS = struct.Struct("<12i d")  # dim, ws, epoch, minCount, neg, wordNgrams
 MODEL_ARGUMENT = 7
 
 
-class FastTextFormatError(DataError):
-    """The file is no whole supervised fastText model."""
+class FastTextFormatError(ModelError):
+    """The file is not a complete supervised fastText model."""
 
 
 class _Reader:
-    """Walks over a file without reading what it skips; going past the end is an error."""
+    """Move through a file without reading the skipped parts; moving past the end raises EOFError."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
@@ -47,12 +47,12 @@ class _Reader:
 
 
 def check_fasttext_file(path: str) -> None:
-    """Check that a file is a supervised fastText model from its first byte to its last.
+    """Check that a file is a supervised fastText model, complete from the first byte to the last.
 
     Raises
     ------
     FastTextFormatError
-        With the file's name and what is wrong, if it is not.
+        If it is not; the message names the file and the problem.
     """
     file = Path(path)
     if not file.is_file():
@@ -64,17 +64,17 @@ def check_fasttext_file(path: str) -> None:
         magic, version = reader.read("<2i")
         if magic != MAGIC or version not in VERSIONS:
             raise FastTextFormatError(
-                f"{path} is not a fastText model: give a .bin or .ftz file that fastText wrote, not vectors or text"
+                f"{path} is not a fastText model: give a .bin or .ftz file written by fastText, not vectors or text"
             )
         try:
-            _walk(reader, path)
+            _check_content(reader, path)
         except EOFError as error:
             raise FastTextFormatError(
                 f"{path} is cut short or damaged, at {len(content):,} bytes: copy or download it again"
             ) from error
 
 
-def _walk(reader: _Reader, path: str) -> None:
+def _check_content(reader: _Reader, path: str) -> None:
     if reader.read(ARGUMENTS)[MODEL_ARGUMENT] != SUPERVISED:
         raise FastTextFormatError(f"{path} holds word vectors, not a classifier: give a supervised fastText model")
     entries, words, labels, _tokens, pruned = reader.read("<3i 2q")

@@ -1,8 +1,8 @@
-"""Whole columns of texts as lines for fastText, without a Python call per text.
+"""Convert a column of texts to lines for fastText, without a Python call per text.
 
-fastText ends a line at a newline or at its end-of-line word, and splits words at ASCII white space; Python also knows
-Unicode's. All of these are overwritten with spaces in the column's own UTF-8 bytes: no character changes its length in
-bytes, and fastText reads a run of spaces as one.
+fastText ends a line at a newline or at its end-of-line word, and splits words at ASCII white space only; Python splits
+at Unicode white space, too. All of these are overwritten with spaces in a copy of the column's UTF-8 bytes: no text
+changes its length in bytes, and fastText reads a run of spaces as one.
 """
 
 import numpy as np
@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 NEWLINE, SPACE = 10, 32
-CHUNK_BYTES = 2**17  # a chunk and its masks stay in the processor's cache
+CHUNK_BYTES = 2**17  # a chunk and its masks fit into the processor's cache
 END_OF_LINE = b"</s>"
-SEPARATORS = tuple(  # what `str.split` splits at and fastText does not, by its length in UTF-8
+SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array per length in UTF-8 bytes
     np.array([int.from_bytes(chr(code).encode()) for code in codes], dtype=np.uint32)
     for codes in (
         range(0x1C, 0x20),
@@ -25,23 +25,28 @@ _EMPTY, _END = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
 
 
 def fasttext_lines(texts: pa.Array, max_chars: int | None, lowercase: bool) -> list[bytes]:
-    """Return every text as one UTF-8 line that ends with a newline, for `multilinePredict`.
+    r"""Return each text as one UTF-8 line that ends with a newline, for `multilinePredict`.
 
     Parameters
     ----------
     texts
-        Strings (n,) without nulls.
+        (n,) strings without nulls.
     max_chars
         Characters read per text; None reads all.
     lowercase
-        Lower-case first, as `str.lower` does.
+        Convert to lower case first, as `str.lower` does.
+
+    Examples
+    --------
+    >>> fasttext_lines(pa.array(["One\nText", "two"]), None, lowercase=True)
+    [b'one text\n', b'two\n']
     """
     texts = texts.cast(pa.large_string())
     if max_chars is not None:
         texts = pc.utf8_slice_codeunits(texts, 0, max_chars)
     if lowercase:
-        texts = _lowered(texts)
-    lines = pc.binary_join_element_wise(texts.cast(pa.large_binary()), _EMPTY, _END)  # a copy of our own
+        texts = _lower_case(texts)
+    lines = pc.binary_join_element_wise(texts.cast(pa.large_binary()), _EMPTY, _END)  # a copy, changed below
     _, offsets, content = lines.buffers()
     if len(lines):
         ends = np.frombuffer(offsets, np.int64)[1 : len(lines) + 1] - 1
@@ -52,48 +57,54 @@ def fasttext_lines(texts: pa.Array, max_chars: int | None, lowercase: bool) -> l
     return list(lines.to_pylist())
 
 
-def _lowered(texts: pa.Array) -> pa.Array:
-    """Return the texts in lower case; Arrow's own kernel differs from Python's for some letters beyond ASCII."""
-    lowered = pc.ascii_lower(texts)
-    beyond = pc.invert(pc.string_is_ascii(texts))
-    return pc.replace_with_mask(
-        lowered, beyond, pa.array([text.lower() for text in texts.filter(beyond).to_pylist()], pa.large_string())
-    )
+def _lower_case(texts: pa.Array) -> pa.Array:
+    """Return the texts in lower case; Arrow's kernel differs from Python's for some letters outside ASCII."""
+    not_ascii = pc.invert(pc.string_is_ascii(texts))
+    lowered = pa.array([text.lower() for text in texts.filter(not_ascii).to_pylist()], pa.large_string())
+    return pc.replace_with_mask(pc.ascii_lower(texts), not_ascii, lowered)
 
 
-def _overwrite_newlines(data: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Put spaces for newlines; return where a separator may begin: at 1C-1F, 3C-3F, C0-C3, E0-E3, which share bits."""
+def _overwrite_newlines(
+    data: NDArray[np.uint8],  # (bytes,)
+) -> NDArray[np.intp]:  # (m,)
+    """Replace newlines by spaces; return the indices of bytes that may begin a separator.
+
+    Candidates are 1C-1F, 3C-3F, C0-C3 and E0-E3, which one mask of bits finds.
+    """
     bits, matches, more = np.empty(CHUNK_BYTES, np.uint8), np.empty(CHUNK_BYTES, bool), np.empty(CHUNK_BYTES, bool)
-    places = []
+    candidates = []
     for start in range(0, len(data), CHUNK_BYTES):
         chunk = data[start : start + CHUNK_BYTES]
-        here, is_match, is_other = (scratch[: len(chunk)] for scratch in (bits, matches, more))
+        masked, is_match, is_other = (scratch[: len(chunk)] for scratch in (bits, matches, more))
         np.equal(chunk, NEWLINE, out=is_match)
-        np.multiply(is_match.view(np.uint8), np.uint8(SPACE - NEWLINE), out=here)
-        np.add(chunk, here, out=chunk)
-        np.bitwise_and(chunk, 0xDC, out=here)
-        np.equal(here, 0x1C, out=is_match)
-        np.equal(here, 0xC0, out=is_other)
+        np.multiply(is_match.view(np.uint8), np.uint8(SPACE - NEWLINE), out=masked)
+        np.add(chunk, masked, out=chunk)
+        np.bitwise_and(chunk, 0xDC, out=masked)
+        np.equal(masked, 0x1C, out=is_match)
+        np.equal(masked, 0xC0, out=is_other)
         np.logical_or(is_match, is_other, out=is_match)
-        places.append(np.flatnonzero(is_match) + start)
-    return np.concatenate(places)
+        candidates.append(np.flatnonzero(is_match) + start)
+    return np.concatenate(candidates)
 
 
-def _overwrite_separators(data: NDArray[np.uint8], candidates: NDArray[np.intp]) -> None:
+def _overwrite_separators(
+    data: NDArray[np.uint8],  # (bytes,)
+    candidates: NDArray[np.intp],  # (m,) indices into `data`
+) -> None:
     first = data[candidates]
     end_of_line = candidates[first == END_OF_LINE[0]]
-    for place, byte in enumerate(END_OF_LINE[1:], start=1):  # the newline at a line's end stops a match
-        end_of_line = end_of_line[data[end_of_line + place] == byte]
+    for offset, byte in enumerate(END_OF_LINE[1:], start=1):  # the newline at a line's end stops a match
+        end_of_line = end_of_line[data[end_of_line + offset] == byte]
     _overwrite(data, end_of_line, len(END_OF_LINE))
     for separators, begins in zip(SEPARATORS, (first < 0x20, first == 0xC2, first >= 0xE0), strict=True):
         found = candidates[begins]
         length = (int(separators[0]).bit_length() + 7) // 8
         code = np.zeros(len(found), np.uint32)
-        for place in range(length):
-            code = code << 8 | data[found + place]
+        for offset in range(length):
+            code = code << 8 | data[found + offset]
         _overwrite(data, found[np.isin(code, separators)], length)
 
 
 def _overwrite(data: NDArray[np.uint8], found: NDArray[np.intp], length: int) -> None:
-    for place in range(length):
-        data[found + place] = SPACE
+    for offset in range(length):
+        data[found + offset] = SPACE

@@ -1,7 +1,7 @@
-"""A fastText classifier as a quality scorer (Joulin et al., https://arxiv.org/abs/1607.01759).
+"""Score texts with a fastText classifier, and train one (Joulin et al., https://arxiv.org/abs/1607.01759).
 
-Uses the official package's `model.f`, the C++ object below its Python face: that face's own `predict` does not work
-with numpy 2. Equal labels and an equal seed give an equal model.
+Calls the C++ object `model.f` of the official package, because `predict` of its Python layer fails with numpy 2. Equal
+labels and an equal seed give an equal model.
 """
 
 import tempfile
@@ -14,37 +14,56 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.errors import DataError, SettingsError
 from fineweb_mask.models.quality.fasttext.file_format import check_fasttext_file
 from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
 
 LABEL_PREFIX = "__label__"
-END_OF_LINE = "</s>"  # fastText reads no further, so a page could hide the rest of its text behind it
+END_OF_LINE = "</s>"  # fastText stops here, so a page could hide the rest of its text behind this word
 POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
 
 
 def one_line(text: str, max_chars: int | None, lowercase: bool, max_words: int | None = None) -> str:
-    """Return a text as fastText reads it: one line, cut to `max_chars` and `max_words`, lower-cased if asked."""
+    r"""Return a text as one line for fastText, cut to `max_chars` characters and `max_words` words.
+
+    >>> one_line("One\n Text</s> more", None, lowercase=True, max_words=2)
+    'one text'
+    """
     line = text[:max_chars].lower() if lowercase else text[:max_chars]
     words = line.replace(END_OF_LINE, " ").split(None, -1 if max_words is None else max_words)
     return " ".join(words[:max_words])
 
 
 class FastTextScorer:
-    """Scores a text with the probability of the model's positive label, in [0, 1].
+    """Score a text with the probability of the model's positive label, in [0, 1].
 
     Parameters
     ----------
     settings
-        The positive label and how much of a text is read.
+        The positive label, and how much of a text is read.
     model_path
         A supervised `.bin` or `.ftz` model.
 
     Raises
     ------
-    ValueError
-        If the file is no whole supervised model, or the model does not know the positive label.
+    FastTextFormatError
+        If the file is not a complete supervised model.
+    SettingsError
+        If the model has no label `positive_label`.
+
+    Examples
+    --------
+    >>> texts, positive = ["careful proof of a theorem", "buy cheap pills now"] * 9, [True, False] * 9
+    >>> training = FastTextTrainingSettings(dimensions=2, buckets=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = f"{folder}/quality.bin"
+    ...     train_fasttext(texts, positive, training, lowercase=True).save_model(model)
+    ...     scorer = FastTextScorer(FastTextScorerSettings(model=model, lowercase=True), model)
+    >>> good, bad = scorer.score(["Proof of a theorem", "cheap pills"])
+    >>> bool(good > bad)
+    True
     """
 
     column = "text"
@@ -56,15 +75,15 @@ class FastTextScorer:
         self._model = fasttext.load_model(model_path)
         labels = self._model.get_labels()
         if settings.positive_label not in labels:
-            raise ValueError(
+            raise SettingsError(
                 f"the fastText model {model_path!r} has no label {settings.positive_label!r}, "
                 f"set positive_label to one of {labels}"
             )
 
     def score(self, texts: Sequence[str] | pa.Array) -> NDArray[np.float32]:
-        """Return the probability of the positive label for each text, (n,); 0 where the model returns no label.
+        """Return the probability of the positive label for each text, (n,); 0 if the model returns no label.
 
-        An Arrow column is read as it is; in a sequence, lone surrogates are read as "?".
+        Texts are strings, (n,), in an Arrow array or a sequence; in a sequence, a lone surrogate is read as "?".
         """
         if not isinstance(texts, pa.Array):
             texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
@@ -79,32 +98,34 @@ class FastTextScorer:
             values[names.index(positive)] if positive in names else 0.0
             for names, values in zip(labels, probabilities, strict=True)
         ]
-        return np.clip(np.asarray(scores, dtype=np.float32), 0.0, 1.0)  # fastText's softmax reaches 1.00001
+        return np.clip(np.asarray(scores, dtype=np.float32), 0.0, 1.0)  # fastText's softmax exceeds 1 by rounding
 
 
 def train_fasttext(
     texts: Sequence[str], positive: Sequence[bool], settings: FastTextTrainingSettings, *, lowercase: bool
 ) -> Any:  # noqa: ANN401
-    """Return a supervised fastText model that tells positive texts from negative ones.
+    """Train a supervised fastText model with the labels `__label__1` (positive) and `__label__0`.
 
     Parameters
     ----------
     texts
-        Labelled documents.
+        n labelled documents.
     positive
-        Per document, whether it is an example of good text.
+        (n,) true for an example of good text.
     settings
-        How to train.
+        Training settings.
     lowercase
-        Lower-case the texts first, as the scorer that uses the model will.
+        Convert the texts to lower case first; must equal the setting of the scorer that uses the model.
 
     Raises
     ------
-    ValueError
-        If all labels are the same.
+    DataError
+        If all labels are equal.
+    FastTextTrainingError
+        If the training process fails.
     """
     if len(set(positive)) < 2:
-        raise ValueError("every label falls on the same side of the threshold: set labels.threshold between the scores")
+        raise DataError("every label falls on the same side of the threshold: set labels.threshold between the scores")
     with tempfile.TemporaryDirectory() as folder:
         lines = [
             f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, None, lowercase).replace(LABEL_PREFIX, ' ')}\n"
@@ -140,7 +161,7 @@ def _training_options(settings: FastTextTrainingSettings) -> dict[str, float | i
 
 
 def _validation_part(lines: list[str], seed: int) -> tuple[list[str], list[str]]:
-    """Return a fifth of the examples and the rest, each in a random order."""
+    """Return a fifth of the examples, and the rest, both in random order."""
     order = np.random.default_rng(seed).permutation(len(lines))
     fifth = max(1, len(lines) // 5)
     return [lines[index] for index in order[:fifth]], [lines[index] for index in order[fifth:]]

@@ -1,8 +1,8 @@
-"""Trains one fastText model in a process of its own: `python -m` this module with examples, model and options.
+"""Train one fastText model in a new process: `python -m` this module with examples, model and options.
 
-On one thread, which is what makes training reproducible, fastText 0.9.3 fills only the first tenth of its word vectors
-(`DenseMatrix::uniform`); the rest is whatever the allocator hands out: left-overs, and now and then NaN. In a process
-whose allocator zeroes what it hands out, it is zero, always.
+Training is reproducible on one thread only, and on one thread fastText 0.9.3 initialises only the first tenth of its
+word vectors (`DenseMatrix::uniform`). The rest is uninitialised memory, sometimes NaN. The new process has an allocator
+that zeroes memory, so the rest is always zero.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from fineweb_mask.models.errors import ModelError
 
-FRESH_MEMORY = {"MALLOC_PERTURB_": "255"}  # glibc fills every block with the complement of this byte, 0
+ZEROED_MEMORY = {"MALLOC_PERTURB_": "255"}  # glibc fills each block with the complement of this byte, 0
 
 
 class FastTextTrainingError(ModelError):
@@ -26,20 +26,20 @@ def train_in_new_process(examples: str, model: str, options: Mapping[str, float 
     Parameters
     ----------
     examples
-        Path of the examples in fastText's format.
+        File of examples in fastText's format.
     model
-        Path that the model is written to.
+        File to write the model to.
     options
         Arguments of `fasttext.train_supervised`.
 
     Raises
     ------
     FastTextTrainingError
-        With what the process printed, if it fails.
+        If the process fails; the message ends with its error output.
     """
     command = [sys.executable, "-m", __name__, examples, model, json.dumps(dict(options))]
     finished = subprocess.run(  # noqa: S603 - this interpreter, this module
-        command, env={**os.environ, **FRESH_MEMORY}, capture_output=True, text=True, check=False
+        command, env={**os.environ, **ZEROED_MEMORY}, capture_output=True, text=True, check=False
     )
     if finished.returncode != 0:
         raise FastTextTrainingError(f"fastText could not be trained: {finished.stderr.strip()[-500:]}")

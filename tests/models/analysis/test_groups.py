@@ -1,4 +1,4 @@
-"""Groups of documents: every value is in one, of about equal size; a domain is what a url parser says."""
+"""Groups of documents: each value is in one group; domains equal those of the URL parser."""
 
 import string
 from urllib.parse import urlsplit
@@ -47,7 +47,7 @@ HOSTS = st.text(string.ascii_letters + string.digits + "-", min_size=1, max_size
     st.integers(1, 65535) | st.none(),
     st.text(string.printable.replace("\\", ""), max_size=20),
 )
-def test_a_domain_is_what_the_url_parser_says(scheme, host, port, path):
+def test_a_domain_equals_that_of_the_url_parser(scheme, host, port, path):
     url = f"{scheme}://{host}" + ("" if port is None else f":{port}") + "/" + path
     assert domains(pa.chunked_array([[url]])).to_pylist() == [urlsplit(url).hostname.removeprefix("www.")]
 

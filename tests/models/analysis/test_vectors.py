@@ -1,4 +1,4 @@
-"""The spread of vectors: equal to brute force, within its limits, the same whatever the order."""
+"""The geometry of vectors: equal to brute force, within its bounds, independent of the order of rows."""
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from fineweb_mask.models.analysis.vectors import (
     spectrum,
     unit_rows,
 )
+from fineweb_mask.models.errors import DataError
 
 MATRICES = st.tuples(st.integers(2, 30), st.integers(2, 8)).flatmap(
     lambda shape: arrays(np.float32, shape, elements=st.floats(-1, 1, width=16).map(lambda value: value + 1.5))
@@ -33,7 +34,7 @@ def test_rows_have_length_one():
     assert rows.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
     for bad in ([[0.0, 0.0]], [[np.nan, 1.0]], [[np.inf, 1.0]]):
-        with pytest.raises(ValueError, match="zero or not finite"):
+        with pytest.raises(DataError, match="zero or not finite"):
             unit_rows(np.array(bad))
 
 
@@ -76,7 +77,7 @@ def test_limits_hold_and_the_order_does_not_matter(matrix):
     assert -1 / (len(unit) - 1) - 1e-5 <= mean <= 1 + 1e-6
     back = unit[::-1]
     assert mean_cosine(back) == pytest.approx(mean, abs=1e-9)
-    # what is nearly without spread is all rounding
+    # with nearly no variance the result is rounding error
     if spectrum(unit).sum() > 1e-5:
         assert effective_rank(spectrum(back)) == pytest.approx(rank, rel=1e-6)
 
@@ -97,6 +98,6 @@ def test_nearest_cosines_are_the_largest_of_the_others(unit, block, monkeypatch)
         assert found[row] == pytest.approx(others.max(), abs=1e-5)
 
 
-def test_nobody_is_near_where_nobody_is(unit):
+def test_without_other_rows_the_nearest_cosine_is_minus_one(unit):
     assert nearest_cosines(unit[:3], unit[:0]).tolist() == [-1, -1, -1]
     assert nearest_cosines(unit[:1], unit[:1], np.array([0])).tolist() == [-1]

@@ -1,4 +1,4 @@
-"""Names of clusters: the words that tell a cluster from the others."""
+"""Names of clusters: the words that distinguish a cluster from the others."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from fineweb_mask.models.analysis.words import telling_words
 TOPICS = {"sea": "whale reef tide", "kitchen": "flour oven garlic", "space": "orbit comet galaxy"}
 
 
-def test_a_cluster_is_named_by_the_words_that_are_its_own():
+def test_a_cluster_is_named_by_its_distinctive_words():
     dice = np.random.default_rng(0)
     texts, labels = [], []
     for index in range(90):
@@ -25,7 +25,7 @@ def test_a_page_that_repeats_a_word_does_not_name_its_cluster():
     assert telling_words(texts, np.array([0, 0, 0, 1, 1]), 2, n_words=1) == ["whale", "oven"]
 
 
-def test_words_of_every_script_and_none_at_all():
+def test_words_of_any_script_and_texts_without_words():
     assert telling_words(["кит море", "кит риф", "печь мука"], np.array([0, 0, 1]), 2, 1) == ["кит", "мука"]
     assert telling_words(["1 2 3", "<>"], np.array([0, 1]), 2) == ["", ""]
     assert telling_words([], np.array([], dtype=int), 2) == ["", ""]

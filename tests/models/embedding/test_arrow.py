@@ -1,4 +1,4 @@
-"""Vectors in Arrow and back."""
+"""Vectors converted to Arrow and back."""
 
 import numpy as np
 import pyarrow as pa

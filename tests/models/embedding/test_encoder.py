@@ -1,4 +1,4 @@
-"""One code path for any sentence-transformers model: the built-in encoder, and a real BERT of random weights."""
+"""Any sentence-transformers model as an encoder: the built-in one, and a BERT of random weights."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Token vectors: what `SentenceTransformer.encode` gives, for any text, at most so many tokens of it."""
+"""The token-vector encoder: equal to `SentenceTransformer.encode` for any text and any limit of tokens."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_a_limit_of_tokens_cuts_unless_long_documents_are_read_whole(folder):
     np.testing.assert_allclose(whole, reference(folder, [text]), atol=1e-5)
 
 
-def test_half_precision_leaves_the_encoder_as_such(folder):
+def test_float16_vectors_are_those_of_float32_rounded(folder):
     encoded = load(folder, precision="float16").encode(TEXTS)
     assert encoded.vectors.dtype == np.float16
     np.testing.assert_allclose(encoded.vectors, reference(folder, TEXTS), atol=1e-3)

@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from fineweb_mask.models.embedding import static_fit
 from fineweb_mask.models.embedding.static_fit import BATCH, fit_static_encoder
+from fineweb_mask.models.errors import DataError
 
 TOPICS = {
     "music": "piano sonata melody orchestra violin concert harmony composer chord symphony".split(),
@@ -90,12 +91,12 @@ def test_a_token_of_every_document_says_nothing():
 
 @pytest.mark.parametrize(("texts", "received"), [([], 0), (["only one document"], 1)])
 def test_fewer_than_two_documents_are_an_error(texts, received):
-    with pytest.raises(ValueError, match=f"at least two documents, received {received}"):
+    with pytest.raises(DataError, match=f"at least two documents with words, received {received}"):
         fit(texts)
 
 
 def test_texts_without_a_token_are_an_error():
-    with pytest.raises(ValueError, match="at least two"):
+    with pytest.raises(DataError, match="at least two"):
         fit(["", " "])
 
 
@@ -184,7 +185,7 @@ print(hashlib.sha256(encoder.weights.tobytes() + encoder.tokenizer.to_str().enco
 
 
 def many_characters():
-    """Texts of which each brings a character of its own, more than the alphabet takes, in words of equal frequency."""
+    """Return texts with one new character each, more than the alphabet holds, in words of equal frequency."""
     chosen = random.Random(0)
     return [f"{' '.join(chosen.choices(TOPICS['music'], k=20))} {chr(0x4E00 + i) * 3}x" for i in range(700)]
 

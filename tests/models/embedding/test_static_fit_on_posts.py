@@ -1,4 +1,4 @@
-"""The built-in encoder on real posts of 20 topics, beside a transformer that learned from a billion pairs."""
+"""The built-in encoder on real posts of 20 topics, compared with a transformer trained on a billion pairs."""
 
 from collections.abc import Iterator
 from pathlib import Path

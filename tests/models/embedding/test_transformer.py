@@ -1,4 +1,4 @@
-"""Row by row what `SentenceTransformer.encode` gives: a real model, and the architectures of the recipes."""
+"""The transformer encoder: equal to `SentenceTransformer.encode` row by row, for several architectures."""
 
 import json
 import shutil
@@ -280,7 +280,7 @@ def test_a_prompt_that_leaves_no_room_for_windows_is_an_error(minilm):
 
 
 class SmallDevice(torch.nn.Module):
-    """Raises as a GPU without memory would, for more than so many tokens at a time."""
+    """Raise OutOfMemoryError, as a GPU does, for more than `tokens` tokens at a time."""
 
     def __init__(self, tokens):
         super().__init__()

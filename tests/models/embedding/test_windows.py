@@ -1,4 +1,4 @@
-"""Windows of long documents: every token once, the prompt and the special tokens in each."""
+"""Windows of long documents: each token once, the prompt and the special tokens in each window."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from fineweb_mask.models.embedding.windows import WindowCutter, first_window, special_tokens
+from fineweb_mask.models.errors import SettingsError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "passage", ":", *"abcdefghij"]
 
@@ -69,7 +70,7 @@ def test_every_token_is_in_one_window_and_the_first_is_that_of_truncation(texts,
 
 
 def test_a_prompt_that_leaves_no_room_is_an_error():
-    with pytest.raises(ValueError, match="take 4 of 4 tokens"):
+    with pytest.raises(SettingsError, match="take 4 of 4 tokens"):
         WindowCutter(make_tokenizer(), 4, "passage: ")
 
 
@@ -77,6 +78,6 @@ def test_a_prompt_that_leaves_no_room_is_an_error():
     ("template", "before", "after"),
     [("[CLS] $A [SEP]", [2], [3]), ("$A [SEP]", [], [3]), ("[CLS] $A", [2], []), ("[CLS] [CLS] $A", [2, 2], [])],
 )
-def test_special_tokens_stand_where_the_tokenizer_puts_them(template, before, after):
+def test_special_tokens_are_split_as_the_tokenizer_adds_them(template, before, after):
     found = special_tokens(make_tokenizer(template))
     assert [part.tolist() for part in found] == [before, after]

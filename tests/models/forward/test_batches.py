@@ -1,4 +1,4 @@
-"""Batches by a budget of tokens: every row once, never more than fits, fewer after the device ran out of memory."""
+"""Batches by a budget of tokens: each row once, within the budget, smaller after the device ran out of memory."""
 
 import logging
 
@@ -41,7 +41,7 @@ def test_never_more_than_the_budget_and_no_batch_that_the_next_row_would_fit_in(
 
 
 class SmallDevice:
-    """Has memory for so many padded tokens."""
+    """A device with memory for `memory` padded tokens."""
 
     def __init__(self, lengths, memory):
         self.lengths, self.memory = lengths, memory
@@ -63,7 +63,7 @@ def test_out_of_memory_halves_the_budget_and_is_remembered(caplog):
     assert device.refused == 3  # 8 rows of 100, then 400 // 100, then 200 // 100
     assert budget.tokens == 100
     assert [record.getMessage() for record in caplog.records][-1] == (
-        "no device memory for 2 texts of 100 tokens: from now on 100 tokens to a forward pass"
+        "no device memory for 2 texts of 100 tokens: continuing with at most 100 tokens per forward pass"
     )
     again = SmallDevice(lengths, 130)
     for_each_batch(lengths, budget, again)

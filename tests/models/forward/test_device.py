@@ -1,4 +1,4 @@
-"""The device that work runs on, and the type that it computes in."""
+"""The device that a model runs on, and the type that it computes in."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A score that the source already has."""
+"""A score from a column of the source."""
 
 from decimal import Decimal
 

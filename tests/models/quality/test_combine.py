@@ -1,4 +1,4 @@
-"""Several scores made one quality, against numpy."""
+"""Scores combined into one quality, compared with numpy."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_weight_0_leaves_a_single_score():
 
 
 @pytest.mark.parametrize("how", ["weighted_sum", "minimum"])
-def test_shards_agree_whatever_they_are_scored_with(how):
+def test_a_document_has_the_same_quality_in_any_shard(how):
     statistics = fit_statistics(SCORES)
     whole = combine_scores(SCORES, WEIGHTS, statistics, how)
     parts = [

@@ -1,4 +1,4 @@
-"""A transformers classifier as a scorer: the model's own output and vector, for every text there is."""
+"""A transformers classifier as a scorer: the model's own output and vector, for any text."""
 
 import json
 import random
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.quality.edu import EduScorer
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
@@ -36,7 +37,7 @@ def scorer(folder):
 
 @pytest.fixture(scope="module")
 def reference(folder):
-    """What transformers itself says: one text at a time, no padding."""
+    """Scores by transformers itself: one text at a time, no padding."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -141,7 +142,7 @@ def test_max_tokens_is_how_much_is_read(folder, scorer):
     assert scorer.max_tokens == 64
     text = "piano goal match and violin harmony"
     assert short.score([text]) == pytest.approx(scorer.score(["piano goal match"]), abs=2e-5)
-    with pytest.raises(ValueError, match="its model reads 64 tokens, set max_tokens to no more"):
+    with pytest.raises(SettingsError, match="its model reads 64 tokens, max_tokens is 65: set it to at most 64"):
         load(folder, max_tokens=65)
 
 
@@ -174,12 +175,12 @@ def test_pickled_weights_are_refused(folder, tmp_path):
     pickled = copy(folder, tmp_path)
     (pickled / "model.safetensors").rename(tmp_path / "away")
     torch.save({}, pickled / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="no safetensors"):
+    with pytest.raises(ModelError, match="no safetensors"):
         load(pickled)
 
 
 def test_a_model_of_several_outputs_is_refused(save_regression_bert, tmp_path):
-    with pytest.raises(ValueError, match="has 3 outputs, kind edu takes a regression with one"):
+    with pytest.raises(ModelError, match="has 3 outputs, the kind `edu` needs exactly one"):
         load(save_regression_bert(tmp_path / "three", TEXTS, labels=3))
 
 
@@ -190,7 +191,7 @@ def test_an_encoder_without_a_trained_head_is_refused(folder, tmp_path):
     config = json.loads((headless / "config.json").read_text())
     BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(headless)
     (headless / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"no weights for 'classifier\.bias': it is not a trained classifier"):
+    with pytest.raises(ModelError, match=r"no weights for 'classifier\.bias': it is not a trained classifier"):
         load(headless)
 
 
@@ -200,7 +201,7 @@ def test_code_that_comes_with_a_model_is_never_run(folder, tmp_path):
     config = json.loads((hostile / "config.json").read_text())
     config |= {"model_type": "hostile", "auto_map": {"AutoModelForSequenceClassification": "payload.Model"}}
     (hostile / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="cannot load"):
+    with pytest.raises(ModelError, match="cannot load"):
         load(hostile)
     assert not ran.exists()
 
@@ -215,5 +216,5 @@ def test_a_damaged_folder_is_an_error_that_names_it(folder, tmp_path, damage):
         (damaged / "tokenizer.json").unlink()
     else:
         (damaged / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=str(damaged)):
+    with pytest.raises(ModelError, match=str(damaged)):
         load(damaged)

@@ -1,4 +1,4 @@
-"""Held-out metrics: against values worked out by hand, and properties that hold for any scores."""
+"""Held-out metrics: compared with values computed by hand, and properties for any scores."""
 
 import numpy as np
 import pytest

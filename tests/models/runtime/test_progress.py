@@ -1,4 +1,4 @@
-"""Loops tell how far they are, change nothing by it, and hear a request to stop."""
+"""Tracked loops report their progress, select the same as untracked loops, and stop on request."""
 
 from contextvars import copy_context
 from threading import Thread
@@ -16,7 +16,7 @@ from fineweb_mask.models.selection.sweep import sweep
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only moves when it is told to."""
+    """A clock that a test sets."""
 
     class Clock:
         now = 100.0
@@ -31,25 +31,25 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Have every step told."""
+    """Report every step."""
     monkeypatch.setattr(progress, "SECONDS", 0.0)
 
 
-def heard_of(work):
-    """Return what is told while some work is done, and its outcome."""
-    heard = []
-    with reporting_to(lambda share, steps: heard.append((share, steps))):
-        outcome = work()
-    return heard, outcome
+def reports_of(work):
+    """Return the reports during some work, and its result."""
+    reports = []
+    with reporting_to(lambda fraction, steps: reports.append((fraction, steps))):
+        result = work()
+    return reports, result
 
 
-def test_nobody_need_listen():
+def test_no_callback_is_needed():
     assert list(track("steps", "abc")) == ["a", "b", "c"]
     assert list(track("steps", range(0))) == []
 
 
-@pytest.mark.parametrize("listens", [False, True])
-def test_a_request_to_stop_is_heard_before_every_step(listens):
+@pytest.mark.parametrize("has_callback", [False, True])
+def test_a_stop_request_ends_the_loop_before_the_next_step(has_callback):
     done = []
 
     def work():
@@ -60,21 +60,21 @@ def test_a_request_to_stop_is_heard_before_every_step(listens):
 
     try:
         with pytest.raises(StoppedError):
-            heard_of(work) if listens else work()
+            reports_of(work) if has_callback else work()
     finally:
         clear_stop_request()
     assert done == [0, 1]
 
 
-def test_a_place_is_told_twice_a_second_once_its_loop_has_taken_a_while(clock):
+def test_a_loop_is_reported_twice_a_second_after_half_a_second(clock):
     def work():
         for _ in track("outer", range(2)):
             clock.now += 0.25
             for _ in track("inner", range(8)):
                 clock.now += 0.25
 
-    heard, _ = heard_of(work)
-    assert [", ".join(map(str, steps)) for _, steps in heard] == [
+    reports, _ = reports_of(work)
+    assert [", ".join(map(str, steps)) for _, steps in reports] == [
         line
         for outer in range(2)
         for line in [f"outer {outer} of 2", *(f"outer {outer} of 2, inner {inner} of 8" for inner in (3, 5, 7, 8))]
@@ -86,8 +86,8 @@ def test_steps_of_unequal_size_are_counted_by_what_they_hold(at_once):
         for batch in track_by_size("documents", iter(["aaa", "b"]), 4, len, part=(0, 1)):
             list(track("tokens", range(len(batch)), part=(0, 1)))
 
-    heard, _ = heard_of(work)
-    assert [(share, [step.done for step in steps]) for share, steps in heard] == [
+    reports, _ = reports_of(work)
+    assert [(share, [step.done for step in steps]) for share, steps in reports] == [
         (0, [0]),
         (0, [0, 0]),
         (0.25, [0, 1]),
@@ -100,13 +100,13 @@ def test_steps_of_unequal_size_are_counted_by_what_they_hold(at_once):
     ]
 
 
-def test_what_is_tried_again_never_makes_more_than_all(at_once):
-    heard, _ = heard_of(lambda: list(track_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
-    assert [steps[0].done for _, steps in heard] == [0, 3, 6, 6]
-    assert heard[-1][0] == 1
+def test_retried_items_never_count_more_than_the_total(at_once):
+    reports, _ = reports_of(lambda: list(track_by_size("tokens", [3, 3, 3], 6, int, part=(0, 1))))
+    assert [steps[0].done for _, steps in reports] == [0, 3, 6, 6]
+    assert reports[-1][0] == 1
 
 
-def test_sizes_need_no_listener_and_hear_a_request_to_stop():
+def test_track_by_size_needs_no_callback_and_stops_on_request():
     assert list(track_by_size("documents", "ab", 2, len)) == ["a", "b"]
     request_stop()
     try:
@@ -116,26 +116,26 @@ def test_sizes_need_no_listener_and_hear_a_request_to_stop():
         clear_stop_request()
 
 
-def test_brief_loops_and_loops_of_one_step_are_not_told(clock):
+def test_brief_loops_and_loops_of_one_step_are_not_reported(clock):
     def work():
         for _ in track("only", range(1)):
             for _ in range(50):
                 list(track("brief", range(1000)))
                 clock.now += 0.1
 
-    heard, _ = heard_of(work)
-    assert heard
-    assert not any(steps for _, steps in heard)
+    reports, _ = reports_of(work)
+    assert reports
+    assert not any(steps for _, steps in reports)
 
 
-def test_a_loop_that_is_left_early_is_forgotten(at_once):
+def test_a_loop_left_by_break_is_no_longer_reported(at_once):
     def work():
         for _ in track("first", range(9)):
             break
         list(track("second", range(2)))
 
-    heard, _ = heard_of(work)
-    assert [steps for _, steps in heard] == [
+    reports, _ = reports_of(work)
+    assert [steps for _, steps in reports] == [
         (Step("first", 0, 9),),
         (Step("second", 0, 2),),
         (Step("second", 1, 2),),
@@ -143,29 +143,29 @@ def test_a_loop_that_is_left_early_is_forgotten(at_once):
     ]
 
 
-def test_the_share_is_that_of_nested_parts_and_never_falls(at_once):
+def test_the_fraction_follows_nested_parts_and_never_falls(at_once):
     def work():
         for _ in track("blocks", range(2), part=(0, 1)):
             list(track("solving", range(2), part=(0, 0.5)))
             list(track("unknown", range(3)))
 
-    heard, _ = heard_of(work)
-    assert [share for share, _ in heard] == [0, 0, 0.125, 0.25, *[0.25] * 4, 0.5, 0.5, 0.625, 0.75, *[0.75] * 4, 1]
+    reports, _ = reports_of(work)
+    assert [share for share, _ in reports] == [0, 0, 0.125, 0.25, *[0.25] * 4, 0.5, 0.5, 0.625, 0.75, *[0.75] * 4, 1]
 
 
 def test_a_part_inside_a_loop_of_unknown_length_does_not_count(at_once):
-    heard, _ = heard_of(lambda: [list(track("inner", range(2), part=(0, 1))) for _ in track("outer", range(2))])
-    assert {share for share, _ in heard} == {0.0}
+    reports, _ = reports_of(lambda: [list(track("inner", range(2), part=(0, 1))) for _ in track("outer", range(2))])
+    assert {share for share, _ in reports} == {0.0}
 
 
-def test_a_thread_with_a_copy_of_the_context_is_heard(at_once):
+def test_a_thread_with_a_copy_of_the_context_reports(at_once):
     def work():
         thread = Thread(target=copy_context().run, args=(list, track("steps", range(2))))
         thread.start()
         thread.join()
 
-    heard, _ = heard_of(work)
-    assert [steps[0].done for _, steps in heard] == [0, 1, 2]
+    reports, _ = reports_of(work)
+    assert [steps[0].done for _, steps in reports] == [0, 1, 2]
 
 
 EXPECTED = {
@@ -184,19 +184,19 @@ def block():
 
 @pytest.mark.parametrize("solver", EXPECTED)
 @pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
-def test_every_solver_tells_its_steps_and_selects_the_same(solver, metric, block, at_once):
+def test_every_solver_reports_its_steps_and_selects_the_same(solver, metric, block, at_once):
     settings = SelectionSettings.model_validate(
         {"solver": solver, "metrics": metric, "select_ratio": 0.2, "policy_gradient": {"n_epochs": 40}}
     )
     alone = select(*block, settings)
-    heard, selection = heard_of(lambda: select(*block, settings))
+    reports, selection = reports_of(lambda: select(*block, settings))
     what, total = EXPECTED[solver]
-    places = [step for _, steps in heard for step in steps if step.what == what]
+    places = [step for _, steps in reports for step in steps if step.what == what]
     assert places
     if total is not None:
         assert [step.done for step in places if step.total == total][-1] == total
         assert {step.done for step in places if step.total == total} == set(range(total + 1))
-    shares = [share for share, _ in heard]
+    shares = [share for share, _ in reports]
     assert shares == sorted(shares)
     assert shares[-1] == {"greedy": 0.9, "policy_gradient": 1.0}.get(solver, 0.0)
     assert selection.indices.tobytes() == alone.indices.tobytes()
@@ -204,27 +204,27 @@ def test_every_solver_tells_its_steps_and_selects_the_same(solver, metric, block
     assert (selection.objective, selection.upper_bound) == (alone.objective, alone.upper_bound)
 
 
-def test_what_is_done_to_find_the_ranges_is_no_share_of_the_selection(block, at_once):
-    """For the range of `disf` documents are picked greedily, before the selection's own picks."""
-    heard, _ = heard_of(lambda: select(*block, SelectionSettings(metrics="disf", solver="greedy")))
-    before = [share for share, steps in heard if steps and steps[0].what != "greedy picks"]
-    first = next(place for place, (share, _) in enumerate(heard) if share > 0)
-    assert not any(share for share, _ in heard[:first])
-    assert any(step.what == "greedy picks" for _, steps in heard[:first] for step in steps)
+def test_finding_the_ranges_does_not_count_as_part_of_the_selection(block, at_once):
+    """The range of `disf` needs greedy picks, which come before the selection's own picks."""
+    reports, _ = reports_of(lambda: select(*block, SelectionSettings(metrics="disf", solver="greedy")))
+    before = [share for share, steps in reports if steps and steps[0].what != "greedy picks"]
+    first = next(place for place, (share, _) in enumerate(reports) if share > 0)
+    assert not any(share for share, _ in reports[:first])
+    assert any(step.what == "greedy picks" for _, steps in reports[:first] for step in steps)
     assert before
 
 
-def test_a_sweep_tells_its_values_then_its_proofs(block, at_once):
-    heard, _ = heard_of(lambda: sweep(*block, SelectionSettings(), [0, 0.5, 1]))
-    outer = [steps[0] for _, steps in heard if steps and steps[0].what in {"values of lamb", "proofs"}]
+def test_a_sweep_reports_its_values_then_its_proofs(block, at_once):
+    reports, _ = reports_of(lambda: sweep(*block, SelectionSettings(), [0, 0.5, 1]))
+    outer = [steps[0] for _, steps in reports if steps and steps[0].what in {"values of lamb", "proofs"}]
     assert list(dict.fromkeys(outer)) == [
         Step(what, done, 3) for what in ("values of lamb", "proofs") for done in range(4)
     ]
-    assert heard[-1][0] == 1.0
-    assert any(share == pytest.approx(1 / 6) for share, _ in heard)
+    assert reports[-1][0] == 1.0
+    assert any(share == pytest.approx(1 / 6) for share, _ in reports)
 
 
-def test_measuring_tells_its_blocks(block, at_once, monkeypatch):
+def test_measuring_reports_its_blocks(block, at_once, monkeypatch):
     monkeypatch.setattr("fineweb_mask.models.selection.neighbours.PRODUCT_ELEMENTS", {"cpu": 20 * 20})
-    heard, _ = heard_of(lambda: Measures(*block).of(np.arange(0, 300, 5)))
-    assert Step("blocks of neighbours", 6, 6) in {step for _, steps in heard for step in steps}  # 3 blocks with each
+    reports, _ = reports_of(lambda: Measures(*block).of(np.arange(0, 300, 5)))
+    assert Step("blocks of neighbours", 6, 6) in {step for _, steps in reports for step in steps}  # 3 blocks with each

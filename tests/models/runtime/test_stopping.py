@@ -1,4 +1,4 @@
-"""A request to stop is heard by every long computation, and taken back by the next run."""
+"""A stop request ends every long computation, and can be cleared for the next run."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ from fineweb_mask.models.selection import SelectionSettings, select
 
 
 @pytest.fixture(autouse=True)
-def taken_back():
+def cleared():
     yield
     clear_stop_request()
 
 
-def test_nothing_happens_unless_it_is_requested():
+def test_only_a_stop_request_raises():
     raise_if_stopped()
     request_stop()
     with pytest.raises(StoppedError, match="stopped on request"):
@@ -24,7 +24,7 @@ def test_nothing_happens_unless_it_is_requested():
     raise_if_stopped()
 
 
-def test_batches_end_at_the_next_one():
+def test_no_batch_starts_after_a_stop_request():
     done = []
 
     def work(rows):

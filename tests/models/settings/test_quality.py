@@ -1,4 +1,4 @@
-"""The settings of the quality stage."""
+"""Settings of the section `quality`."""
 
 import pytest
 from pydantic import ValidationError
@@ -33,7 +33,7 @@ def test_a_scorer_s_name_is_a_plain_column_name(name):
         FastTextScorerSettings(name=name, model="m.bin")
 
 
-def test_scorers_have_names_of_their_own():
+def test_scorer_names_must_differ():
     same = FastTextScorerSettings(name="edu", model="m.bin")
     with pytest.raises(ValidationError, match=r"scorer names must differ, received \['edu', 'edu'\]"):
         QualitySettings(scorers=[same, same])
@@ -87,7 +87,7 @@ def test_every_kind_of_scorer_has_its_class():
     assert kinds == set(SCORERS)
 
 
-def test_kinds_are_told_apart_and_fasttext_is_the_one_that_is_not_named():
+def test_kinds_are_distinguished_and_fasttext_is_the_default():
     given = [{"model": "m.bin"}, {"kind": "edu"}, {"kind": "column", "column": "score"}]
     scorers = QualitySettings.model_validate({"scorers": given}).scorers
     assert [type(one) for one in scorers] == [FastTextScorerSettings, EduScorerSettings, ColumnScorerSettings]

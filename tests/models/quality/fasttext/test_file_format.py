@@ -1,4 +1,4 @@
-"""Whether a file is a whole fastText model: cut anywhere, or another kind of file, it is refused by name."""
+"""A file that is truncated anywhere, or not a fastText model, is rejected with its name."""
 
 import os
 

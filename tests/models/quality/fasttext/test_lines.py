@@ -1,4 +1,4 @@
-"""Lines for fastText: what the plain-Python reference makes of a text, word by word."""
+"""Lines for fastText: equal to the plain-Python reference, word by word."""
 
 import re
 

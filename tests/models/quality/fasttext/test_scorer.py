@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from fineweb_mask.models.errors import DataError, SettingsError
+from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, one_line, train_fasttext
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.quality.registry import load_scorer
@@ -151,12 +153,13 @@ def test_max_words_is_how_much_of_a_text_is_read(model):
 
 
 def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):
-    with pytest.raises(ValueError, match=r"no label '__label__hq'.*positive_label.*'__label__[01]', '__label__[01]'"):
+    labels = "'__label__[01]', '__label__[01]'"
+    with pytest.raises(SettingsError, match=rf"no label '__label__hq'.*positive_label.*{labels}"):
         score(model, [], positive_label="__label__hq")
 
 
 def test_a_missing_model_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.bin cannot be opened"):
+    with pytest.raises(FastTextFormatError, match=r"none\.bin cannot be opened"):
         score(str(tmp_path / "none.bin"), [])
 
 
@@ -175,7 +178,7 @@ def test_a_text_cannot_inject_labels():
 
 @pytest.mark.parametrize("positive", [[True] * 40, [False] * 40, []])
 def test_labels_on_one_side_are_an_error(positive):
-    with pytest.raises(ValueError, match=r"same side of the threshold: set labels\.threshold"):
+    with pytest.raises(DataError, match=r"same side of the threshold: set labels\.threshold"):
         train([*GOOD, *BAD][: len(positive)], positive)
 
 

@@ -1,0 +1,102 @@
+"""Settings are closed, described, immutable, and valid by default; a form shows them in order."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+from fineweb_mask.models.settings import (
+    EmbeddingSettings,
+    EngineSettings,
+    IngestSettings,
+    MaterializeSettings,
+    PipelineSelectionSettings,
+    PipelineSettings,
+    SourceSettings,
+)
+from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.quality import FastTextTrainingSettings
+from fineweb_mask.models.settings.selection import (
+    MeanFieldSettings,
+    PolicyGradientSettings,
+    QualitySamplingSettings,
+    SelectionSettings,
+    SemDedupSettings,
+)
+from fineweb_mask.models.settings.training import TrainQualitySettings
+
+WITH_DEFAULTS = [
+    EmbeddingSettings,
+    EngineSettings,
+    FastTextTrainingSettings,
+    IngestSettings,
+    MaterializeSettings,
+    MeanFieldSettings,
+    PipelineSelectionSettings,
+    PolicyGradientSettings,
+    QualitySamplingSettings,
+    SelectionSettings,
+    SemDedupSettings,
+]
+
+
+def models_in(model, seen=None):
+    """Return all settings models of the fields of `model`, at any depth."""
+    seen = {model} if seen is None else seen
+    pending = [field.annotation for field in model.model_fields.values()]
+    while pending:
+        annotation = pending.pop()
+        pending += get_args(annotation)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in seen:
+            seen.add(annotation)
+            models_in(annotation, seen)
+    return seen
+
+
+@pytest.mark.parametrize("model", WITH_DEFAULTS, ids=lambda model: model.__name__)
+def test_every_default_is_valid_and_survives_json(model):
+    defaults = model()
+    assert model.model_validate(defaults.model_dump()) == defaults
+    assert model.model_validate_json(defaults.model_dump_json()) == defaults
+
+
+def test_every_setting_is_described_and_every_section_is_closed_and_immutable():
+    found = models_in(PipelineSettings)
+    assert {SourceSettings, FastTextTrainingSettings, SemDedupSettings, *WITH_DEFAULTS} - {SelectionSettings} <= found
+    for model in found:
+        assert issubclass(model, Settings)
+        assert model.model_config["extra"] == "forbid"
+        assert model.model_config["frozen"]
+        for name, field in model.model_fields.items():
+            is_section = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
+            assert is_section or field.description, f"{model.__name__}.{name}"
+
+
+def test_the_settings_are_loaded_without_torch_arrow_or_prefect():
+    code = "import sys, fineweb_mask.models.settings; print(sorted({'torch', 'pyarrow', 'prefect'} & set(sys.modules)))"
+    root = Path(__file__).resolve().parents[3]
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def definitions():
+    """Return the schema of every section by name."""
+    schemas = [PipelineSettings.model_json_schema(), TrainQualitySettings.model_json_schema()]
+    return {name: section for schema in schemas for name, section in schema["$defs"].items()} | {
+        schema["title"]: schema for schema in schemas
+    }
+
+
+@pytest.mark.parametrize(("name", "section"), definitions().items())
+def test_a_form_shows_every_field_in_order_with_help_and_bounds(name, section):
+    fields = section["properties"]
+    assert [field["position"] for field in fields.values()] == list(range(len(fields)))
+    for key, field in fields.items():
+        of_section = [definitions()[field["$ref"].rpartition("/")[2]]["description"]] if "$ref" in field else []
+        assert field.get("description") or of_section, f"{name}.{key} has no help"
+        for branch in field.get("anyOf", [field]):
+            if branch.get("type") == "integer":
+                assert {"minimum", "exclusiveMinimum"} & branch.keys(), f"{name}.{key} has no bound"

@@ -1,0 +1,18 @@
+"""Values of the source settings are kept unchanged."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineweb_mask.models.settings import IngestSettings
+
+
+@given(st.integers(1, 10**9), st.floats(0, 1), st.lists(st.text()), st.sampled_from(["corpus", "shard", "off"]))
+def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
+    given_values = {
+        "min_chars": min_chars,
+        "min_language_score": score,
+        "languages": languages,
+        "exact_dedup": dedup,
+        "on_bad_shard": "fail",
+    }
+    assert IngestSettings.model_validate(given_values).model_dump() == given_values
