@@ -225,7 +225,7 @@ def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
 
 def test_a_solver_without_a_bound_claims_nothing() -> None:
     blocks = [block("a", 100, 0.5, None)]
-    assert claim(blocks) == "This solver gives no bound on the best possible."
+    assert claim(blocks) == "This solver gives no bound on the best possible selection."
     assert weighted_mean(blocks, "gap") is None
 
 
