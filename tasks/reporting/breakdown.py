@@ -91,7 +91,7 @@ class Tally:
         return shares
 
 
-class _Numbers:
+class _NumberTally:
     """Counter of one numeric column, by decile and by bin."""
 
     def __init__(self, sample: NDArray[np.float64], *, logarithmic: bool) -> None:
@@ -179,44 +179,33 @@ def break_down(
     """
     check_columns([workspace.resolve(shard.documents) for shard in shards], by)
     by = [name for name in by if name not in NUMBERS]  # always included
-    numbers = _prepared(workspace, shards)
+    step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
+    sample = _sample(eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)
+    numbers = {name: _NumberTally(sample[name], logarithmic=name == "n_chars") for name in NUMBERS}
     tallies = {name: Tally() for name in (*groups, *by)}
     read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in tallies)]
     for table in eligible_tables(workspace, shards, list(dict.fromkeys(read))):
         selected = table["selected"]
-        for name, counted in numbers.counted.items():
-            counted.add(_numbers(table, name), selected.to_numpy())
+        for name, number in numbers.items():
+            number.add(_numbers(table, name), selected.to_numpy())
         for name, tally in tallies.items():
             tally.add(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
     unknown = {"domain": "no url"}
     return Breakdown(
-        deciles={name: counted.shares() for name, counted in numbers.counted.items()},
-        missing={name: Share("unknown", *map(int, counted.missing)) for name, counted in numbers.counted.items()},
+        deciles={name: number.shares() for name, number in numbers.items()},
+        missing={name: Share("unknown", *map(int, number.missing)) for name, number in numbers.items()},
         histograms={
-            name: Distribution(counted.bins, *counted.histogram)
-            for name, counted in numbers.counted.items()
+            name: Distribution(number.bins, *number.histogram)
+            for name, number in numbers.items()
             if name != "language_score"
         },
         groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
-        quality=numbers.quality,
+        quality=np.sort(sample["quality"]).astype(np.float32),
     )
 
 
-class _Prepared(NamedTuple):
-    counted: dict[str, _Numbers]
-    quality: NDArray[np.float32]
-
-
-def _prepared(workspace: Workspace, shards: Sequence[ShardFiles]) -> _Prepared:
-    """Return counters with edges from a sample."""
-    rows = sum(shard.documents.rows for shard in shards)
-    step = max(1, rows // EDGE_VALUES)
-    samples = _sample(eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)
-    counted = {name: _Numbers(samples[name], logarithmic=name == "n_chars") for name in NUMBERS}
-    return _Prepared(counted, np.sort(samples["quality"]).astype(np.float32))
-
-
 def _sample(tables: Iterable[pa.Table], step: int) -> dict[str, NDArray[np.float64]]:
+    """Return every `step`-th value of each numeric column, (n,), NaN if unknown."""
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in NUMBERS}
     for table in tables:
         for name, part in parts.items():

@@ -354,7 +354,7 @@ def _label_points(axes: "Axes", points: Sequence[MapLabel], curve: Series | None
 def _label_map(axes: "Axes", labels: Sequence[MapLabel]) -> None:
     """Write each label as close above or below its point as the earlier ones allow, with a line to a distant point."""
     taken: list[Box] = []
-    for label in labels:
+    for label in (label for label in labels if safe(label.label)):
         x, y, half = _box(axes, label)
         x = min(max(x, half), 1 - half)
         lines = sorted((y + LINE_HEIGHT * step for step in range(-12, 13)), key=lambda line: abs(line - y))

@@ -25,7 +25,7 @@ NEAR = 10
 
 
 class DocumentRef(NamedTuple):
-    """Refer to a document by the index of its shard and its row in there."""
+    """The index of a document's shard, and its row in that shard."""
 
     shard: int
     row: int

@@ -73,9 +73,9 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
     drops = list(_drops(counts, shards))
     rows = [
         Bar("in the source", counts.documents_in),
-        *(Bar(_readable(reason), number, grey=True) for stage, reason, number in drops if stage == "ingest"),
+        *(Bar(reason, number, grey=True) for stage, reason, number in drops if stage == "ingest"),
         Bar("ingested", counts.documents_ingested),
-        *(Bar(_readable(reason), number, grey=True) for stage, reason, number in drops if stage != "ingest"),
+        *(Bar(reason, number, grey=True) for stage, reason, number in drops if stage != "ingest"),
         Bar("eligible for selection", counts.documents_eligible),
         Bar("not selected", counts.not_selected, grey=True),
         Bar("selected", counts.selected),
@@ -101,10 +101,7 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
             Table(
                 "Documents by outcome",
                 [Column("stage"), Column("outcome"), Column("documents", "count"), Column("share", "share")],
-                [
-                    [stage, _readable(reason), number, number / max(counts.documents_in, 1)]
-                    for stage, reason, number in outcomes
-                ],
+                [[stage, reason, number, number / max(counts.documents_in, 1)] for stage, reason, number in outcomes],
             )
         ],
     )
@@ -117,33 +114,29 @@ def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, 
         by_ingest.update(shard.documents.details.get("dropped", {}))
     later = []
     for reason, number in counts.dropped.items():
+        text = reason.replace("_", " ")
         if by_ingest[reason]:
-            yield "ingest", reason, by_ingest[reason]
+            yield "ingest", text, by_ingest[reason]
         if number > by_ingest[reason]:
-            later.append((STAGE_OF.get(reason, "select"), reason, number - by_ingest[reason]))
+            later.append((STAGE_OF.get(reason, "select"), text, number - by_ingest[reason]))
     yield from sorted(later)
-
-
-def _readable(reason: str) -> str:
-    return reason.replace("_", " ")
 
 
 def distributions(breakdown: Breakdown) -> Section:
     """Show the distributions of quality and length before and after the selection."""
-    kinds = {
-        "quality": ("Quality before and after", "quality (standard deviations)", "quality"),
-        "n_chars": ("Length before and after", "length (characters, logarithmic)", "length"),
-    }
+    quality, length = breakdown.histograms["quality"], breakdown.histograms["n_chars"]
     return Section(
         "Quality and length",
         figures=[
-            _histogram(file, title, x_label, breakdown.histograms[name], logarithmic=name == "n_chars")
-            for name, (title, x_label, file) in kinds.items()
+            _histogram("quality", "Quality before and after", "quality (standard deviations)", quality),
+            _histogram(
+                "length", "Length before and after", "length (characters, logarithmic)", length, logarithmic=True
+            ),
         ],
     )
 
 
-def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool) -> Figure:
+def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool = False) -> Figure:
     counts = {"eligible": found.before, "selected": found.after}
     medians = [_median(found.edges, part) for part in counts.values()]
     text = "" if None in medians else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."

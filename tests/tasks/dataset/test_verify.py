@@ -74,7 +74,7 @@ def test_an_intact_dataset_has_no_problems(built: Any, dataset: Path) -> None:
 
 @pytest.fixture
 def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
-    """A workspace whose last run was to put its dataset somewhere; an earlier one lies in the workspace itself."""
+    """A workspace with a dataset, and a last run that was to write another one elsewhere."""
 
     def put(output: str | None) -> Path:
         settings = built.recipe.model_copy(

@@ -50,7 +50,7 @@ def test_every_kind_is_drawn_with_hostile_names(kind: str) -> None:
     height, width = picture.shape[:2]
     assert width == 990
     assert 200 < height < 2_000
-    assert (picture[..., :3] == 1).all(axis=2).mean() > 0.3  # white, not transparent: it stands alone, too
+    assert (picture[..., :3] == 1).all(axis=2).mean() > 0.3  # white, not transparent
     assert picture[..., :3].min() < 0.5
 
 

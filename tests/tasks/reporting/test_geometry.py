@@ -67,7 +67,7 @@ def test_clusters_are_named_and_hold_everybody(built: Any) -> None:
     assert all(len(cluster.words.split(", ")) == 3 for cluster in measured.clusters)
 
 
-@pytest.mark.filterwarnings("ignore")  # of its own and of what it imports
+@pytest.mark.filterwarnings("ignore")  # of umap and its imports
 @pytest.mark.skipif(find_spec("umap") is None, reason="umap-learn is not installed")
 def test_a_map_by_umap(built: Any) -> None:
     measured = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))

@@ -152,5 +152,5 @@ def test_a_document_that_was_never_considered_is_the_farthest_of_all() -> None:
     kept, rejected = _nearest("block", rows, 2)
     assert [near.document.row for near in kept + rejected] == [1, 0, 2, 3]
     assert {near.threshold for near in kept + rejected} == {0.75}
-    alone, nobody = _nearest("block", rows.slice(3).set_column(3, "selected", pa.array([True])), 2)
-    assert (len(alone), nobody) == (1, [])
+    kept, rejected = _nearest("block", rows.slice(3).set_column(3, "selected", pa.array([True])), 2)
+    assert (len(kept), rejected) == (1, [])
