@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from fineweb_mask.models.quality.evaluation import evaluate
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share, safe
 
@@ -52,6 +53,15 @@ def test_every_kind_is_drawn_with_hostile_names(kind: str) -> None:
     assert 200 < height < 2_000
     assert (picture[..., :3] == 1).all(axis=2).mean() > 0.3  # white, not transparent
     assert picture[..., :3].min() < 0.5
+
+
+def test_a_reliability_diagram_is_drawn() -> None:
+    generator = np.random.default_rng(0)
+    positive = generator.random(200) < 0.4
+    found = evaluate(np.clip(positive * 0.5 + generator.random(200) * 0.5, 0, 1).astype(np.float32), positive)
+    drawn = charts.reliability(found)
+    assert imread(io.BytesIO(drawn)).shape[:2] == (660, 600)
+    assert charts.reliability(found) == drawn
 
 
 def test_the_same_numbers_give_the_same_bytes() -> None:
