@@ -368,9 +368,7 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
     )
 
 
-def threshold(
-    workspace: Workspace, shards: Sequence[ShardFiles], measured: Diversity, breakdown: Breakdown
-) -> Section:
+def threshold(workspace: Workspace, shards: Sequence[ShardFiles], measured: Diversity, breakdown: Breakdown) -> Section:
     """Show documents on both sides of the threshold, with the figures that decided about them."""
     of_sample = "" if len(measured.selected.documents) == measured.selected.population else " of the sample"
     sides = zip(("Just kept", "Just rejected"), near_threshold(workspace, shards), strict=True)
