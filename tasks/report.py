@@ -1,4 +1,4 @@
-"""Report: a self-contained HTML page on what went in, what came out and why; its numbers and its plots as files."""
+"""Report on a dataset: a self-contained HTML page, with its numbers and plots as files."""
 
 from typing import Any, ClassVar
 
@@ -58,22 +58,22 @@ def report(job: ReportJob) -> None:
 
 def _page(job: ReportJob) -> Page:
     breakdown = break_down(job.workspace, job.shards, job.settings.by)
-    spread = measure(job.workspace, job.shards, job.settings)
+    measured = measure(job.workspace, job.shards, job.settings)
     code = job.dataset.details["code"]
     sections = [
         funnel(job.counts, job.shards),
         distributions(breakdown),
         retention(breakdown),
-        *([] if spread is None else [diversity(spread)]),
+        *([] if measured is None else [diversity(measured)]),
         certificate(job.blocks),
-        *([] if spread is None else [threshold(job.workspace, job.shards, spread, breakdown)]),
+        *([] if measured is None else [threshold(job.workspace, job.shards, measured, breakdown)]),
         *([time_by_stage(job.stages)] if job.stages else []),
     ]
     commit = f", commit {code['commit'][:12]}" if code["commit"] else ""
     changed = " with local changes" if code["dirty"] else ""
     return Page(
         title="Selection report",
-        lead="What went in, what came out and why, and how near to the best possible the selection is.",
+        lead="What went in, what was selected and why, and how close the selection is to the best possible.",
         tiles=tiles(job.counts, job.blocks),
         sections=sections,
         footer=f"fineweb-mask {code['version']}{commit}{changed}",
@@ -84,9 +84,9 @@ def _page(job: ReportJob) -> Page:
                 **{name: as_metrics(shares) for name, shares in breakdown.deciles.items()},
             },
             "diversity": {}
-            if spread is None
-            else {name: geometry.as_metrics() for name, geometry in spread.geometry.items()},
-            "clusters": [] if spread is None else [cluster._asdict() for cluster in spread.clusters],
+            if measured is None
+            else {name: geometry.as_metrics() for name, geometry in measured.geometry.items()},
+            "clusters": [] if measured is None else [cluster._asdict() for cluster in measured.clusters],
             "blocks": job.blocks,
             "stages": [stage.model_dump() for stage in job.stages],
         },

@@ -22,6 +22,7 @@ from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
+from fineweb_mask.tasks.reporting.charts import reliability
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
@@ -33,7 +34,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 FEWEST_PER_CLASS = 10
 TEACHER_BATCH = 256
 TEACHER_SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("score", pa.float32())])
-LINE, EVEN = "#0072b2", "#9aa5b1"  # told apart by colour-blind readers too (Okabe and Ito)
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, and how many of how many documents are done; (0, 0) where that cannot be known."""
@@ -158,7 +158,7 @@ def train_quality(job: TrainQualityJob, progress: Progress = lambda _what, _done
     with atomic_write(job.beside(".metrics.json")) as partial:
         partial.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
     with atomic_write(job.beside(".reliability.png")) as partial:
-        _plot(evaluation, partial)
+        partial.write_bytes(reliability(evaluation))
     files = [job.model_path, job.beside(".metrics.json"), job.beside(".reliability.png")]
     write_manifest(job.beside(".manifest.json"), job.key, files, {**metrics.model_dump(), "rows": rows})
 
@@ -242,24 +242,6 @@ def _sample(path: str, column: str, limit: int, seed: int) -> pa.Array:
         raise LabelsError(f"{path!r} holds no text in {column!r}")
     rows = np.random.default_rng(seed).permutation(len(texts))[:limit]
     return texts.take(pa.array(np.sort(rows)))
-
-
-def _plot(evaluation: Evaluation, path: Path) -> None:
-    """Draw the reliability diagram: share of positives against mean score, and where the documents lie."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 5.5), layout="constrained")
-    top, bottom = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
-    bins = evaluation.reliability
-    top.plot([0, 1], [0, 1], color=EVEN, linestyle="--", label="perfectly calibrated")
-    top.plot([one.mean_score for one in bins], [one.positive_share for one in bins], "o-", color=LINE, label="held out")
-    top.set(ylabel="share of positives", ylim=(-0.02, 1.02), xlim=(0, 1))
-    top.set_title(f"ROC-AUC {evaluation.roc_auc:.4f}, {evaluation.documents:,} held-out texts")
-    top.legend(loc="upper left", frameon=False)
-    widths = [one.high - one.low for one in bins]
-    bottom.bar([one.low for one in bins], [one.documents for one in bins], widths, align="edge", color=LINE)
-    bottom.set(xlabel="score (probability of the positive label)", ylabel="texts")
-    figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
 
 
 def describe(details: dict[str, Any]) -> TrainedMetrics:

@@ -1,1 +1,1 @@
-"""The finished dataset: rows, files, card, verification, publication."""
+"""Write, verify and publish the dataset: rows, files, card."""

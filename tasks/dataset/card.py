@@ -1,4 +1,4 @@
-"""The dataset card: what the hub reads of a dataset, and what a person should know of it."""
+"""Write the dataset card: a YAML header for the hub, and a description for readers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +13,11 @@ from fineweb_mask.tasks.reporting.templating import render
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+
 
 class Kept(NamedTuple):
-    """What was kept of which documents, as the card shows it."""
+    """Selected shares by group, for the card and the provenance record."""
 
     deciles: dict[str, list[dict[str, Any]]]
     figures: list[Figure]
@@ -23,7 +25,7 @@ class Kept(NamedTuple):
 
 
 def what_was_kept(workspace: Workspace, shards: Sequence[ShardFiles]) -> Kept:
-    """Return what was selected of which documents; groups that do not differ are not shown."""
+    """Return the selected shares by group; a column with only one group is left out of the card."""
     breakdown = break_down(workspace, shards, groups=())
     kept = retention(breakdown)
     groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
@@ -35,18 +37,18 @@ def what_was_kept(workspace: Workspace, shards: Sequence[ShardFiles]) -> Kept:
 
 
 def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> None:
-    """Write `README.md`, with the hub's YAML header, and the plots that it shows into a dataset's folder.
+    """Write `README.md`, with the hub's YAML header, and its plots into the folder of a dataset.
 
     Parameters
     ----------
     folder
-        The dataset.
+        Folder of the dataset.
     details
-        Its provenance.
+        Its provenance record.
     kept
-        What was selected of which documents.
+        The selected shares by group.
     data
-        Name of the folder of its data files.
+        Name of the folder with its data files.
     """
     recipe = details["recipe"]
     settings = recipe["materialize"]
@@ -83,13 +85,12 @@ def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> 
 
 
 def size_category(rows: int) -> str:
-    """Return the hub's size category of a dataset."""
-    edges = [
-        (10**3, "n<1K"),
-        (10**4, "1K<n<10K"),
-        (10**5, "10K<n<100K"),
-        (10**6, "100K<n<1M"),
-        (10**7, "1M<n<10M"),
-    ]
-    edges += [(10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B")]
-    return next((name for edge, name in edges if rows < edge), "100B<n<1T")
+    """Return the hub's size category of a dataset.
+
+    >>> size_category(1_234)
+    '1K<n<10K'
+    """
+    if rows < 1_000:
+        return f"n<{SIZES[0]}"
+    place = min(len(str(rows)) - 4, len(SIZES) - 2)
+    return f"{SIZES[place]}<n<{SIZES[place + 1]}"

@@ -1,4 +1,4 @@
-"""Where a dataset goes: a folder or a URL, checked before any work starts."""
+"""Resolve and check where a dataset is written, a folder or a URL, before any work starts."""
 
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -15,20 +15,20 @@ MATERIALIZE = "materialize"
 
 
 class OutputError(SettingsError):
-    """The dataset may not be put where the settings have it."""
+    """The dataset cannot be written to the place in the settings."""
 
 
 class Output(NamedTuple):
-    """Where a dataset goes."""
+    """Where a dataset is written."""
 
-    folder: Path  # of this machine, in which it is made
-    url: str | None  # to which it is then sent; not of a workspace that is itself at a URL
-    display_path: str  # as a user knows it
-    is_own: bool  # of the workspace, in which nobody else writes
+    folder: Path  # local folder in which it is built
+    url: str | None  # where it is then published; None if it is part of a workspace at a URL
+    display_path: str  # as users know it
+    is_own: bool  # it is the workspace's own folder
 
     @classmethod
     def of(cls, workspace: Workspace, settings: MaterializeSettings) -> Self:
-        """Return where the settings have it."""
+        """Return where the settings put the dataset of a workspace."""
         if settings.output is None:
             return cls(workspace.dataset, None, workspace.display_path(workspace.dataset), is_own=True)
         if is_url(settings.output) and not settings.output.startswith("file://"):
@@ -37,14 +37,14 @@ class Output(NamedTuple):
         return cls(folder, None, str(folder), is_own=False)
 
     def check(self) -> None:
-        """Check that a dataset may be put there, before any work starts.
+        """Check that a dataset can be written there.
 
         Raises
         ------
         OutputError
-            If the folder holds something else, which would be lost.
+            If the folder has other content, which would be lost.
         RemoteError
-            If the URL is out of reach.
+            If the URL cannot be reached.
         """
         if self.url is not None:
             Store(self.url).check()
@@ -59,7 +59,7 @@ class Output(NamedTuple):
 
     @property
     def is_there(self) -> bool:
-        """Whether there is any dataset."""
+        """Whether a dataset exists there."""
         if self.url is not None:
             return Store(self.url).info(PROVENANCE) is not None
         return read_manifest(self.folder / PROVENANCE) is not None

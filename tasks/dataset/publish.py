@@ -1,9 +1,9 @@
-"""A finished dataset folder at a URL, replaced so that a reader sees the old dataset or the new one.
+"""Publish a dataset to a URL, so that readers see either the old version or the new one.
 
-Object stores cannot rename a folder. So the data of every version lies in a folder of its own, named after what it
-holds; provenance.json and README.md, whose header names that folder, follow, each in one step; then the folders of
-older versions are removed. A publication that is killed at any moment leaves a dataset that is whole from README.md on,
-and the next one goes on where it was.
+Object stores cannot rename a folder. The data of each version is therefore in a separate folder, named by a hash of its
+content. Then provenance.json and README.md are replaced, each atomically; the header of README.md names the folder of
+the data. Last, the folders of older versions are deleted. If a publication is killed, README.md still describes a
+complete dataset, and the next publication resumes.
 """
 
 import hashlib
@@ -24,27 +24,27 @@ PROVENANCE, CARD = "provenance.json", "README.md"
 
 
 def version_folder(data: Path) -> str:
-    """Return the name that the folder of a dataset's data has, after its content: `data-` and eight hex digits."""
+    """Return the name of the folder for a dataset's data: `data-` and eight hex digits of a hash of its content."""
     content = [[file.relative_to(data).as_posix(), file_digest(file)] for file in tree_files(data)]
     return f"data-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]}"
 
 
 def publish(folder: Path, url: str) -> None:
-    """Put a dataset in the place of the one at a URL.
+    """Replace the dataset at a URL.
 
     Parameters
     ----------
     folder
-        The dataset, verified: README.md, provenance.json and one folder named by `version_folder`, besides others.
+        A verified dataset: README.md, provenance.json, one folder named by `version_folder`, and possibly others.
     url
-        The folder that readers know; what lies there besides is left alone.
+        The folder that readers use. Other files in it are not touched.
 
     Raises
     ------
-    LakeError
-        If the dataset is not laid out so, or another run is publishing there.
+    WorkspaceError
+        If the folder has another layout, or another run is publishing to the URL.
     RemoteError
-        If the URL cannot be written to; the dataset that was there stands.
+        If the URL cannot be written; the old dataset is then still complete.
     """
     version = _version(folder)
     store = Store(url)
@@ -66,13 +66,13 @@ def _version(folder: Path) -> str:
 
 def _send(store: Store, folder: Path, version: str) -> None:
     store.abort_unfinished_uploads()
-    there = store.list_files()
+    present = store.list_files()
     for file in upload_order(folder):
         name = file.relative_to(folder).as_posix()
-        is_data = name.startswith(f"{version}/")  # of which equal names have equal content
-        if not is_data or name not in there or there[name].bytes != file.stat().st_size:
-            there[name] = store.upload(file, name)
-    store.delete([name for name in there if _is_data(name) and not name.startswith(f"{version}/")])
+        is_data = name.startswith(f"{version}/")  # same name, same content
+        if not is_data or name not in present or present[name].bytes != file.stat().st_size:
+            present[name] = store.upload(file, name)
+    store.delete([name for name in present if _is_data(name) and not name.startswith(f"{version}/")])
 
 
 def _is_data(name: str) -> bool:
@@ -81,23 +81,23 @@ def _is_data(name: str) -> bool:
 
 
 def published(url: str) -> Manifest | None:
-    """Return the provenance record of the dataset at a URL if all its files are there in their full size, else None.
+    """Return the provenance record of the dataset at a URL if all its files exist with the recorded size, else None.
 
     Raises
     ------
     RemoteError
-        If the URL does not answer, or refuses access.
+        If the URL does not answer or denies access.
     """
     store = Store(url)
-    there = store.list_files()
-    if PROVENANCE not in there:
+    present = store.list_files()
+    if PROVENANCE not in present:
         return None
     try:
         manifest = Manifest.model_validate_json(store.read(PROVENANCE))
     except ValueError:
         return None
-    is_whole = all(name in there and there[name].bytes == file.bytes for name, file in manifest.files.items())
-    card = manifest.files.get(CARD)  # it may be of the version before, in as many bytes
+    is_whole = all(name in present and present[name].bytes == file.bytes for name, file in manifest.files.items())
+    card = manifest.files.get(CARD)  # one of an older version may have the same size
     if not is_whole or (card is not None and hashlib.sha256(store.read(CARD)).hexdigest() != card.sha256):
         return None
     return manifest

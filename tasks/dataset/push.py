@@ -1,8 +1,8 @@
-"""Push: the dataset of a workspace onto the Hugging Face hub, when a person asks for it and never otherwise.
+"""Push a dataset to the Hugging Face hub, only on a user's command.
 
-The dataset is verified first. Its files are uploaded by `HfApi.upload_folder`, which commits a large folder in several
-parts and, asked again after an interruption, sends what is missing. Files of an earlier push that the dataset no longer
-has are deleted in the repository, by the names in the record that lies there; nothing else there is touched.
+The caller verifies the dataset first. `HfApi.upload_folder` uploads it: a large folder in several commits, and after an
+interruption only what is missing. Files of earlier pushes that the dataset no longer has, according to the provenance
+record in the repository, are deleted there. Other files in the repository are not touched.
 """
 
 import glob
@@ -33,7 +33,7 @@ class PushedFile(BaseModel):
 
 
 class Push(BaseModel):
-    """What was uploaded, or would be."""
+    """The result of a push, or the plan of one."""
 
     status: Literal["pushed", "dry run"]
     repository: str
@@ -41,17 +41,17 @@ class Push(BaseModel):
     url: str | None = None  # of the last commit
     files: list[PushedFile]
     bytes: int
-    deleted: list[str] = []  # of an earlier push
-    others: list[str] = []  # in the repository, and not of this dataset
+    deleted: list[str] = []  # files of an earlier push
+    others: list[str] = []  # files in the repository that are not part of the dataset
 
 
 def planned(folder: Path, manifest: Manifest, repository: str, revision: str) -> Push:
-    """Return what a push would upload, without a look at the network.
+    """Return what a push would upload, without network access.
 
     Raises
     ------
     PushError
-        If `repository` is no name of the form owner/name.
+        If `repository` is not a valid name of the form owner/name.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
@@ -81,16 +81,16 @@ def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push
     folder
         The dataset.
     plan
-        What `planned` returned for it.
+        The return value of `planned` for this dataset.
     private
-        Whether the repository is made a private one, where there is none yet.
+        Whether a new repository is private.
     show
-        Whether the client shows its bars on stderr.
+        Whether the client shows progress bars on stderr.
 
     Raises
     ------
     PushError
-        Without a token, without a network, or if the hub refuses.
+        If there is no token or no network, or the hub refuses.
     """
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
@@ -105,8 +105,8 @@ def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push
         if plan.revision != "main":
             api.create_branch(plan.repository, branch=plan.revision, repo_type="dataset", exist_ok=True)
         names = {file.file for file in plan.files}
-        there = set(api.list_repo_files(plan.repository, repo_type="dataset", revision=plan.revision))
-        stale = sorted(_pushed_before(api, plan, there) & (there - names))
+        present = set(api.list_repo_files(plan.repository, repo_type="dataset", revision=plan.revision))
+        stale = sorted(_pushed_before(api, plan, present) & (present - names))
         commit = api.upload_folder(
             repo_id=plan.repository,
             repo_type="dataset",
@@ -115,13 +115,13 @@ def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push
             commit_message=f"Upload the dataset: {len(plan.files)} files, {plan.bytes:,} bytes",
             delete_patterns=[glob.escape(name) for name in stale],
         )
-    others = sorted(name for name in there - names - set(stale) if not name.startswith(NOT_OURS))
+    others = sorted(name for name in present - names - set(stale) if not name.startswith(NOT_OURS))
     return plan.model_copy(update={"status": "pushed", "url": commit.commit_url, "deleted": stale, "others": others})
 
 
-def _pushed_before(api: "HfApi", plan: Push, there: set[str]) -> set[str]:
-    """Return the files that the record in the repository names: those that an earlier push brought there."""
-    if PROVENANCE not in there:
+def _pushed_before(api: "HfApi", plan: Push, present: set[str]) -> set[str]:
+    """Return the files of earlier pushes, according to the provenance record in the repository."""
+    if PROVENANCE not in present:
         return set()
     path = api.hf_hub_download(plan.repository, PROVENANCE, repo_type="dataset", revision=plan.revision)
     manifest = read_manifest(Path(path))
@@ -133,12 +133,12 @@ REFUSED = {
     403: "the token may not write there: it needs write access, and the owner must be you or an organisation of yours",
     404: "there is no such repository, revision or owner, or the token may not see it",
 }
-"""What an HTTP status of the hub means here."""
+"""What to do about an HTTP status of the hub."""
 
 
 @contextmanager
 def _explained(repository: str) -> Iterator[None]:
-    """Say of an error of the hub's client what to do about it."""
+    """Turn errors of the hub's client into messages with a remedy."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
@@ -150,7 +150,7 @@ def _explained(repository: str) -> Iterator[None]:
         raise PushError(f"{repository}: {reason} (HTTP {status})") from error
     except OfflineModeIsEnabled as error:
         raise PushError("HF_HUB_OFFLINE is set: unset it to push") from error
-    except Exception as error:  # the client's releases differ in the HTTP library whose errors they let through
+    except Exception as error:  # releases of the client let errors of different HTTP libraries through
         raise PushError(
             f"{repository}: the upload to {constants.ENDPOINT} failed: {type(error).__name__}: {error}; "
             "run the same command again to go on from here"

@@ -1,7 +1,6 @@
-"""The rows of the dataset: DuckDB joins documents, scores and masks, and gives the selected ones in order.
+"""Read the rows of the dataset: DuckDB joins documents, scores and masks, and returns the selected rows in order.
 
-Every batch that leaves here was checked: rows come in the order asked for, none twice, and at the end of a read none is
-missing.
+Every read is checked: rows come in the requested order, none is repeated, and at the end none is missing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +24,11 @@ MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
 MAX_FOLDERS = 10_000
 BATCH_ROWS = 8_192
 NESTED = 2.0
-"""A shard is read once for every folder that has documents of it, unless this is more than so many times on average."""
+"""Maximum mean reads of a shard, one for each folder with documents of it. Above that, all rows are sorted instead."""
 
 
 class ShardPaths(NamedTuple):
-    """Where the files of a shard lie."""
+    """Local paths of the files of a shard."""
 
     documents: str
     scores: str
@@ -37,11 +36,11 @@ class ShardPaths(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """The documents that share a folder of the dataset."""
+    """A folder of the dataset, with the documents that go into it."""
 
     number: int
     value: str  # of the layout's column
-    name: str  # empty: the folder of the data itself
+    name: str  # empty for the data folder itself
     shards: list[int]
     rows: int
 
@@ -52,16 +51,16 @@ class SelectedDocuments:
     Parameters
     ----------
     connection
-        A DuckDB database of its own, which takes the tables `shards` and `chosen`.
+        An empty DuckDB database, in which the tables `shards` and `chosen` are created.
     shards
-        The files of every shard, in the order in which the dataset is to hold them.
+        The files of every shard, in the order of the dataset.
     settings
         The layout, the format and the order.
 
     Raises
     ------
-    LakeError
-        If the columns or the rows of the files do not agree, or the layout does not suit them.
+    WorkspaceError
+        If the columns or rows of the files do not match, or no column or too many values exist for the layout.
     """
 
     def __init__(
@@ -79,12 +78,12 @@ class SelectedDocuments:
         self.rows = sum(folder.rows for folder in self.folders)
 
     def _dataset_schema(self) -> pa.Schema:
-        """Return the source's columns in their own types, the scores, what the selection learned."""
+        """Return the source's columns with their types, then the scores, the inclusion and the block."""
         documents = [field for field in self._documents if field.name not in MEASURED.names]
         return pa.schema([*documents, *self._scores, MASKS.field("inclusion"), MASKS.field("block")])
 
     def _choose(self) -> None:
-        """Make the tables `shards` (files) and `chosen` (shard, row, inclusion, block, scores s0, s1..., folder)."""
+        """Create the tables `shards` (files) and `chosen` (shard, row, inclusion, block, scores s0, s1..., folder)."""
         files = {name: [getattr(shard, name) for shard in self._shards] for name in ShardPaths._fields}
         self._connection.execute(
             """
@@ -155,7 +154,7 @@ class SelectedDocuments:
         return int(tokens)
 
     def retention(self) -> list[dict[str, Any]]:
-        """Return, per dump, how many documents were ingested and how many of them were selected."""
+        """Return the number of ingested and of selected documents of each dump."""
         rows = self._connection.execute(
             """
             SELECT coalesce(nullif(dump, ''), $unknown) AS dump, count(*) AS documents, count(chosen.row) AS selected
@@ -170,12 +169,12 @@ class SelectedDocuments:
         return [{"dump": dump, "documents": documents, "selected": selected} for dump, documents, selected in rows]
 
     def read(self) -> Iterator[tuple[Folder, pa.Table]]:
-        """Yield the rows of one folder after the other, in the columns of `schema`.
+        """Yield the rows folder by folder, with the columns of `schema`.
 
         Raises
         ------
-        LakeError
-            If a row comes twice or is missing.
+        WorkspaceError
+            If a row is repeated, missing or out of order.
         """
         pairs = sum(len(folder.shards) for folder in self.folders)
         if self._settings.shuffle or pairs > NESTED * len(self._shards):
@@ -187,16 +186,16 @@ class SelectedDocuments:
                     yield folder, table
 
     def _read_shard(self, shard: int, folder: Folder) -> Iterator[pa.Table]:
-        """Yield the rows of a shard as they come, and the scores beside them.
+        """Yield the rows of a shard in the order of its file, with their scores.
 
-        DuckDB keeps the order of a file that it filters, not of one that it joins; so the filter has the mask, and what
-        belongs to the rows is joined by position, both sides being in the order of the rows.
+        DuckDB preserves the order of rows when it filters a file, but not when it joins. So documents are filtered by
+        a bit mask, and the scores, which are sorted by row, are attached by position.
         """
-        beside: pa.Table = self._connection.sql(
+        chosen: pa.Table = self._connection.sql(
             "SELECT * EXCLUDE (shard, folder) FROM chosen WHERE shard = $shard AND folder = $folder ORDER BY row",
             params={"shard": shard, "folder": folder.value},
         ).to_arrow_table()
-        wanted = beside["row"].to_numpy()
+        wanted = chosen["row"].to_numpy()
         mask = np.zeros(int(wanted[-1]) + 1, dtype=bool)
         mask[wanted] = True
         reader = self._connection.sql(
@@ -213,21 +212,19 @@ class SelectedDocuments:
         start = 0
         for batch in reader:
             table = pa.table(batch)
-            part = beside.slice(start, table.num_rows)
+            part = chosen.slice(start, table.num_rows)
             if not np.array_equal(table["row"].to_numpy(), part["row"].to_numpy()):
-                raise WorkspaceError(
-                    f"{self._shards[shard].documents}: rows came out of order: please report this fault"
-                )
+                raise WorkspaceError(f"{self._shards[shard].documents}: rows came out of order: please report this bug")
             start += table.num_rows
             if table.num_rows:
-                yield self._beside(table, part)
+                yield self._joined(table, part)
         if start != len(wanted):
             raise WorkspaceError(
                 f"{self._shards[shard].documents}: {len(wanted):,} documents were selected, {start:,} found: run again"
             )
 
-    def _beside(self, documents: pa.Table, chosen: pa.Table) -> pa.Table:
-        """Return documents and what belongs to them in the columns of `schema`; those that a shard lacks are null."""
+    def _joined(self, documents: pa.Table, chosen: pa.Table) -> pa.Table:
+        """Return documents with their scores in the columns of `schema`; columns that the shard lacks are null."""
         found = {name: documents[name] for name in documents.column_names}
         found |= {name: chosen[f"s{index}"] for index, name in enumerate(self._scores.names)}
         found |= {name: chosen[name] for name in ("inclusion", "block")}
@@ -238,7 +235,7 @@ class SelectedDocuments:
         return pa.table(columns, names=self.schema.names).cast(self.schema)
 
     def _read_sorted(self) -> Iterator[tuple[Folder, pa.Table]]:
-        """Yield the rows of all shards in the order of the folders; what does not fit into memory is spilled."""
+        """Yield the rows of all shards, sorted by folder; DuckDB spills what does not fit into memory."""
         shuffled = "md5_number_lower(concat_ws(' ', $seed, chosen.shard, chosen.row))"
         order = ["_folder", "_random", "_shard", "_row"]
         names = self._documents.names
@@ -266,11 +263,11 @@ class SelectedDocuments:
         for batch in self._connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS):
             keys = [batch.column(name).to_numpy(zero_copy_only=False) for name in order]
             if not _increases([np.concatenate(pair) for pair in zip(last, keys, strict=True)] if last else keys):
-                raise WorkspaceError("rows of the dataset came out of order or twice: please report this fault")
+                raise WorkspaceError("rows of the dataset came out of order or twice: please report this bug")
             last = [key[-1:] for key in keys] if len(batch) else last
             table = pa.table(batch)
             documents = table.select([f"d{index}" for index in range(len(names))]).rename_columns(names)
-            documents = self._beside(documents, table)
+            documents = self._joined(documents, table)
             starts = [0, *(np.flatnonzero(np.diff(keys[0])) + 1), len(batch)]
             for start, stop in pairwise(starts):
                 if stop > start:
@@ -286,7 +283,7 @@ class SelectedDocuments:
 
 
 def _increases(keys: Sequence[Any]) -> bool:
-    """Return whether rows increase strictly, the first column counting most; each is an (n,) array."""
+    """Return whether rows increase strictly; each key is an (n,) array, the first the most significant."""
     larger = np.zeros(max(0, len(keys[0]) - 1), dtype=bool)
     equal = np.ones_like(larger)
     for key in keys:
@@ -296,9 +293,12 @@ def _increases(keys: Sequence[Any]) -> bool:
 
 
 def folder_name(value: str) -> str:
-    """Return a column's value as a folder's name: all but letters, digits, dot, dash and underscore is %-escaped.
+    """Return the folder name for a column's value: characters other than letters, digits and `._-~` are %-escaped.
 
-    A name too long for a folder is cut, and told from others that begin alike by its digest.
+    A name that is too long is cut, and a digest of the value is appended.
+
+    >>> folder_name("a/b")
+    'a%2Fb'
     """
     name = quote(value, safe="")
     if len(name) > MAX_FOLDER_NAME:
@@ -307,7 +307,7 @@ def folder_name(value: str) -> str:
 
 
 def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
-    """Return one schema for all shards; a column whose types nothing unites, such as numbers and text, is text."""
+    """Return one schema for all shards; a column whose types cannot be unified, such as numbers and text, is text."""
     fields: dict[str, pa.Field] = {}
     for field in (field for schema in dict.fromkeys(schemas) for field in schema):
         known = fields.get(field.name, field)

@@ -1,7 +1,7 @@
-"""Verify: a dataset against its provenance record, wherever it lies.
+"""Verify a dataset, local or remote, against its provenance record.
 
-Every byte is read: sizes and SHA-256 as recorded, rows and tokens as counted, no document twice, nothing else in the
-folder. What is wrong is listed, not raised: one bad file does not hide another.
+Every byte is read. Sizes, SHA-256, rows and tokens must match the record, no document may be repeated, and the folder
+must have no other files. Findings are listed, not raised, so that one bad file does not hide another.
 """
 
 import errno
@@ -37,32 +37,32 @@ from fineweb_mask.tasks.workspace.runs import LAST_RUN, LastRun
 
 PROVENANCE = "provenance.json"
 NOT_OURS = (".cache/huggingface/", ".gitattributes")
-"""What the hub and its client keep beside a dataset."""
+"""Files that the hub and its client add to a dataset."""
 CHUNK_BYTES = 4 * 2**20
 BATCH_ROWS = 5_000
 ID_MEMORY = "1GB"
 DATA_SUFFIXES = (".parquet", ".jsonl.zst")
 LISTED = 20
-"""Most documents that are named as being there twice."""
+"""Maximum number of repeated documents that are named."""
 ROWS = pa.schema([("id", pa.string()), ("token_count", pa.int64()), ("text", pa.string())])
 
-Advance = Callable[[int], None]
-"""Hears of so many more bytes that were read."""
+BytesCallback = Callable[[int], None]
+"""Called with the number of bytes just read."""
 
 
 class VerifyError(DataError):
-    """There is no dataset to verify."""
+    """No dataset or no provenance record was found."""
 
 
-class Problem(BaseModel):
-    """One thing that is wrong."""
+class Finding(BaseModel):
+    """Something that is wrong with a file of the dataset."""
 
     file: str
     problem: str
 
 
 class Dataset(NamedTuple):
-    """Where a dataset lies."""
+    """The location of a dataset."""
 
     filesystem: Any
     root: str
@@ -73,19 +73,19 @@ class Dataset(NamedTuple):
         return f"{self.root.rstrip('/')}/{name}"
 
     def open(self, name: str) -> Any:  # noqa: ANN401
-        """Open a file of the dataset for reading; what fails at a URL for a while is asked for again."""
+        """Open a file of the dataset for reading; failed requests to a URL are retried."""
         if self.is_local:
             return self.filesystem.open(self.path(name), "rb")
         return io.BufferedReader(RemoteFile(f"{self.url.rstrip('/')}/{name}"), CHUNK_BYTES)
 
     @property
     def is_local(self) -> bool:
-        """Whether its files are on this machine."""
+        """Whether its files are local."""
         return is_local(self.filesystem)
 
 
 class DataFile(BaseModel):
-    """What a data file holds."""
+    """Rows and tokens of a data file."""
 
     file: str
     rows: int
@@ -93,7 +93,7 @@ class DataFile(BaseModel):
 
 
 class Verification(BaseModel):
-    """What was checked, and what is wrong."""
+    """The result of verifying a dataset."""
 
     status: Literal["ok", "broken"]
     dataset: str
@@ -101,24 +101,24 @@ class Verification(BaseModel):
     bytes: int
     rows: int
     tokens: int
-    repeated_ids: int  # ids that documents of different text share, as their source gave them
+    repeated_ids: int  # ids of the source that documents with different texts share
     data: list[DataFile]
-    problems: list[Problem]
+    problems: list[Finding]
 
 
 def find_dataset(place: str) -> Dataset:
-    """Return the dataset in a folder or URL, or that of the workspace there, wherever its last run put it.
+    """Find the dataset at a folder or URL, or the dataset of the workspace there, as its last run wrote it.
 
     Raises
     ------
     VerifyError
-        If there is no such folder, or no dataset in it.
+        If the folder does not exist, or has no dataset.
     """
     place = place.rstrip("/") or "/"
     try:
         place = pin_commit(reject_credentials(place))
         found = _dataset_at(place)
-        is_there = found is not None or _kind(place) == "directory"
+        exists = found is not None or _kind(place) == "directory"
         output = None if found is not None else _output_of(place)
         found = found or _dataset_at(output or f"{place}/dataset")
     except RemoteError as error:
@@ -127,11 +127,11 @@ def find_dataset(place: str) -> Dataset:
         raise VerifyError(f"{place}: {error}") from error
     if found is not None:
         return found
-    if not is_there:
-        raise VerifyError(f"{place} is no folder")
+    if not exists:
+        raise VerifyError(f"{place} is not a folder")
     if output is not None:
-        raise VerifyError(f"{place}: its last run was to put its dataset into {output}, where there is no {PROVENANCE}")
-    raise VerifyError(f"{place} is neither a dataset nor a workspace with one: there is no {PROVENANCE}")
+        raise VerifyError(f"{place}: its last run was to write the dataset to {output}, which has no {PROVENANCE}")
+    raise VerifyError(f"{place} is neither a dataset nor a workspace with one: it has no {PROVENANCE}")
 
 
 def _dataset_at(place: str) -> Dataset | None:
@@ -140,7 +140,7 @@ def _dataset_at(place: str) -> Dataset | None:
 
 
 def _kind(place: str) -> str | None:
-    """Return whether a `file` or a `directory` is at a place, or None: one that refuses or does not answer raises."""
+    """Return `file` or `directory`, or None if nothing exists; raise if the server denies access or does not answer."""
     filesystem, path = open_filesystem(place)
     try:
         return str(attempt(place, filesystem.info, path)["type"])
@@ -151,7 +151,7 @@ def _kind(place: str) -> str | None:
 
 
 def _output_of(workspace: str) -> str | None:
-    """Return the folder or URL outside of a workspace that its last run was to put its dataset into, if it was."""
+    """Return the folder or URL outside of a workspace to which its last run wrote the dataset, if any."""
     if _kind(f"{workspace}/{LAST_RUN}") != "file":
         return None
     filesystem, path = open_filesystem(f"{workspace}/{LAST_RUN}")
@@ -169,55 +169,55 @@ def read_provenance(dataset: Dataset) -> Manifest:
     Raises
     ------
     VerifyError
-        If it is not readable as one.
+        If the file is not a valid record.
     """
     try:
         return Manifest.model_validate_json(dataset.open(PROVENANCE).read())
     except ValidationError as error:
-        raise VerifyError(f"{dataset.url}/{PROVENANCE} is no provenance record of a dataset: {error}") from error
+        raise VerifyError(f"{dataset.url}/{PROVENANCE} is not a valid provenance record: {error}") from error
 
 
-def verify(dataset: Dataset, manifest: Manifest, advance: Advance = lambda _: None) -> Verification:
+def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda _: None) -> Verification:
     """Read the whole dataset and compare it with its provenance record.
 
     Parameters
     ----------
     dataset
-        Where it lies: on this machine, or wherever fsspec reads.
+        The dataset, local or at a URL that fsspec reads.
     manifest
         Its provenance record.
     advance
-        Hears of the bytes that were read.
+        Called with the number of bytes just read.
     """
     with tempfile.TemporaryDirectory(prefix="fineweb-mask-verify-") as folder:
         return _Check(dataset, manifest, Path(folder), advance).run()
 
 
 class _Check:
-    """One pass over a dataset, several files at the same time."""
+    """One pass over a dataset, with several files in parallel."""
 
-    def __init__(self, dataset: Dataset, manifest: Manifest, folder: Path, advance: Advance) -> None:
+    def __init__(self, dataset: Dataset, manifest: Manifest, folder: Path, advance: BytesCallback) -> None:
         self._dataset = dataset
         self._manifest = manifest
         self._names = sorted(manifest.files)
         self._folder = folder
         self._advance = advance
         self._lock = Lock()
-        self._problems: list[Problem] = []
+        self._problems: list[Finding] = []
         self._ids = duckdb.connect(str(folder / "ids.duckdb"), config={"memory_limit": ID_MEMORY})
         self._ids.execute("CREATE TABLE ids (file UINTEGER, id_hash UHUGEINT, text_hash UBIGINT)")
 
     def run(self) -> Verification:
-        """Return what was found."""
-        there = self._files_there()
-        for name in sorted(set(there).difference(self._names, {PROVENANCE})):
+        """Check all files and return the result."""
+        sizes = self._present_files()
+        for name in sorted(set(sizes).difference(self._names, {PROVENANCE})):
             self._wrong(name, "does not belong to the dataset: provenance.json does not name it")
         with self._ids, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            checked = pool.map(lambda place: self._check_file(place, there), range(len(self._names)))
+            checked = pool.map(lambda index: self._check_file(index, sizes), range(len(self._names)))
             data = [found for found in checked if found is not None]
             repeated = self._check_ids()
         rows, tokens = sum(file.rows for file in data), sum(file.tokens for file in data)
-        if not self._problems:  # else the sums are wrong for a reason that is told
+        if not self._problems:  # otherwise the sums are wrong because of them
             self._check_sums(rows, tokens)
         return Verification(
             status="broken" if self._problems else "ok",
@@ -233,28 +233,28 @@ class _Check:
 
     def _wrong(self, file: str, problem: str) -> None:
         with self._lock:
-            self._problems.append(Problem(file=file, problem=problem))
+            self._problems.append(Finding(file=file, problem=problem))
 
-    def _files_there(self) -> dict[str, int]:
-        """Return the sizes of the files in the dataset's folder, by name."""
+    def _present_files(self) -> dict[str, int]:
+        """Return the size in bytes of every file in the dataset's folder."""
         root = self._dataset.root
         found = attempt(self._dataset.url, self._dataset.filesystem.find, root, detail=True)
         sizes = {str(PurePosixPath(path).relative_to(root)): int(info["size"]) for path, info in found.items()}
         return {name: size for name, size in sizes.items() if not name.startswith(NOT_OURS)}
 
-    def _check_file(self, place: int, there: Container[str]) -> DataFile | None:
-        """Check one file; return what it holds if it is a data file that can be read."""
-        name = self._names[place]
+    def _check_file(self, index: int, present: Container[str]) -> DataFile | None:
+        """Check one file; return its rows and tokens if it is a readable data file."""
+        name = self._names[index]
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             self._wrong(name, "provenance.json names a file outside the dataset")
             return None
-        if name not in there:
+        if name not in present:
             self._wrong(name, "is missing")
             return None
         try:
             with self._local(name) as (path, found):
                 self._compare(name, found)
-                return self._read(place, path) if name.endswith(DATA_SUFFIXES) else None
+                return self._read(index, path) if name.endswith(DATA_SUFFIXES) else None
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             self._wrong(name, f"cannot be read: {error}")
             return None
@@ -268,7 +268,7 @@ class _Check:
 
     @contextmanager
     def _local(self, name: str) -> Iterator[tuple[Path, ManifestFile]]:
-        """Give a file on this machine, and what it is; one from elsewhere is fetched once and kept for the block."""
+        """Yield a local path, size and digest of a file; a remote file is downloaded to a temporary one."""
         with ExitStack() as stack:
             stream = stack.enter_context(self._dataset.open(name))
             copy = None
@@ -286,17 +286,17 @@ class _Check:
             path = Path(self._dataset.path(name) if copy is None else copy.name)
             yield path, ManifestFile(bytes=size, sha256=digest.hexdigest())
 
-    def _read(self, place: int, path: Path) -> DataFile:
-        """Count a data file's rows and tokens, and note its documents."""
-        name = self._names[place]
+    def _read(self, index: int, path: Path) -> DataFile:
+        """Count a data file's rows and tokens, and store the hashes of its documents."""
+        name = self._names[index]
         rows = tokens = 0
         for batch in _batches(name, path):
             rows += batch.num_rows
             tokens += pc.sum(batch["token_count"]).as_py() or 0
             with self._lock:
-                self._ids.register("noted", batch)
-                self._ids.execute("INSERT INTO ids SELECT $1, md5_number(id), hash(text) FROM noted", [place])
-                self._ids.unregister("noted")
+                self._ids.register("batch", batch)
+                self._ids.execute("INSERT INTO ids SELECT $1, md5_number(id), hash(text) FROM batch", [index])
+                self._ids.unregister("batch")
         return DataFile(file=name, rows=rows, tokens=tokens)
 
     def _check_sums(self, rows: int, tokens: int) -> None:
@@ -306,14 +306,14 @@ class _Check:
             ("tokens", tokens, details.get("tokens", details.get("counts", {}).get("tokens_selected"))),
         ):
             if recorded is None:
-                self._wrong(PROVENANCE, f"does not say how many {what} there are")
+                self._wrong(PROVENANCE, f"does not record the number of {what}")
             elif found != recorded:
                 self._wrong(PROVENANCE, f"{recorded:,} {what} are recorded, the files hold {found:,}")
 
     def _check_ids(self) -> int:
-        """Name documents that are there twice; return how many ids documents of different text share.
+        """Report repeated documents; return the number of ids that documents with different texts share.
 
-        Where the recipe left duplicates in, they are no fault.
+        Duplicates are allowed if the recipe did not remove them.
         """
         dedup = self._manifest.details.get("recipe", {}).get("ingest", {}).get("exact_dedup")
         if dedup == "corpus":
@@ -330,9 +330,9 @@ class _Check:
         ).fetchall()
         return int(repeated)
 
-    def _id(self, place: int, id_hash: int) -> str:
-        """Return the id that has a hash, from the file that holds it."""
-        name = self._names[place]
+    def _id(self, index: int, id_hash: int) -> str:
+        """Return the id with a given hash, from the file that has it."""
+        name = self._names[index]
         with self._local(name) as (path, _):
             for batch in _batches(name, path):
                 for document in batch["id"].to_pylist():
@@ -342,7 +342,7 @@ class _Check:
 
 
 def _batches(name: str, path: Path) -> Iterator[pa.Table]:
-    """Yield id, token count and text of a data file's rows."""
+    """Yield the id, token count and text of a data file's rows."""
     if name.endswith(".parquet"):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(BATCH_ROWS, columns=ROWS.names):

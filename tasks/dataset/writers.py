@@ -1,7 +1,6 @@
-"""The files of the dataset: Parquet or lines of JSON, a new one whenever the last has reached its target size.
+"""Write the files of the dataset as Parquet or JSON Lines; a file that reaches the target size is followed by another.
 
-Row groups and files end at rows that depend on the rows alone, not on the batches they came in, so equal rows give
-equal bytes.
+Where row groups and files end depends only on the rows, not on the batches, so equal rows give equal bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -20,33 +19,33 @@ from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.workspace.catalog import identifier, literal
 
 ROW_GROUP_BYTES = 256 * 2**20
-TEXTS = ("text", "id", "url")  # hardly two are alike: no dictionary is tried
-JSON_LINE_BYTES = 16 * 2**20  # the longest that DuckDB reads unless it is told of longer ones
+TEXTS = ("text", "id", "url")  # mostly unique values: no dictionary encoding
+JSON_LINE_BYTES = 16 * 2**20  # DuckDB's default limit
 
 
 class Written(NamedTuple):
-    """What lies in the files, as read back from them."""
+    """Rows and tokens that were read back from the written files."""
 
     rows: int
     tokens: int
 
 
 class PartWriter(ABC):
-    """Writes the rows of one folder as part-00000 and so on, each in the columns of the tables it is given.
+    """Writer of the rows of one folder, as files named part-00000 and so on.
 
     Parameters
     ----------
     folder
-        Where the files go; it is made.
+        Folder of the files; it is created.
     schema
         The columns of every file.
     settings
-        Their size and that of their row groups.
+        The size of files and row groups.
     """
 
     suffix: str
     longest = 0
-    """Bytes of the longest line, where the files hold lines."""
+    """Bytes of the longest line, in files of lines."""
 
     def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings) -> None:
         self._folder = folder
@@ -65,7 +64,7 @@ class PartWriter(ABC):
         self._close()
 
     def write(self, table: pa.Table) -> None:
-        """Add rows; they reach the disk when a row group is full."""
+        """Add rows; they are written when a row group is full."""
         raise_if_stopped()
         self._pending.append(table)
         self._flush(everything=False)
@@ -81,7 +80,7 @@ class PartWriter(ABC):
         self._pending = [pending.slice(start)] if start < pending.num_rows else []
 
     def _row_group_ends(self, table: pa.Table) -> list[int]:
-        """Return after which rows a full row group ends."""
+        """Return the rows before which full row groups end."""
         if not table.num_rows:
             return []
         sizes = pc.fill_null(pc.binary_length(table["text"]), 0).to_numpy().astype(np.int64)
@@ -107,11 +106,11 @@ class PartWriter(ABC):
 
     @abstractmethod
     def _size(self) -> int:
-        """Return the bytes of the open file so far, -1 if none is open."""
+        """Return the current size of the open file in bytes, or -1 if no file is open."""
 
     @abstractmethod
     def _open(self, path: Path) -> None:
-        """Begin a file."""
+        """Open a new file."""
 
     @abstractmethod
     def _append(self, table: pa.Table) -> None:
@@ -119,14 +118,13 @@ class PartWriter(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """End the open file, if any."""
+        """Close the open file, if any."""
 
 
 class ParquetParts(PartWriter):
-    """Writes zstd Parquet with page checksums.
+    """Writer of zstd Parquet with page checksums.
 
-    DuckDB's own writer would mark a column as required wherever a file happens to hold no null in it; every file of
-    the dataset is to have the one schema.
+    DuckDB's writer is not used: it marks a column without nulls as required, so the schemas of the files would differ.
     """
 
     suffix = "parquet"
@@ -157,7 +155,7 @@ class ParquetParts(PartWriter):
 
 
 class JsonParts(PartWriter):
-    """Writes one object a line, compressed with zstd; numbers that JSON has no word for are null."""
+    """Writer of JSON Lines, compressed with zstd; numbers that JSON cannot represent become null."""
 
     suffix = "jsonl.zst"
     _sink: Any = None
@@ -177,7 +175,7 @@ class JsonParts(PartWriter):
 
     def _open(self, path: Path) -> None:
         self._sink = pa.OSFile(str(path), "wb")
-        self._stream = pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers see no second one
+        self._stream = pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers stop after the first
 
     def _append(self, table: pa.Table) -> None:
         self._connection.register("rows", table)
@@ -198,14 +196,14 @@ WRITERS: dict[str, type[PartWriter]] = {"parquet": ParquetParts, "jsonl.zst": Js
 
 
 def read_back(files: Iterable[Path], connection: duckdb.DuckDBPyConnection, longest: int) -> Written:
-    """Return the rows of dataset files and the sum of their `token_count`, as the files themselves say.
+    """Read dataset files and return the number of rows and the sum of `token_count`.
 
     Parameters
     ----------
     files
-        Parquet files or compressed lines of JSON.
+        Parquet or compressed JSON Lines files.
     connection
-        What reads the lines.
+        DuckDB connection that reads the JSON Lines.
     longest
         Bytes of the longest line.
     """

@@ -1,1 +1,1 @@
-"""The HTML pages: sections, charts, samples."""
+"""Build the HTML pages: sections, charts, samples."""

@@ -1,7 +1,7 @@
-"""How a selection falls on the groups of a corpus: by dump, domain, length, quality, language score, any other column.
+"""Count eligible and selected documents by group: dump, domain, length, quality, language score or any column.
 
-Two passes over the columns of all shards, one shard in memory at a time: a sample of the numbers gives the edges of the
-groups, then every eligible document is counted.
+It makes two passes over all shards, with one shard in memory at a time. The first takes the edges of numeric groups
+from a sample; the second counts every eligible document.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.analysis.groups import counts_of, decile_edges, domains, group_of
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.samples import eligible_tables
@@ -25,32 +26,34 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 BINS = 40
 EDGE_SHARDS = 64
 EDGE_VALUES = 1_000_000
-"""The edges of groups are taken from so many documents of so many shards; of a smaller corpus, from all."""
-TOP = 30
+"""Maximum shards and documents in the sample for the edges of numeric groups."""
+LARGEST = 30
+"""Groups listed by name; the others are listed as one."""
 TALLIED, KEPT = 200_000, 100_000
+"""Groups that a tally holds at most, and that it keeps when it forgets the smallest."""
 NUMBERS = ("n_chars", "quality", "language_score")
 
 
 class Distribution(NamedTuple):
-    """A histogram of the eligible and of the selected documents."""
+    """Histograms of the eligible and of the selected documents."""
 
     edges: NDArray[np.float64]  # (bins + 1,)
     before: NDArray[np.int64]  # (bins,)
-    after: NDArray[np.int64]
+    after: NDArray[np.int64]  # (bins,)
 
 
 class Breakdown(NamedTuple):
     """Eligible documents, and how many of them are selected, by group."""
 
     deciles: dict[str, list[Share]]  # by column: n_chars, quality, language_score
-    missing: dict[str, Share]  # documents that have no such number
+    missing: dict[str, Share]  # by column: documents without a number
     histograms: dict[str, Distribution]  # n_chars, quality
-    groups: dict[str, list[Share]]  # by column: dump, domain, others; the largest, then the rest together
-    quality: NDArray[np.float32]  # a sorted sample
+    groups: dict[str, list[Share]]  # by column: dump, domain, others; the largest groups, then the rest as one
+    quality: NDArray[np.float32]  # (n,) a sorted sample
 
 
 class Tally:
-    """Counts groups of which there may be more than fit: those with few documents are forgotten now and then."""
+    """Counter of groups; when there are too many for memory, it forgets the smallest and keeps their sum."""
 
     def __init__(self) -> None:
         self._documents: Counter[str | None] = Counter()
@@ -58,7 +61,7 @@ class Tally:
         self._forgotten = np.zeros(3, dtype=np.int64)  # groups, documents, selected
 
     def add(self, labels: pa.Array | pa.ChunkedArray, selected: pa.ChunkedArray) -> None:
-        """Count documents by label; null is a group of its own."""
+        """Count documents by label; null is also a group."""
         counted = pa.table({"label": labels, "selected": pc.cast(selected, pa.int64())})
         counted = counted.group_by("label").aggregate([("selected", "count"), ("selected", "sum")])
         for row in counted.to_pylist():
@@ -72,13 +75,13 @@ class Tally:
     def _ordered(self) -> list[tuple[str | None, int]]:
         return sorted(self._documents.items(), key=lambda item: (-item[1], item[0] or ""))
 
-    def largest(self, top: int, unknown: str) -> list[Share]:
-        """Return the largest groups, then those without a label, then all others together."""
+    def largest(self, n: int, unknown: str) -> list[Share]:
+        """Return the `n` largest groups, then the one without a label as `unknown`, then all others as one."""
         ordered = [item for item in self._ordered() if item[0] is not None]
-        shares = [Share(str(label), documents, self._selected[label]) for label, documents in ordered[:top]]
+        shares = [Share(str(label), documents, self._selected[label]) for label, documents in ordered[:n]]
         if self._documents[None]:
             shares.append(Share(unknown, self._documents[None], self._selected[None]))
-        rest = ordered[top:]
+        rest = ordered[n:]
         groups, documents, selected = self._forgotten.tolist()
         groups += len(rest)
         documents += sum(count for _, count in rest)
@@ -88,8 +91,8 @@ class Tally:
         return shares
 
 
-class _Numbers:
-    """Counts one numeric column."""
+class _NumberTally:
+    """Counter of one numeric column, by decile and by bin."""
 
     def __init__(self, sample: NDArray[np.float64], *, logarithmic: bool) -> None:
         self.edges = decile_edges(sample)
@@ -99,7 +102,7 @@ class _Numbers:
         self.missing = np.zeros(2, dtype=np.int64)
 
     def add(self, values: NDArray[np.float64], selected: NDArray[np.bool_]) -> None:
-        """Count documents."""
+        """Count documents with `values` (n,), NaN if unknown, of which `selected` (n,) are selected."""
         groups = group_of(values, self.edges)
         absent = np.isnan(values)
         for row, part in enumerate((np.ones_like(selected), selected)):
@@ -109,7 +112,7 @@ class _Numbers:
             self.histogram[row] += np.histogram(inside, self.bins)[0]
 
     def shares(self) -> list[Share]:
-        """Return the deciles, the lowest first, with as few decimals as tell their edges apart."""
+        """Return the deciles, lowest first, labelled with just enough decimals to distinguish their edges."""
         edges = self.edges.tolist()
         whole = all(edge == int(edge) for edge in edges)
         digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
@@ -133,18 +136,20 @@ def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
 
 
 def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
-    """Check that columns other than the text are in at least one of the files of documents.
+    """Check that at least one file of documents has each column to group by.
 
     Raises
     ------
-    ValueError
-        If one is in none, or is the text.
+    SettingsError
+        If no file has a column, or it is the text.
     """
     known = {name for path in documents for name in pq.read_schema(path).names} if by else set()
     if "text" in by:
-        raise ValueError(f"report.by: {TEXT_IS_NO_GROUP}")
+        raise SettingsError(f"report.by: {TEXT_IS_NO_GROUP}")
     if unknown := set(by) - known:
-        raise ValueError(f"report.by: no document has a column {min(unknown)!r}, they have {', '.join(sorted(known))}")
+        raise SettingsError(
+            f"report.by: no document has a column {min(unknown)!r}, they have {', '.join(sorted(known))}"
+        )
 
 
 def break_down(
@@ -159,59 +164,48 @@ def break_down(
     Parameters
     ----------
     workspace
-        The workspace.
+        Where the shards' files are.
     shards
-        Its shards.
+        All shards of the selection.
     by
-        Further columns of the documents to break them down by.
+        Further columns of the documents to group by.
     groups
-        Of dump and domain, those to break them down by.
+        Which of `dump` and `domain` to group by.
 
     Raises
     ------
-    ValueError
-        If none of the shards has such a column, or its values have no text.
+    SettingsError
+        If no shard has a column of `by`, or its values cannot be converted to text.
     """
     check_columns([workspace.resolve(shard.documents) for shard in shards], by)
-    by = [name for name in by if name not in NUMBERS]  # they are broken down by anyway
-    numbers = _prepared(workspace, shards)
+    by = [name for name in by if name not in NUMBERS]  # always included
+    step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
+    sample = _sample(eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)
+    numbers = {name: _NumberTally(sample[name], logarithmic=name == "n_chars") for name in NUMBERS}
     tallies = {name: Tally() for name in (*groups, *by)}
     read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in tallies)]
     for table in eligible_tables(workspace, shards, list(dict.fromkeys(read))):
         selected = table["selected"]
-        for name, counted in numbers.counted.items():
-            counted.add(_numbers(table, name), selected.to_numpy())
+        for name, number in numbers.items():
+            number.add(_numbers(table, name), selected.to_numpy())
         for name, tally in tallies.items():
             tally.add(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
     unknown = {"domain": "no url"}
     return Breakdown(
-        deciles={name: counted.shares() for name, counted in numbers.counted.items()},
-        missing={name: Share("unknown", *map(int, counted.missing)) for name, counted in numbers.counted.items()},
+        deciles={name: number.shares() for name, number in numbers.items()},
+        missing={name: Share("unknown", *map(int, number.missing)) for name, number in numbers.items()},
         histograms={
-            name: Distribution(counted.bins, *counted.histogram)
-            for name, counted in numbers.counted.items()
+            name: Distribution(number.bins, *number.histogram)
+            for name, number in numbers.items()
             if name != "language_score"
         },
-        groups={name: tally.largest(TOP, unknown.get(name, "unknown")) for name, tally in tallies.items()},
-        quality=numbers.quality,
+        groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
+        quality=np.sort(sample["quality"]).astype(np.float32),
     )
 
 
-class _Prepared(NamedTuple):
-    counted: dict[str, _Numbers]
-    quality: NDArray[np.float32]
-
-
-def _prepared(workspace: Workspace, shards: Sequence[ShardFiles]) -> _Prepared:
-    """Return counters whose edges come from a sample."""
-    rows = sum(shard.documents.rows for shard in shards)
-    step = max(1, rows // EDGE_VALUES)
-    samples = _sample(eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)
-    counted = {name: _Numbers(samples[name], logarithmic=name == "n_chars") for name in NUMBERS}
-    return _Prepared(counted, np.sort(samples["quality"]).astype(np.float32))
-
-
 def _sample(tables: Iterable[pa.Table], step: int) -> dict[str, NDArray[np.float64]]:
+    """Return every `step`-th value of each numeric column, (n,), NaN if unknown."""
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in NUMBERS}
     for table in tables:
         for name, part in parts.items():
@@ -220,17 +214,17 @@ def _sample(tables: Iterable[pa.Table], step: int) -> dict[str, NDArray[np.float
 
 
 def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as text, an empty one as null.
+    """Return a column as text, with null in place of empty text.
 
     Raises
     ------
-    ValueError
-        If its type has no text, such as a list.
+    SettingsError
+        If its type cannot be converted to text, such as a list.
     """
     try:
         labels = column.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ValueError(f"report.by: a column of type {column.type} cannot be broken down by") from error
+        raise SettingsError(f"report.by: a column of type {column.type} cannot be broken down by") from error
     return pc.if_else(pc.equal(labels, ""), pa.scalar(None, pa.string()), labels)
 
 

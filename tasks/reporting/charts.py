@@ -1,8 +1,8 @@
-"""Charts of every page in one style: title, axes with units, n, colours that colour-blind readers tell apart.
+"""Draw the charts of every page in one style: a title, axes with units, n, colours for colour-blind readers.
 
-A chart is a PNG on white. A page shows it inverted, with its hues kept, to readers who prefer dark; so yellow, which
-would turn dark, is in no chart. Text from the web is drawn as it is: no markup, and a box in place of what the font
-lacks. Matplotlib is imported where a chart is drawn: a run that draws none does not wait for it.
+A chart is a PNG on white. In dark mode a page inverts it and keeps the hues; yellow would turn dark, so no chart uses
+it. Text from the web is drawn literally: no markup, and a box for each character that the font lacks. Matplotlib is
+imported inside the functions, so a run without charts does not load it.
 """
 
 import io
@@ -18,20 +18,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fineweb_mask.models.quality.evaluation import Evaluation
+
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 """Okabe and Ito's, without black and yellow (https://jfly.uni-koeln.de/color/)."""
 MARKERS = "osD^vP"
-"""One for each colour, so that a line is told from others in print, too."""
+"""One for each colour, so that lines differ in black-and-white print, too."""
 BEFORE, AFTER = "#9aa5b1", BLUE
 INK, QUIET, FAINT = "#1c2733", "#5b6875", "#e3e8ed"
 WIDTH, HEIGHT = 6.6, 3.7  # inches
 DOTS = 150  # per inch
-SHADES = 256  # of a palette
-NAME_SIZE = 8.5  # points, of a name on a map
-LETTER_WIDTH, LINE_HEIGHT = 0.014, 0.042  # of such a name, in shares of the map
-GAP = 0.018  # between a point and its name, in shares of the chart
-LONGEST_LABEL = 34  # characters
+PALETTE_COLOURS = 256
+LABEL_SIZE = 8.5  # points, of a label inside a chart
+LETTER_WIDTH, LINE_HEIGHT = 0.014, 0.042  # of such a label, in shares of the chart
+GAP = 0.018  # between a point and its label, in shares of the chart
+LONGEST_LABEL, LONGEST_MAP_LABEL = 34, 24  # characters
 REPLACEMENT = "\N{WHITE SQUARE}"
 
 
@@ -44,26 +46,26 @@ class Share(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A line through points, of which some may be marked and named."""
+    """A line through points; some points may be marked or labelled."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     marked: Sequence[int] = ()  # indices of the points with a larger mark
-    labels: Sequence[str] = ()  # beside every point, if any
+    labels: Sequence[str] = ()  # one for every point, or none
 
 
 class Bar(NamedTuple):
-    """A value, with the half-width of its interval if it is known."""
+    """A value, and the half-width of its interval if it is known."""
 
     label: str
     value: float
     error: float | None = None
-    aside: bool = False  # drawn in grey
+    grey: bool = False
 
 
-class Place(NamedTuple):
-    """A name on a map."""
+class MapLabel(NamedTuple):
+    """A text at a point of a chart."""
 
     x: float
     y: float
@@ -79,7 +81,7 @@ def histogram(
     unit: str = "documents",
     logarithmic: bool = False,
 ) -> bytes:
-    """Draw the shares of one or more populations by bin; the first is filled, the others are outlines."""
+    """Draw the share of each population by bin: the first population filled, the others as outlines."""
     figure, axes = _figure(title, x_label, f"share of {unit} (%)")
     for index, (name, heights) in enumerate(counts.items()):
         n = int(heights.sum())
@@ -97,7 +99,7 @@ def histogram(
 
 
 def retention(title: str, rows: Sequence[Share], *, of: str = "documents", note: str = "") -> bytes:
-    """Draw the share selected of each group in the order given, with that of all of them as a line."""
+    """Draw the selected share of each group, in the order of `rows`, and the share over all groups as a line."""
     documents, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
     overall = 100 * selected / max(documents, 1)
     figure, axes = _figure(title, f"share of {of} selected (%)", "", note or f"n = {documents:,} {of}", rows=len(rows))
@@ -115,14 +117,14 @@ def retention(title: str, rows: Sequence[Share], *, of: str = "documents", note:
 def bars(
     title: str, x_label: str, rows: Sequence[Bar], *, note: str = "", form: Callable[[float], str] | None = None
 ) -> bytes:
-    """Draw a value of each group in the order given, with its interval where there is one."""
+    """Draw a bar for each value, in the order of `rows`, with its interval if it has one."""
     figure, axes = _figure(title, x_label, "", note, rows=len(rows))
     errors = [row.error or 0 for row in rows] if any(row.error is not None for row in rows) else None
     drawn = axes.barh(
         range(len(rows)),
         [row.value for row in rows],
         xerr=errors,
-        color=[BEFORE if row.aside else AFTER for row in rows],
+        color=[BEFORE if row.grey else AFTER for row in rows],
         ecolor=INK,
         capsize=3,
         height=0.66,
@@ -143,14 +145,14 @@ def lines(
     note: str = "",
     logarithmic: bool = False,
 ) -> bytes:
-    """Draw lines with a marker at each point, and dashed levels such as a bound; `logarithmic` is the x axis."""
+    """Draw lines with a marker at each point, and dashed levels such as a bound; `logarithmic` refers to the x axis."""
     figure, axes = _figure(title, x_label, y_label, note)
     axes.grid(axis="y", color=FAINT)
     for index, one in enumerate(series):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         axes.plot(one.x, one.y, color=colour, linewidth=2, marker=marker, markersize=4, label=safe(one.name))
         if one.marked:
-            x, y = [one.x[place] for place in one.marked], [one.y[place] for place in one.marked]
+            x, y = [one.x[index] for index in one.marked], [one.y[index] for index in one.marked]
             axes.scatter(x, y, s=110, facecolors="none", edgecolors=INK, linewidths=1.6, zorder=4)
         for x_at, y_at, label in zip(one.x, one.y, one.labels, strict=False):
             axes.annotate(
@@ -172,57 +174,29 @@ def trade_off(
     title: str,
     x_label: str,
     y_label: str,
-    points: Sequence[Place],
+    points: Sequence[MapLabel],
     *,
     curve: Series | None = None,
     note: str = "",
 ) -> bytes:
-    """Draw named points where more of x costs y, and a curve through some of its own; more of both is better."""
+    """Draw labelled points of a trade-off between x and y, and optionally a curve with points of its own."""
     figure, axes = _figure(title, x_label, y_label, note, height=4.6)
     axes.grid(color=FAINT)
     if curve is not None:
         axes.plot(curve.x, curve.y, color=BLUE, linewidth=2, marker="o", markersize=5, label=safe(curve.name))
-        for place in curve.marked:
+        for index in curve.marked:
             axes.scatter(
-                curve.x[place], curve.y[place], s=170, facecolors="none", edgecolors=INK, linewidths=1.8, zorder=4,
-                label=f"recommended: {safe(curve.labels[place])}",
+                curve.x[index], curve.y[index], s=170, facecolors="none", edgecolors=INK, linewidths=1.8, zorder=4,
+                label=f"recommended: {safe(curve.labels[index])}",
             )  # fmt: skip
     for index, point in enumerate(points, start=curve is not None):
         colour, marker = COLOURS[index % len(COLOURS)], (MARKERS + "X")[index % (len(MARKERS) + 1)]
         axes.scatter(point.x, point.y, s=70, color=colour, marker=marker, zorder=3, edgecolors="white", linewidths=0.8)
     axes.margins(0.12)
-    _name_points(axes, points, curve)
+    _label_points(axes, points, curve)
     if curve is not None:
         _legend(axes, outside=True)
     return _png(figure)
-
-
-def _name_points(axes: "Axes", points: Sequence[Place], curve: Series | None) -> None:
-    """Write the points' names beside them, then as many of the curve's as have room, the marked and the ends first."""
-    names = [(point, True) for point in points]
-    if curve is not None and curve.labels:
-        last = len(curve.labels) - 1
-        order = sorted(range(last + 1), key=lambda place: (place not in curve.marked, place not in {0, last}, place))
-        names += [(Place(curve.x[place], curve.y[place], curve.labels[place]), False) for place in order]
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    taken: list[tuple[float, float, float]] = []  # middle of a name and half its width, in shares of the chart
-    for place, needed in names:
-        label = safe(place.label, 24)
-        x, y = (place.x - left) / (right - left), (place.y - bottom) / (top - bottom)
-        half = LETTER_WIDTH * len(label) / 2
-        beside = [
-            (x + side * (half + GAP), y + line * LINE_HEIGHT) for line in (0.5, -0.5, 1.5, -1.5) for side in (1, -1)
-        ]
-        beside = [(x, y) for x, y in beside if half < x < 1 - half and 0 < y < 1]
-        free = [(x, y) for x, y in beside if not _overlaps(taken, x, y, half)]
-        if not free and not needed:
-            continue
-        x, y = (free or beside or [(x, y)])[0]
-        taken.append((x, y, half))
-        axes.annotate(
-            label, (place.x, place.y), xytext=(x, y), textcoords="axes fraction", fontsize=NAME_SIZE, color=INK,
-            ha="center", va="center", path_effects=_halo(), zorder=5, fontweight="bold" if needed else "normal",
-        )  # fmt: skip
 
 
 def scatter_map(
@@ -231,17 +205,17 @@ def scatter_map(
     y_label: str,
     populations: Mapping[str, NDArray[np.floating[Any]]],  # name -> (n, 2); later ones on top
     *,
-    places: Sequence[Place] = (),
+    labels: Sequence[MapLabel] = (),
     note: str = "",
 ) -> bytes:
-    """Draw points of one or more populations on a map; the first is what the others lie on."""
+    """Draw the points of each population on a map: the first in grey below, the others on top of it."""
     figure, axes = _figure(title, x_label, y_label, note, height=5.4)
     for index, (name, points) in enumerate(populations.items()):
         colour = BEFORE if index == 0 else COLOURS[(index - 1) % len(COLOURS)]
         size = float(np.clip(20_000 / max(len(points), 1), 2, 18))
         label = f"{safe(name)} (n = {len(points):,})"
         axes.scatter(points[:, 0], points[:, 1], s=size, color=colour, alpha=0.45, linewidths=0, label=label)
-    _name_places(axes, places)
+    _label_map(axes, labels)
     axes.set_xticks([])
     axes.set_yticks([])
     for handle in _legend(axes, outside=True).legend_handles:
@@ -262,7 +236,7 @@ def heat_map(
     note: str = "",
     form: str = "{:.2f}",
 ) -> bytes:
-    """Draw a matrix with its values written into the cells."""
+    """Draw a matrix with its values in the cells."""
     figure, axes = _figure(title, "", "", note, height=max(2.8, 0.42 * len(rows) + 1.7))
     low, high = limits or (float(np.nanmin(values)), float(np.nanmax(values)))
     image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high, aspect="auto")
@@ -277,8 +251,27 @@ def heat_map(
     return _png(figure)
 
 
+def reliability(evaluation: "Evaluation") -> bytes:
+    """Draw a reliability diagram, the share of positives against the mean score, above a histogram of the scores."""
+    from matplotlib.figure import Figure
+
+    figure, stream = Figure(figsize=(5, 5.5), layout="constrained"), io.BytesIO()
+    top, bottom = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
+    bins = evaluation.reliability
+    top.plot([0, 1], [0, 1], color=BEFORE, linestyle="--", label="perfectly calibrated")
+    top.plot([one.mean_score for one in bins], [one.positive_share for one in bins], "o-", color=BLUE, label="held out")
+    top.set(ylabel="share of positives", ylim=(-0.02, 1.02), xlim=(0, 1))
+    top.set_title(f"ROC-AUC {evaluation.roc_auc:.4f}, {evaluation.documents:,} held-out texts")
+    top.legend(loc="upper left", frameon=False)
+    widths = [one.high - one.low for one in bins]
+    bottom.bar([one.low for one in bins], [one.documents for one in bins], widths, align="edge", color=BLUE)
+    bottom.set(xlabel="score (probability of the positive label)", ylabel="texts")
+    figure.savefig(stream, format="png", dpi=120, metadata={"Software": None})
+    return stream.getvalue()
+
+
 def safe(text: str, longest: int = LONGEST_LABEL) -> str:
-    """Return a text as it can be drawn: one line, no markup, no control marks, only what the font has; cut if long."""
+    """Return a text as one line that is drawn literally, cut if long, with a box for each character the font lacks."""
     one_line = " ".join(unicodedata.normalize("NFC", text[: 4 * longest]).split())
     plain = "".join(c if ord(c) in _drawable() else REPLACEMENT for c in one_line if c.isprintable())
     if len(plain) > longest:
@@ -288,7 +281,7 @@ def safe(text: str, longest: int = LONGEST_LABEL) -> str:
 
 @cache
 def _drawable() -> frozenset[int]:
-    """Return the code points that the charts' font has and that are drawn from left to right."""
+    """Return the code points that the font of the charts has and that are written from left to right."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     charmap = get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap()
@@ -333,40 +326,63 @@ def _name_rows(axes: "Axes", labels: Sequence[str], *, inverted: bool = True) ->
         axes.set_ylim(len(labels) - 0.4, -0.6)
 
 
-def _name_places(axes: "Axes", places: Sequence[Place]) -> None:
-    """Write names on a map, each as near to its place as the ones before it let it."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    taken: list[tuple[float, float, float]] = []  # middle of a name and half its width, in shares of the map
-    for place in places:
-        label = safe(place.label, 24)
-        if not label:
-            continue
-        x, y = (place.x - left) / (right - left), (place.y - bottom) / (top - bottom)
-        half = LETTER_WIDTH * len(label) / 2
+Box = tuple[float, float, float]  # centre of a label, x and y, and half its width, in shares of the chart
+
+
+def _label_points(axes: "Axes", points: Sequence[MapLabel], curve: Series | None) -> None:
+    """Label all points, then as many of the curve as there is room for: marked points and ends first."""
+    labels = [(point, True) for point in points]
+    if curve is not None and curve.labels:
+        last = len(curve.labels) - 1
+        order = sorted(range(last + 1), key=lambda index: (index not in curve.marked, index not in {0, last}, index))
+        labels += [(MapLabel(curve.x[index], curve.y[index], curve.labels[index]), False) for index in order]
+    taken: list[Box] = []
+    for label, required in labels:
+        x, y, half = _box(axes, label)
+        near = [
+            (x + side * (half + GAP), y + line * LINE_HEIGHT, half)
+            for line in (0.5, -0.5, 1.5, -1.5)
+            for side in (1, -1)
+        ]
+        near = [box for box in near if half < box[0] < 1 - half and 0 < box[1] < 1]
+        free = [box for box in near if not _overlaps(box, taken)]
+        if free or required:
+            taken.append((free or near or [(x, y, half)])[0])
+            _write_label(axes, label, taken[-1], bold=required)
+
+
+def _label_map(axes: "Axes", labels: Sequence[MapLabel]) -> None:
+    """Write each label as close above or below its point as the earlier ones allow, with a line to a distant point."""
+    taken: list[Box] = []
+    for label in (label for label in labels if safe(label.label)):
+        x, y, half = _box(axes, label)
         x = min(max(x, half), 1 - half)
         lines = sorted((y + LINE_HEIGHT * step for step in range(-12, 13)), key=lambda line: abs(line - y))
-        free = (line for line in lines if 0 <= line <= 1 and not _overlaps(taken, x, line, half))
-        line = next(free, y)
-        taken.append((x, line, half))
-        axes.annotate(
-            label,
-            (place.x, place.y),
-            xytext=(x, line),
-            textcoords="axes fraction",
-            fontsize=NAME_SIZE,
-            fontweight="bold",
-            color=INK,
-            ha="center",
-            va="center",
-            path_effects=_halo(),
-            arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.8} if line != y else None,
-        )
+        free = (line for line in lines if 0 <= line <= 1 and not _overlaps((x, line, half), taken))
+        taken.append((x, next(free, y), half))
+        _write_label(axes, label, taken[-1], line=taken[-1][1] != y)
 
 
-def _overlaps(taken: Sequence[tuple[float, float, float]], x: float, y: float, half: float) -> bool:
+def _box(axes: "Axes", label: MapLabel) -> Box:
+    """Return the box of a label that is centred on its point."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    half = LETTER_WIDTH * len(safe(label.label, LONGEST_MAP_LABEL)) / 2
+    return (label.x - left) / (right - left), (label.y - bottom) / (top - bottom), half
+
+
+def _overlaps(box: Box, taken: Sequence[Box]) -> bool:
+    x, y, half = box
     return any(
         abs(y - other_y) < 0.99 * LINE_HEIGHT and abs(x - other_x) < half + width for other_x, other_y, width in taken
     )
+
+
+def _write_label(axes: "Axes", label: MapLabel, box: Box, *, bold: bool = True, line: bool = False) -> None:
+    axes.annotate(
+        safe(label.label, LONGEST_MAP_LABEL), (label.x, label.y), xytext=box[:2], textcoords="axes fraction",
+        fontsize=LABEL_SIZE, fontweight="bold" if bold else "normal", color=INK, ha="center", va="center", zorder=5,
+        path_effects=_halo(), arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.8} if line else None,
+    )  # fmt: skip
 
 
 def _logarithmic(axes: "Axes") -> None:
@@ -379,7 +395,7 @@ def _logarithmic(axes: "Axes") -> None:
 
 
 def _halo() -> list[Any]:
-    """Return what keeps a text readable on top of points and lines."""
+    """Return the path effect that keeps a text readable on top of points and lines."""
     from matplotlib.patheffects import withStroke
 
     return [withStroke(linewidth=3, foreground="white")]
@@ -398,12 +414,12 @@ def _legend(axes: "Axes", *, outside: bool = False) -> Any:  # noqa: ANN401 - ma
 
 
 def _png(figure: "Figure") -> bytes:
-    """Draw it with a palette, which the eye does not tell from all its shades: a third of the bytes."""
+    """Return the figure as a PNG with a palette: it looks the same in a third of the bytes."""
     from PIL import Image
 
     drawn, stream = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="rgba")
     width, height = (int(side) for side in figure.bbox.size)
     image = Image.frombuffer("RGBA", (width, height), drawn.getvalue()).convert("RGB")
-    image.quantize(SHADES, dither=Image.Dither.NONE).save(stream, format="png", optimize=True)
+    image.quantize(PALETTE_COLOURS, dither=Image.Dither.NONE).save(stream, format="png", optimize=True)
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""How far the vectors of a corpus spread before and after a selection, measured on a sample of both, and their map."""
+"""Measure the diversity of the embeddings before and after a selection, on a sample of both, and map them."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,89 +19,97 @@ from fineweb_mask.models.analysis.vectors import (
 )
 from fineweb_mask.models.selection.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
-from fineweb_mask.tasks.reporting.samples import Drawn, Place, draw, texts_at, vectors_at
+from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SEED = 0
 QUERIES = 4_000
-"""Documents whose nearest neighbour is looked for among all that were drawn."""
+"""Documents whose nearest neighbour in the sample is computed."""
 CLUSTERS = 12
 CLUSTER_ITERATIONS = 20
 CLUSTER_DOCUMENTS = 20  # on average, at least
-NAMED_BY = 4_000
-"""Documents whose words name the clusters, and how much of each is read."""
-READ = 1_500  # characters
+NAMING_DOCUMENTS = 4_000
+"""Documents whose words name the clusters."""
+NAMING_CHARACTERS = 1_500  # read of each of them
 
 
 class Geometry(NamedTuple):
-    """How far a set of vectors spreads; None where it is too small to tell."""
+    """Measures of how diverse a set of vectors is; None if there are too few vectors."""
 
     documents: int
     effective_rank: float
     mean_cosine: float | None
-    nearest: NDArray[np.float32]  # cosine of the nearest neighbour of some of them
-    near_duplicates: float | None  # share of those
+    nearest: NDArray[np.float32]  # (q,) cosine of up to `QUERIES` of them with their nearest neighbour
+    near_duplicates: float | None  # share of the q
 
     def as_metrics(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the measures as JSON."""
         mean = float(self.nearest.mean()) if len(self.nearest) else None
         return {**self._asdict(), "nearest": mean, "nearest_of": len(self.nearest)}
 
 
 class Cluster(NamedTuple):
-    """Documents that lie together."""
+    """A cluster of similar documents."""
 
     words: str
     centre: tuple[float, float]  # on the map
-    before: int  # of the documents drawn
-    after: int
+    before: int  # eligible documents of the sample in it
+    after: int  # selected documents of the sample in it
 
 
 class Map(NamedTuple):
-    """Where documents lie in the plane."""
+    """Documents projected onto a plane."""
 
     labels: tuple[str, str]  # of the axes
-    before: NDArray[np.float64]  # (n, 2)
-    after: NDArray[np.float64]  # (m, 2)
+    before: NDArray[np.float64]  # (n, 2) of the eligible
+    after: NDArray[np.float64]  # (m, 2) of the selected
     note: str = ""
 
 
-class Spread(NamedTuple):
-    """What the vectors of the eligible and of the selected documents are like."""
+class Diversity(NamedTuple):
+    """The embeddings of the eligible and of the selected documents, measured on a sample."""
 
     geometry: dict[str, Geometry]  # eligible, random (as many as selected), selected
     map: Map
     clusters: list[Cluster]
-    eligible: Drawn
-    selected: Drawn
-    unit: Unit  # (m, d) of the selected documents drawn
+    eligible: Sample
+    selected: Sample
+    unit: Unit  # (m, d) of the selected documents of the sample
 
-    def nearest_selected(self, unit: Unit, places: Sequence[Place]) -> NDArray[np.float32]:
-        """Return the cosine of documents with the nearest other document of those that were drawn of the selected."""
-        index_of = {place: index for index, place in enumerate(self.selected.places)}
-        own = np.array([index_of.get(place, -1) for place in places], dtype=np.int64)
+    def nearest_selected(self, unit: Unit, documents: Sequence[DocumentRef]) -> NDArray[np.float32]:
+        """Return the cosine of each document with its nearest other selected document of the sample, (n,).
+
+        Parameters
+        ----------
+        unit
+            (n, d) unit vectors of the documents.
+        documents
+            Which documents these are: one that is itself in the sample is not its own neighbour.
+        """
+        index_of = {document: index for index, document in enumerate(self.selected.documents)}
+        own = np.array([index_of.get(document, -1) for document in documents], dtype=np.int64)
         return nearest_cosines(unit, self.unit, own)
 
 
-def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: ReportSettings) -> Spread | None:
-    """Draw documents and measure their vectors; None where nothing was eligible or nothing selected."""
+def measure(workspace: Workspace, shards: Sequence[ShardFiles], settings: ReportSettings) -> Diversity | None:
+    """Sample documents and measure their vectors; None if no document is eligible or none is selected."""
     generator = np.random.default_rng(SEED)
     eligible, selected = draw(workspace, shards, settings.sample, generator)
-    if not eligible.places or not selected.places:
+    if not eligible.documents or not selected.documents:
         return None
-    before = unit_rows(vectors_at(workspace, shards, eligible.places))
-    after = unit_rows(vectors_at(workspace, shards, selected.places))
+    before = unit_rows(vectors_at(workspace, shards, eligible.documents))
+    after = unit_rows(vectors_at(workspace, shards, selected.documents))
     same = np.sort(generator.choice(len(before), size=min(len(before), len(after)), replace=False))
     plane = _plane(before, after, settings)
-    return Spread(
+    return Diversity(
         geometry={
             "eligible": _geometry(before, generator),
             "random": _geometry(before[same], generator),
             "selected": _geometry(after, generator),
         },
         map=plane,
-        clusters=_clusters(workspace, shards, eligible.places, before, after, plane),
+        clusters=_clusters(workspace, shards, eligible.documents, before, after, plane),
         eligible=eligible,
         selected=selected,
         unit=after,
@@ -139,12 +147,12 @@ def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
 def _clusters(
     workspace: Workspace,
     shards: Sequence[ShardFiles],
-    places: Sequence[Place],
+    documents: Sequence[DocumentRef],
     before: Unit,
     after: Unit,
     plane: Map,
 ) -> list[Cluster]:
-    """Cluster the eligible documents, put the selected ones to the nearest centre, and name each cluster."""
+    """Cluster the eligible documents, assign each selected one to the nearest centre, and name the clusters."""
     import torch
 
     from fineweb_mask.models.analysis.words import telling_words
@@ -159,8 +167,8 @@ def _clusters(
     centres = np.stack([before[rows].sum(axis=0) for rows in members])
     centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
     kept = np.bincount((after @ centres.T).argmax(axis=1), minlength=n_clusters)
-    step = max(1, -(-len(places) // NAMED_BY))
-    named, texts = texts_at(workspace, shards, places[::step], READ)
+    step = max(1, -(-len(documents) // NAMING_DOCUMENTS))
+    named, texts = texts_at(workspace, shards, documents[::step], NAMING_CHARACTERS)
     words = telling_words(texts, labels[::step][named], n_clusters)
     clusters = [
         Cluster(name, (float(x), float(y)), len(rows), int(after_count))

@@ -1,8 +1,8 @@
-"""Pages that people choose a subset by: one self-contained HTML file each, with its numbers and its charts as files.
+"""Write pages: self-contained HTML files, with their numbers and charts as separate files.
 
-A page is data: tiles, then sections of text, figures, tables and documents side by side. It is written as
-`index.html` (no network, dark and light, tables that sort), as `index.md` (for the Prefect UI), `metrics.json` and
-`plots/*.png`. Every text in it may come from the web.
+A page consists of tiles, then sections of text, figures, tables and documents in columns. It is written as `index.html`
+(no network access, dark and light mode, sortable tables), `index.md` (for the Prefect UI), `metrics.json` and
+`plots/*.png`. Any text in it may come from the web.
 """
 
 import json
@@ -19,7 +19,7 @@ from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, 
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 
 LISTED = 50
-"""Most rows of a table in `index.md`: the server of the Prefect UI keeps it in its database."""
+"""Maximum rows of a table in `index.md`, which the Prefect server stores in its database."""
 SAFE_NAME = re.compile(r"[a-z0-9-]+")
 
 
@@ -37,17 +37,17 @@ class Figure:
 
     name: str  # of its file: lower-case letters, digits and dashes
     png: bytes
-    alt: str  # what it shows, for those who do not see it
-    caption: str  # what it says, with n and how it was sampled
+    alt: str  # text for readers who cannot see it
+    caption: str  # its message, with n and how it was sampled
 
     def __post_init__(self) -> None:
         if not SAFE_NAME.fullmatch(self.name):
-            raise ValueError(f"a figure's name is made of a-z, 0-9 and dashes, received {self.name!r}")
+            raise ValueError(f"a figure's name must consist of a-z, 0-9 and dashes, received {self.name!r}")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table; `form` says how its values are shown, and whether they sort as text or as numbers."""
+    """A column of a table; `form` is the format of its values. Only the form `text` sorts as text."""
 
     label: str
     form: Form = "text"
@@ -55,18 +55,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that readers may sort by any column."""
+    """A table that readers can sort by any column."""
 
     title: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]  # a value for each column; None where there is none
+    rows: Sequence[Sequence[Any]]  # one value or None for each column
     note: str = ""
     wide: bool = False  # takes the whole width of the page
 
 
 @dataclass(frozen=True)
 class Card:
-    """A document's beginning."""
+    """The beginning of a document."""
 
     title: str
     note: str
@@ -75,7 +75,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Side:
-    """Documents in one of the columns that stand side by side."""
+    """One of several columns of documents."""
 
     title: str
     cards: Sequence[Card]
@@ -83,9 +83,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page; what is empty is left out.
+    """A part of a page; empty parts of it are left out.
 
-    As many narrow tables as figures stand each beside its figure; else the tables follow.
+    If there are as many tables as figures, none of them wide, each table follows its figure; else all tables come last.
     """
 
     title: str
@@ -96,7 +96,7 @@ class Section:
 
     @property
     def items(self) -> list[tuple[str, Figure | Table]]:
-        """Figures and tables in the order in which they fill a page of two columns."""
+        """Figures and tables in the order in which they fill two columns."""
         figures: list[tuple[str, Figure | Table]] = [("figure", figure) for figure in self.figures]
         tables: list[tuple[str, Figure | Table]] = [("table", table) for table in self.tables]
         if len(figures) == len(tables) and not any(table.wide for table in self.tables):
@@ -105,20 +105,20 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """The name that links lead to."""
+        """The fragment of links to this section."""
         return "-".join(re.findall(r"[a-z0-9]+", self.title.lower()))
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says, from top to bottom."""
+    """The content of a page, from top to bottom."""
 
     title: str
     lead: str
     tiles: Sequence[Tile]
     sections: Sequence[Section]
     footer: str
-    metrics: Mapping[str, Any] = field(default_factory=dict)  # the numbers, as `metrics.json` holds them
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # content of `metrics.json`
 
     @property
     def figures(self) -> list[Figure]:
@@ -165,12 +165,12 @@ class PageJob(StageJob):
 
 
 def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, Any] | None = None) -> None:
-    """Write a page, its numbers and its charts into a folder; the manifest goes first and comes back last.
+    """Write a page, its numbers and its charts into a folder; the manifest is deleted first and written last.
 
     Raises
     ------
     ValueError
-        If a number of the page is not finite: JSON has no word for it.
+        If a number of the page is not finite, which JSON cannot represent.
     """
     outputs = {
         folder / "metrics.json": (json.dumps(page.metrics, indent=2, allow_nan=False) + "\n").encode(),
@@ -185,5 +185,5 @@ def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, An
             partial.write_bytes(content)
     for plot in (folder / "plots").glob("*.png"):
         if plot not in outputs:
-            plot.unlink()  # of a page that was here before
+            plot.unlink()  # of an earlier page
     write_manifest(manifest, key, outputs, details or {})

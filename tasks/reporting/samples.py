@@ -1,7 +1,7 @@
-"""Reads what a selection was made from, for those who look at it: the files of a shard, row by row side by side.
+"""Read a selection's inputs and masks side by side, for reports.
 
-Whole columns are read one shard at a time. Vectors and texts are read of a sample only, drawn from a few shards, and of
-these only the row groups that hold it.
+Whole columns are read one shard at a time. Vectors and texts are read only for a sample from a few shards, and only
+from the row groups that contain it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,28 +19,28 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 16
-"""Most shards that a sample is drawn from: one of FineWeb's holds a million documents."""
+"""Maximum number of shards in a sample: one shard of FineWeb has a million documents."""
 NEAR = 10
-"""Documents on either side of a threshold that are looked at."""
+"""Documents shown on each side of a threshold."""
 
 
-class Place(NamedTuple):
-    """Where a document stands."""
+class DocumentRef(NamedTuple):
+    """The index of a document's shard, and its row in that shard."""
 
-    shard: int  # in the order of the shards
+    shard: int
     row: int
 
 
 def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[str]) -> pa.Table:
-    """Return a shard's documents that were in a block: columns of `documents`, then `quality` and `selected`.
+    """Return the eligible documents of a shard: columns of `documents`, then `quality` and `selected`.
 
-    A column that the shard lacks is null.
+    A document is eligible if the selection put it into a block. A column that the shard lacks is null.
     """
     path = workspace.resolve(shard.documents)
-    there = set(pq.read_schema(path).names)
-    documents = pq.read_table(path, columns=[name for name in columns if name in there])
+    present = set(pq.read_schema(path).names)
+    documents = pq.read_table(path, columns=[name for name in columns if name in present])
     masks = pq.read_table(workspace.resolve(shard.masks), columns=["selected", "block"])
-    found = {name: documents[name] if name in there else pa.nulls(masks.num_rows) for name in columns}
+    found = {name: documents[name] if name in present else pa.nulls(masks.num_rows) for name in columns}
     found["quality"] = pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"]
     table = pa.table({**found, "selected": masks["selected"]})
     return table.filter(masks["block"].is_valid())
@@ -49,92 +49,100 @@ def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[st
 def eligible_tables(
     workspace: Workspace, shards: Sequence[ShardFiles], columns: Sequence[str], at_most: int | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the tables of all shards, or of so many evenly spaced ones."""
-    for index in spread(len(shards), at_most):
+    """Yield the `eligible_table` of every shard, or of at most `at_most` evenly spaced shards."""
+    for index in evenly_spaced(len(shards), at_most):
         raise_if_stopped()
         yield eligible_table(workspace, shards[index], columns)
 
 
-def spread(n: int, at_most: int | None) -> range:
-    """Return evenly spaced indices below n: all, or at most so many."""
+def evenly_spaced(n: int, at_most: int | None) -> range:
+    """Return evenly spaced indices below `n`: all of them, or at most `at_most`."""
     return range(0, n, 1 if at_most is None else max(1, -(-n // at_most)))
 
 
-class Drawn(NamedTuple):
-    """Documents drawn from all of a kind."""
+class Sample(NamedTuple):
+    """A uniform sample of the eligible or the selected documents."""
 
-    places: list[Place]  # in order
-    of: int  # how many of the kind the shards hold that it was drawn from
-    shards: int  # how many those are
+    documents: list[DocumentRef]  # ascending
+    population: int  # documents that it was drawn from
+    shards: int  # shards that it was drawn from
 
 
 def draw(
     workspace: Workspace, shards: Sequence[ShardFiles], limit: int, generator: np.random.Generator
-) -> tuple[Drawn, Drawn]:
+) -> tuple[Sample, Sample]:
     """Draw up to `limit` eligible and up to `limit` selected documents, uniformly over `SAMPLED_SHARDS` shards."""
-    chosen = spread(len(shards), SAMPLED_SHARDS)
+    chosen = evenly_spaced(len(shards), SAMPLED_SHARDS)
     eligible, selected = [], []
     for index in chosen:
         raise_if_stopped()
         masks = pq.read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
         eligible.append(np.flatnonzero(masks["block"].is_valid().to_numpy()))
         selected.append(np.flatnonzero(masks["selected"].to_numpy()))
-    return _drawn(chosen, eligible, limit, generator), _drawn(chosen, selected, limit, generator)
+    return _sample(chosen, eligible, limit, generator), _sample(chosen, selected, limit, generator)
 
 
-def _drawn(chosen: Sequence[int], rows: list[NDArray[np.intp]], limit: int, generator: np.random.Generator) -> Drawn:
+def _sample(chosen: Sequence[int], rows: list[NDArray[np.intp]], limit: int, generator: np.random.Generator) -> Sample:
     total = sum(len(part) for part in rows)
     picked = np.sort(generator.choice(total, size=min(limit, total), replace=False))
     ends = np.cumsum([len(part) for part in rows])
-    places = []
+    documents = []
     for index, part, end in zip(chosen, rows, ends, strict=True):
         inside = picked[(picked >= end - len(part)) & (picked < end)] - (end - len(part))
-        places += [Place(index, int(row)) for row in part[inside]]
-    return Drawn(places, total, len(chosen))
+        documents += [DocumentRef(index, int(row)) for row in part[inside]]
+    return Sample(documents, total, len(chosen))
 
 
-def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[Place]) -> NDArray[Any]:
-    """Return the vectors of documents in the order of their places, (n, d) float16 or float32."""
+def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]) -> NDArray[Any]:
+    """Return the vectors of documents, (n, d) float16 or float32; `documents` must be ascending."""
     from fineweb_mask.models.embedding.arrow import vectors_of
 
     found = [
         vectors_of(take_rows(workspace.resolve(shards[index].embeddings), rows, ["embedding", "scale"]))[0]
-        for index, rows in _by_shard(places)
+        for index, rows in _by_shard(documents)
     ]
     return np.concatenate(found) if found else np.empty((0, 1), dtype=np.float32)
 
 
 def documents_at(
-    workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[Place], columns: Sequence[str]
+    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], columns: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return columns of `documents` and the quality of documents, in the order of their places."""
+    """Return columns and the quality of documents; `documents` must be ascending."""
     found: list[dict[str, Any]] = []
-    for index, rows in _by_shard(places):
-        documents = take_rows(workspace.resolve(shards[index].documents), rows, columns)
+    for index, rows in _by_shard(documents):
+        table = take_rows(workspace.resolve(shards[index].documents), rows, columns)
         quality = take_rows(workspace.resolve(shards[index].scores), rows, ["quality"])
-        found += documents.append_column("quality", quality["quality"]).to_pylist()
+        found += table.append_column("quality", quality["quality"]).to_pylist()
     return found
 
 
 def texts_at(
-    workspace: Workspace, shards: Sequence[ShardFiles], places: Sequence[Place], longest: int
+    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef], longest: int
 ) -> tuple[list[int], list[str]]:
-    """Return the beginnings of those documents that share one row group of each shard, and which ones these are."""
-    index_of = {place: index for index, place in enumerate(places)}
+    """Read the first `longest` characters of documents, from one row group of each shard only.
+
+    Returns
+    -------
+    list of int
+        Positions in `documents` of those in that row group.
+    list of str
+        The beginnings of their texts.
+    """
+    index_of = {document: index for index, document in enumerate(documents)}
     kept: list[int] = []
     texts: list[str] = []
-    for index, rows in _by_shard(places):
+    for index, rows in _by_shard(documents):
         path = workspace.resolve(shards[index].documents)
         near = _in_one_row_group(path, rows)
-        kept += [index_of[Place(index, int(row))] for row in near]
+        kept += [index_of[DocumentRef(index, int(row))] for row in near]
         texts += [text[:longest] for text in take_rows(path, near, ["text"])["text"].to_pylist()]
     return kept, texts
 
 
-def _by_shard(places: Sequence[Place]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    for index, group in groupby(places, key=lambda place: place.shard):
+def _by_shard(documents: Sequence[DocumentRef]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    for index, group in groupby(documents, key=lambda document: document.shard):
         raise_if_stopped()
-        yield index, np.array([place.row for place in group], dtype=np.int64)
+        yield index, np.array([document.row for document in group], dtype=np.int64)
 
 
 def _row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
@@ -149,7 +157,7 @@ def _in_one_row_group(path: Path, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-    """Return rows of a file, ascending, reading only the row groups that hold them; columns it lacks are left out."""
+    """Read ascending `rows`, (n,), from only the row groups that contain them; leave out columns the file lacks."""
     with pq.ParquetFile(path) as file:
         ends = _row_group_ends(file)
         wanted = [name for name in columns if name in file.schema_arrow.names]
@@ -163,9 +171,9 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str]) -> pa
 
 
 class NearThreshold(NamedTuple):
-    """A document that was nearly not what it is."""
+    """A document close to the threshold between selected and rejected."""
 
-    place: Place
+    document: DocumentRef
     block: str
     inclusion: float
     threshold: float  # of its block: halfway between the K-th and the next largest inclusion
@@ -174,7 +182,7 @@ class NearThreshold(NamedTuple):
 def near_threshold(
     workspace: Workspace, shards: Sequence[ShardFiles], each: int = NEAR
 ) -> tuple[list[NearThreshold], list[NearThreshold]]:
-    """Return the kept and the rejected documents nearest to their block's threshold, from all blocks in turn."""
+    """Return the selected and the rejected documents closest to their block's threshold, from all blocks in turn."""
     kept: list[list[NearThreshold]] = []
     rejected: list[list[NearThreshold]] = []
     pending: dict[str, list[pa.Table]] = {}
@@ -185,7 +193,7 @@ def near_threshold(
             kept.append(sides[0])
             rejected.append(sides[1])
 
-    for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # as blocks are made of them
+    for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # the order in blocks
         raise_if_stopped()
         masks = pq.read_table(workspace.resolve(shards[index].masks)).filter(pa.compute.field("block").is_valid())
         masks = masks.append_column("shard", pa.array(np.full(masks.num_rows, index, dtype=np.int32)))
@@ -198,7 +206,9 @@ def near_threshold(
 
 
 def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold], list[NearThreshold]]:
-    inclusion = np.nan_to_num(rows["inclusion"].to_numpy())  # a logit may be -inf: never considered
+    inclusion = np.nan_to_num(
+        rows["inclusion"].to_numpy()
+    )  # a logit is -inf if the solver never considered the document
     selected = rows["selected"].to_numpy()
     k = int(selected.sum())
     ordered = np.sort(inclusion)[::-1]
@@ -212,8 +222,10 @@ def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold]
         closest = members[np.lexsort((row[members], shard[members], distance[members]))[:each]]
         sides.append(
             [
-                NearThreshold(Place(int(shard[one]), int(row[one])), block, float(inclusion[one]), threshold)
-                for one in closest
+                NearThreshold(
+                    DocumentRef(int(shard[index]), int(row[index])), block, float(inclusion[index]), threshold
+                )
+                for index in closest
             ]
         )
     return sides[0], sides[1]

@@ -1,4 +1,4 @@
-"""The sections of the report: numbers in, figures and tables out."""
+"""Build the sections of the report: figures and tables from counts, breakdowns and measures."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,8 @@ from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.selection.measures import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
-from fineweb_mask.tasks.reporting.charts import Bar, Series, Share
-from fineweb_mask.tasks.reporting.charts import Place as Label
-from fineweb_mask.tasks.reporting.geometry import Spread
+from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share
+from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Section, Side, Table, Tile
 from fineweb_mask.tasks.reporting.samples import NearThreshold, documents_at, near_threshold, vectors_at
 from fineweb_mask.tasks.workspace.counts import Counts
@@ -23,10 +22,17 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LISTED_BLOCKS = 200
 DRAWN_POINTS = 6_000
-LONGEST_TEXT = 400  # characters of a document beside the threshold
+LONGEST_TEXT = 400  # characters of a document near the threshold
 STAGE_OF = {"duplicate": "dedup", "bad_vector": "embed"}
-"""Which stage drops for a reason that is not ingest's."""
-GEOMETRY = ("documents", "effective_rank", "mean_cosine", "nearest", "near_duplicates")
+"""The stage that drops documents for a reason, unless it is ingest."""
+SAMPLES = ("eligible", "random, as many as selected", "selected")
+GEOMETRY = {
+    "documents": Column("n", "count"),
+    "effective_rank": Column("effective rank", "number"),
+    "mean_cosine": Column("mean cosine", "number"),
+    "nearest": Column("nearest neighbour, mean cosine", "number"),
+    "near_duplicates": Column(f"near-duplicates (cosine {NEAR_DUPLICATE} or more)", "share"),
+}
 GROUPS = {
     "dump": "dump",
     "domain": "url domain",
@@ -37,14 +43,14 @@ GROUPS = {
 
 
 class StageTime(BaseModel):
-    """What a stage took."""
+    """Time and throughput of a stage."""
 
     stage: str
     files: int
-    cached: int = 0  # there before this run
-    seconds: float = 0.0  # spent by this run, summed over its tasks
-    built_seconds: float = 0.0  # spent by the runs that wrote the files, this one included
-    documents: int | None = None  # that went through
+    cached: int = 0  # files of earlier runs
+    seconds: float = 0.0  # of this run, summed over its tasks
+    built_seconds: float = 0.0  # of all runs that wrote the files, including this one
+    documents: int | None = None  # processed
 
 
 def tiles(counts: Counts, blocks: Sequence[dict[str, Any]]) -> list[Tile]:
@@ -52,26 +58,26 @@ def tiles(counts: Counts, blocks: Sequence[dict[str, Any]]) -> list[Tile]:
     estimated = " (in part estimated)" if counts.tokens_estimated else ""
     share = counts.selected / max(counts.documents_eligible, 1)
     tiles = [
-        Tile(f"{counts.documents_in:,}", "documents in"),
+        Tile(f"{counts.documents_in:,}", "documents in the source"),
         Tile(f"{counts.documents_eligible:,}", "eligible for selection"),
         Tile(f"{counts.selected:,}", f"selected, {share:.1%} of the eligible"),
         Tile(f"{counts.tokens_selected:,}", f"tokens selected{estimated}"),
     ]
     if (gap := _widest_gap(blocks)) is not None:
-        tiles.append(Tile(f"{gap:.3%}", "from the best possible, at most"))
+        tiles.append(Tile(f"{gap:.3%}", "largest possible gap to the optimum"))
     return tiles
 
 
 def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
-    """Say where every document of the source went, by stage and reason."""
+    """Count every document of the source by the stage and the reason for which it was dropped."""
     drops = list(_drops(counts, shards))
     rows = [
         Bar("in the source", counts.documents_in),
-        *(Bar(_worded(reason), number, aside=True) for stage, reason, number in drops if stage == "ingest"),
+        *(Bar(reason, number, grey=True) for stage, reason, number in drops if stage == "ingest"),
         Bar("ingested", counts.documents_ingested),
-        *(Bar(_worded(reason), number, aside=True) for stage, reason, number in drops if stage != "ingest"),
+        *(Bar(reason, number, grey=True) for stage, reason, number in drops if stage != "ingest"),
         Bar("eligible for selection", counts.documents_eligible),
-        Bar("not selected", counts.not_selected, aside=True),
+        Bar("not selected", counts.not_selected, grey=True),
         Bar("selected", counts.selected),
     ]
     outcomes = [*drops, ("select", "not selected", counts.not_selected), ("select", "selected", counts.selected)]
@@ -84,68 +90,61 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
                     "From the source to the selection",
                     "documents",
                     rows,
-                    note=f"n = {counts.documents_in:,} documents in the source; grey: left out",
+                    note=f"n = {counts.documents_in:,} documents in the source",
                     form=lambda value: f"{value:,.0f}",
                 ),
                 alt=f"Of {counts.documents_in:,} documents {counts.selected:,} are selected.",
-                caption="Blue bars are what is left after a stage, grey ones what it left out.",
+                caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected.",
             )
         ],
         tables=[
             Table(
-                "Every document of the source",
+                "Documents by outcome",
                 [Column("stage"), Column("outcome"), Column("documents", "count"), Column("share", "share")],
-                [
-                    [stage, _worded(reason), number, number / max(counts.documents_in, 1)]
-                    for stage, reason, number in outcomes
-                ],
+                [[stage, reason, number, number / max(counts.documents_in, 1)] for stage, reason, number in outcomes],
             )
         ],
     )
 
 
 def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, str, int]]:
-    """Yield stage, reason and number of what was dropped, in the order of the stages."""
+    """Yield stage, reason and number of dropped documents, in the order of the stages."""
     by_ingest: Counter[str] = Counter()
     for shard in shards:
         by_ingest.update(shard.documents.details.get("dropped", {}))
     later = []
     for reason, number in counts.dropped.items():
+        text = reason.replace("_", " ")
         if by_ingest[reason]:
-            yield "ingest", reason, by_ingest[reason]
+            yield "ingest", text, by_ingest[reason]
         if number > by_ingest[reason]:
-            later.append((STAGE_OF.get(reason, "select"), reason, number - by_ingest[reason]))
+            later.append((STAGE_OF.get(reason, "select"), text, number - by_ingest[reason]))
     yield from sorted(later)
 
 
-def _worded(reason: str) -> str:
-    return reason.replace("_", " ")
-
-
 def distributions(breakdown: Breakdown) -> Section:
-    """Show quality and length before and after."""
-    kinds = {
-        "quality": ("Quality before and after", "quality (standard deviations)", "quality"),
-        "n_chars": ("Length before and after", "length (characters, logarithmic)", "length"),
-    }
+    """Show the distributions of quality and length before and after the selection."""
+    quality, length = breakdown.histograms["quality"], breakdown.histograms["n_chars"]
     return Section(
-        "Before and after",
+        "Quality and length",
         figures=[
-            _histogram(file, title, x_label, breakdown.histograms[name], logarithmic=name == "n_chars")
-            for name, (title, x_label, file) in kinds.items()
+            _histogram("quality", "Quality before and after", "quality (standard deviations)", quality),
+            _histogram(
+                "length", "Length before and after", "length (characters, logarithmic)", length, logarithmic=True
+            ),
         ],
     )
 
 
-def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool) -> Figure:
+def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool = False) -> Figure:
     counts = {"eligible": found.before, "selected": found.after}
     medians = [_median(found.edges, part) for part in counts.values()]
-    said = "" if None in medians else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."
+    text = "" if None in medians else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."
     return Figure(
         name,
         charts.histogram(title, x_label, found.edges, counts, logarithmic=logarithmic),
-        alt=f"{title}.{said}",
-        caption=f"All eligible and all selected documents.{said} The outer bars hold what lies beyond them, too.",
+        alt=f"{title}.{text}",
+        caption=f"All eligible and all selected documents.{text} The outermost bars include all values beyond them.",
     )
 
 
@@ -157,7 +156,7 @@ def _median(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> float | No
 
 
 def retention(breakdown: Breakdown) -> Section:
-    """Show what share of every group is selected."""
+    """Show which share of each group is selected."""
     figures: list[Figure] = []
     tables: list[Table] = []
     for name, rows in [*breakdown.groups.items(), *breakdown.deciles.items()]:
@@ -183,114 +182,110 @@ def retention(breakdown: Breakdown) -> Section:
             )
         )
     return Section(
-        "What was kept of which group",
-        ["Of every group's eligible documents, the share that is selected. The dashed line is the share of all."],
+        "Share selected by group",
+        ["The share of each group's eligible documents that is selected. Dashed: the share over all groups."],
         figures,
         tables,
     )
 
 
 def _extremes(rows: Sequence[Share]) -> str:
-    """Say which groups are kept most and least of."""
+    """Name the groups with the highest and the lowest share."""
     rated = sorted((row for row in rows if row.documents), key=lambda row: row.selected / row.documents)
     if len(rated) < 2:
         return "All eligible documents."
     low, high = rated[0], rated[-1]
     return (
-        f"All eligible documents. Kept most of {high.label} ({high.selected / high.documents:.1%}), "
-        f"least of {low.label} ({low.selected / low.documents:.1%})."
+        f"All eligible documents. Highest share: {high.selected / high.documents:.1%} ({high.label}). "
+        f"Lowest: {low.selected / low.documents:.1%} ({low.label})."
     )
 
 
-def diversity(spread: Spread) -> Section:
-    """Show how far the vectors spread before and after, and what they are about."""
-    before, random, after = spread.geometry.values()
-    drawn = (
-        f"{len(spread.eligible.places):,} of {spread.eligible.of:,} eligible and {len(spread.selected.places):,} of "
-        f"{spread.selected.of:,} selected documents, in {spread.eligible.shards:,} "
-        f"shard{'' if spread.eligible.shards == 1 else 's'}."
+def diversity(measured: Diversity) -> Section:
+    """Show how diverse the embeddings are before and after the selection, and what their clusters are about."""
+    eligible, selected, shards = measured.eligible, measured.selected, measured.eligible.shards
+    sample = (
+        f"{len(eligible.documents):,} of {eligible.population:,} eligible and {len(selected.documents):,} of "
+        f"{selected.population:,} selected documents, from {shards:,} shard{'' if shards == 1 else 's'}."
     )
-    nearest = {
-        "eligible": before.nearest,
-        "random, as many as selected": random.nearest,
-        "selected": after.nearest,
-    }
-    low = min((float(np.quantile(part, 0.01)) for part in nearest.values() if len(part)), default=0.0)
-    edges = np.linspace(min(low, 0.99), 1, 41)
-    x_label, y_label = spread.map.labels
-    figures = [
-        Figure(
-            "map",
-            charts.scatter_map(
-                "Map of the embeddings",
-                x_label,
-                y_label,
-                {"eligible": _thinned(spread.map.before), "selected": _thinned(spread.map.after)},
-                places=_names(spread),
-                note="each point is a document; words are what tells a cluster from the others",
-            ),
-            alt="Eligible documents as grey points, the selected ones on top of them in blue.",
-            caption=f"Sample: {drawn} {spread.map.note}".strip(),
-        ),
-        Figure(
-            "nearest-neighbour",
-            charts.histogram(
-                "Similarity to the nearest neighbour",
-                "cosine",
-                edges,
-                {name: np.histogram(np.clip(part, edges[0], 1), edges)[0] for name, part in nearest.items()},
-            ),
-            alt=f"Mean cosine of the nearest neighbour: {_mean(before.nearest)} before, {_mean(after.nearest)} after.",
-            caption="The fewer documents, the farther the nearest: so the selection is compared with as many drawn at "
-            f"random from the eligible. n: documents whose neighbour was looked for, among {before.documents:,}, "
-            f"{random.documents:,} and {after.documents:,}.",
-        ),
-    ]
-    names = ["eligible", "random, as many as selected", "selected"]
     geometry = Table(
-        "Spread of the vectors",
-        [
-            Column("documents"),
-            Column("n", "count"),
-            Column("effective rank", "number"),
-            Column("mean cosine", "number"),
-            Column("nearest neighbour, mean cosine", "number"),
-            Column(f"near-duplicates (cosine from {NEAR_DUPLICATE})", "share"),
-        ],
+        "Diversity of the embeddings",
+        [Column("documents"), *GEOMETRY.values()],
         [
             [name, *(one.as_metrics()[measure] for measure in GEOMETRY)]
-            for name, one in zip(names, spread.geometry.values(), strict=True)
+            for name, one in zip(SAMPLES, measured.geometry.values(), strict=True)
         ],
         note="Effective rank: the exponential of the entropy of the covariance's spectrum.",
         wide=True,
     )
-    totals = sum(cluster.before for cluster in spread.clusters), sum(cluster.after for cluster in spread.clusters)
-    clusters = Table(
+    return Section(
+        "Diversity",
+        [f"Measured on a sample: {sample}"],
+        [_map(measured, sample), _nearest_neighbours(measured)],
+        [geometry, _clusters(measured)],
+    )
+
+
+def _map(measured: Diversity, sample: str) -> Figure:
+    x_label, y_label = measured.map.labels
+    return Figure(
+        "map",
+        charts.scatter_map(
+            "Map of the embeddings",
+            x_label,
+            y_label,
+            {"eligible": _thinned(measured.map.before), "selected": _thinned(measured.map.after)},
+            labels=_cluster_labels(measured),
+            note="each point is a document; each word is typical of a cluster",
+        ),
+        alt="Eligible documents as grey points, the selected ones on top of them in blue.",
+        caption=f"Sample: {sample} {measured.map.note}".strip(),
+    )
+
+
+def _nearest_neighbours(measured: Diversity) -> Figure:
+    before, random, after = measured.geometry.values()
+    nearest = {name: one.nearest for name, one in zip(SAMPLES, measured.geometry.values(), strict=True)}
+    low = min((float(np.quantile(part, 0.01)) for part in nearest.values() if len(part)), default=0.0)
+    edges = np.linspace(min(low, 0.99), 1, 41)
+    return Figure(
+        "nearest-neighbour",
+        charts.histogram(
+            "Similarity to the nearest neighbour",
+            "cosine",
+            edges,
+            {name: np.histogram(np.clip(part, edges[0], 1), edges)[0] for name, part in nearest.items()},
+        ),
+        alt=f"Mean cosine of the nearest neighbour: {_mean(before.nearest)} before, {_mean(after.nearest)} after.",
+        caption="Fewer documents have more distant neighbours, so compare the selection with the random sample of the "
+        f"same size. n: documents whose nearest neighbour was computed, among {before.documents:,} eligible, "
+        f"{random.documents:,} random and {after.documents:,} selected documents.",
+    )
+
+
+def _clusters(measured: Diversity) -> Table:
+    before = sum(cluster.before for cluster in measured.clusters)
+    after = max(sum(cluster.after for cluster in measured.clusters), 1)
+    return Table(
         "Clusters",
+        [Column("words"), Column("eligible", "share"), Column("selected", "share"), Column("ratio", "number")],
         [
-            Column("words"),
-            Column("eligible", "share"),
-            Column("selected", "share"),
-            Column("ratio", "number"),
+            [cluster.words or "no words", eligible, selected, selected / eligible]
+            for cluster in measured.clusters
+            for eligible, selected in [(cluster.before / before, cluster.after / after)]
         ],
-        [
-            [cluster.words or "no words", before_share, after_share, after_share / before_share]
-            for cluster in spread.clusters
-            for before_share, after_share in [(cluster.before / totals[0], cluster.after / max(totals[1], 1))]
-        ],
-        note="Shares of the documents drawn. A ratio above 1: more of it after than before.",
+        note="Shares of the sample. A ratio above 1 means that the selection favours the cluster.",
         wide=True,
     )
-    return Section("How far it spreads", [f"Measured on a sample: {drawn}"], figures, [geometry, clusters])
 
 
-def _names(spread: Spread) -> list[Label]:
-    """Return a word for each cluster, the most telling that does not yet stand for another."""
-    names: dict[str, Label] = {}
-    for cluster in spread.clusters:
-        word = next((word for word in cluster.words.split(", ") if word not in names), "")
-        names[word] = Label(*cluster.centre, word)
-    return list(names.values())
+def _cluster_labels(measured: Diversity) -> list[MapLabel]:
+    """Return for each cluster its most typical word that labels no cluster before it."""
+    labels: dict[str, MapLabel] = {}
+    for cluster in measured.clusters:
+        word = next((word for word in cluster.words.split(", ") if word not in labels), "")
+        labels[word] = MapLabel(*cluster.centre, word)
+    return list(labels.values())
 
 
 def _thinned(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -306,15 +301,15 @@ def _widest_gap(blocks: Sequence[dict[str, Any]]) -> float | None:
 
 
 def claim(blocks: Sequence[dict[str, Any]]) -> str:
-    """Say what the certificates prove together."""
+    """Return what the certificates of all blocks prove together, in a sentence."""
     gap = _widest_gap(blocks)
     if gap is None:
-        return "This solver gives no bound on the best possible."
+        return "This solver gives no bound on the best possible selection."
     return f"No selection of this size can be more than {gap:.4%} better, in any block."
 
 
 def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
-    """Show how near the selection of every block is to the best possible."""
+    """Show how close the selection of every block is to the best possible."""
     names = ("objective", "random_objective", "upper_bound", "gap")
     rows = [
         [block["name"], block["documents"], block["selected"], *(block[name] for name in names)]
@@ -323,9 +318,9 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     if len(blocks) > 1:
         totals = [sum(block[name] for block in blocks) for name in ("documents", "selected")]
         rows.insert(0, [f"all {len(blocks):,} blocks, mean", *totals, *(weighted_mean(blocks, name) for name in names)])
-    note = "The gap is a share of the way from a random selection to the upper bound."
+    note = "The gap is the distance to the upper bound, as a share of the distance from a random selection to it."
     if len(blocks) > LISTED_BLOCKS:
-        note += f" The first {LISTED_BLOCKS} of {len(blocks):,} blocks; metrics.json holds them all."
+        note += f" The first {LISTED_BLOCKS} of {len(blocks):,} blocks are shown; metrics.json has all of them."
     table = Table(
         "Blocks",
         [
@@ -343,11 +338,11 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     )
     largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
     curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
-    return Section("How near to the best possible", [claim(blocks)], curves, [table] if rows else [])
+    return Section("Distance from the optimum", [claim(blocks)], curves, [table] if rows else [])
 
 
 def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Return a figure's mean over the blocks, each counted by its documents; None where one lacks it."""
+    """Return the mean of a figure over the blocks, weighted by their documents; None if a block lacks the figure."""
     if any(block[name] is None for block in blocks):
         return None
     total = sum(block["documents"] for block in blocks)
@@ -369,22 +364,22 @@ def _learning_curve(block: dict[str, Any]) -> Figure:
             note=f"n = {block['documents']:,} documents, {block['selected']:,} selected",
         ),
         alt=f"The objective rises to {values[-1]:.5g}; the bound is {block['upper_bound']}.",
-        caption="The objective of the selection so far. Nothing can lie above the upper bound.",
+        caption="The objective during the optimisation. No selection can exceed the upper bound.",
     )
 
 
-def threshold(workspace: Workspace, shards: Sequence[ShardFiles], spread: Spread, breakdown: Breakdown) -> Section:
-    """Show documents on either side of the threshold, and why they are there."""
+def threshold(workspace: Workspace, shards: Sequence[ShardFiles], measured: Diversity, breakdown: Breakdown) -> Section:
+    """Show documents on both sides of the threshold, with the figures that decided about them."""
+    of_sample = "" if len(measured.selected.documents) == measured.selected.population else " of the sample"
     sides = zip(("Just kept", "Just rejected"), near_threshold(workspace, shards), strict=True)
     return Section(
         "Near the threshold",
         [
-            "The documents whose inclusion is nearest to their block's threshold, on either side: the last that were "
-            "kept and the first that were not. Similar: the cosine with the nearest other selected document"
-            f"{'' if len(spread.selected.places) == spread.selected.of else ' of the sample'}."
+            "The documents whose inclusion is closest to their block's threshold, selected and rejected. Similar: the "
+            f"cosine with the nearest other selected document{of_sample}."
         ],
         sides=[
-            Side(f"{title} ({len(found)})", _cards(workspace, shards, spread, breakdown, found))
+            Side(f"{title} ({len(found)})", _cards(workspace, shards, measured, breakdown, found))
             for title, found in sides
             if found
         ],
@@ -394,17 +389,17 @@ def threshold(workspace: Workspace, shards: Sequence[ShardFiles], spread: Spread
 def _cards(
     workspace: Workspace,
     shards: Sequence[ShardFiles],
-    spread: Spread,
+    measured: Diversity,
     breakdown: Breakdown,
     found: Sequence[NearThreshold],
 ) -> list[Card]:
-    places = sorted(near.place for near in found)
-    rows = documents_at(workspace, shards, places, ["id", "url", "text"])
-    similar = spread.nearest_selected(unit_rows(vectors_at(workspace, shards, places)), places)
-    row_of, similar_of = dict(zip(places, rows, strict=True)), dict(zip(places, similar, strict=True))
+    documents = sorted(near.document for near in found)
+    rows = documents_at(workspace, shards, documents, ["id", "url", "text"])
+    similar = measured.nearest_selected(unit_rows(vectors_at(workspace, shards, documents)), documents)
+    row_of, similar_of = dict(zip(documents, rows, strict=True)), dict(zip(documents, similar, strict=True))
     cards = []
     for near in found:
-        row, cosine = row_of[near.place], similar_of[near.place]
+        row, cosine = row_of[near.document], similar_of[near.document]
         above = 1 - np.searchsorted(breakdown.quality, np.float32(row["quality"])) / max(len(breakdown.quality), 1)
         why = f"quality {row['quality']:+.2f} (top {above:.0%}), similar {cosine:.2f}, "
         why += f"inclusion {near.inclusion:.4g}, threshold {near.threshold:.4g}"
@@ -413,13 +408,13 @@ def _cards(
 
 
 def _beginning(text: str) -> str:
-    """Return the first words of a text in one line."""
+    """Return the beginning of a text in one line."""
     line = " ".join(text[: 2 * LONGEST_TEXT].split())
     return line if len(line) <= LONGEST_TEXT and len(text) <= 2 * LONGEST_TEXT else f"{line[:LONGEST_TEXT]} …"
 
 
 def time_by_stage(stages: Sequence[StageTime]) -> Section:
-    """Show what every stage took."""
+    """Show the time and throughput of every stage."""
     rows = [
         [
             stage.stage,
@@ -445,8 +440,8 @@ def time_by_stage(stages: Sequence[StageTime]) -> Section:
                     note=f"n = {sum(stage.files for stage in stages):,} files in {total:,.1f} s",
                     form="{:,.1f}".format,
                 ),
-                alt=f"The stages took {total:,.1f} seconds in all.",
-                caption="What it took to make the files that the dataset was made from, whichever run made them.",
+                alt=f"All stages together took {total:,.1f} seconds.",
+                caption="The time to build all files behind this dataset, including those of earlier runs.",
             )
         ],
         tables=[
@@ -455,9 +450,9 @@ def time_by_stage(stages: Sequence[StageTime]) -> Section:
                 [
                     Column("stage"),
                     Column("files", "count"),
-                    Column("already there", "count"),
+                    Column("cached", "count"),
                     Column("seconds, this run", "seconds"),
-                    Column("seconds in all", "seconds"),
+                    Column("seconds, all runs", "seconds"),
                     Column("documents", "count"),
                     Column("documents/s", "rate"),
                 ],

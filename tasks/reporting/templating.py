@@ -1,4 +1,4 @@
-"""Jinja templates of the card and the pages. What comes from the web is escaped in HTML and Markdown, always."""
+"""Render the Jinja templates of the pages and the card; text from the web is always escaped."""
 
 import re
 from base64 import b64encode
@@ -21,13 +21,13 @@ FORMS: dict[Form, Callable[[Any], str]] = {
     "precise": "{:.6f}".format,
     "rate": "{:,.0f}".format,
 }
-"""How the values of a table's column are shown."""
+"""How to format the values of a table's column."""
 
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
 )
-"""What no page shows but a reader is misled by: terminal codes, marks of direction, halves of characters."""
+"""Invisible or misleading characters: control codes, bidi marks, lone surrogates."""
 
 
 @cache
@@ -38,7 +38,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_visible,
+        finalize=_finalize,
     )
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.filters["percent"] = lambda share: f"{share:.1%}"
@@ -50,27 +50,31 @@ def _environment() -> Environment:
     return environment
 
 
-def _visible(value: object) -> object:
-    return value if not isinstance(value, str) or hasattr(value, "__html__") else visible(value)
+def _finalize(value: object) -> object:
+    return value if not isinstance(value, str) or hasattr(value, "__html__") else visible_text(value)
 
 
-def visible(text: str) -> str:
-    """Return a text in which what a reader cannot see is a picture of it: `␛` for an escape, else `�`."""
+def visible_text(text: str) -> str:
+    r"""Replace invisible characters: an ASCII control code by its picture, such as `␛`, others by `�`.
+
+    >>> visible_text("\x1b[31mred \u202egnp.exe")
+    '␛[31mred �gnp.exe'
+    """
     return CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "\ufffd", text)
 
 
-def shown(value: Any, form: Form) -> str:  # noqa: ANN401 - a number or a text, as the form says
-    """Return a value as a table shows it; a dash where there is none."""
+def shown(value: Any, form: Form) -> str:  # noqa: ANN401 - a number or a text, depending on the form
+    """Format a value for a table; None is a dash."""
     return "–" if value is None else FORMS[form](value)  # noqa: RUF001 - an en dash
 
 
 def markdown(text: object) -> str:
-    """Return a text in one line, in which Markdown sees no markup."""
-    return PUNCTUATION.sub(r"\\\1", visible(" ".join(str(text).split())))
+    """Return a text as one line of Markdown without markup."""
+    return PUNCTUATION.sub(r"\\\1", visible_text(" ".join(str(text).split())))
 
 
 def markdown_cell(text: object) -> str:
-    """Return a text as inline code in a Markdown table: nothing in it is read as markup."""
+    """Return a text as inline code for a cell of a Markdown table."""
     one_line = " ".join(str(text).split())
     plain = "".join(character for character in one_line if character.isprintable())
     return "`" + plain.replace("`", "'").replace("|", "\\|") + "`"
@@ -78,11 +82,11 @@ def markdown_cell(text: object) -> str:
 
 @cache
 def static(name: str) -> tuple[str, str]:
-    """Return a template file as it is, and its hash as a Content-Security-Policy names it."""
+    """Return the content of a file in `templates`, and its hash for the Content-Security-Policy."""
     source = files("fineweb_mask.tasks.reporting").joinpath("templates", name).read_text(encoding="utf-8")
     return source, b64encode(sha256(source.encode()).digest()).decode()
 
 
 def render(template: str, **values: object) -> str:
-    """Return a template of this package filled in."""
+    """Render a template of this package."""
     return _environment().get_template(template).render(values)

@@ -29,19 +29,20 @@ DRAWN_TOPICS = 40
 LABELS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
 """What a column of topics may hold."""
 DEFINITIONS = (
-    "datamask maximises J = lamb * quality + (1 - lamb) * diversity in closed form, policy_gradient learns it as the "
-    "paper does, greedy adds the document that gains most. top_quality takes the highest scores, quality_sampling "
-    "draws in proportion to exp(score), random draws evenly, semdedup keeps the least redundant documents of each "
-    "cluster.",
-    "Quality is standardised over the corpus. Every diversity metric is in its raw value, larger is more diverse, "
-    "also where nobody maximised it. The gap is how far a selection's J can be at most below the best possible, as a "
-    "share of the way there from a random selection.",
-    "A near-duplicate is a selected document with another at a cosine of 0.95 or more. Two selections overlap by the "
-    "share of the documents of either that both hold (Jaccard).",
+    "datamask maximises J = lamb * quality + (1 - lamb) * diversity in closed form, policy_gradient by the algorithm "
+    "of the paper, greedy by adding the document that increases J most, one at a time. top_quality takes the highest "
+    "scores. quality_sampling draws documents in proportion to exp(score), random draws them uniformly. semdedup "
+    "keeps the least redundant documents of each cluster.",
+    "Quality is standardised over the corpus. Diversity metrics are raw values: larger is more diverse. They are "
+    "measured for every selection, whether or not it maximised them. No selection has a J above the upper bound. The "
+    "gap is the distance from J to that bound, as a share of the distance from a random selection to it.",
+    "A near-duplicate is a selected document that has a cosine of 0.95 or more with another selected document. The "
+    "overlap of two selections is the number of documents in both, divided by the number in either (Jaccard).",
 )
 TOPIC_DEFINITION = (
-    "Topics are those of the label column that have a selected document; effective is exp(entropy): as many equally "
-    "large topics as spread like the selection; rarest is the share of the topic of which least is selected."
+    "Topics: the values of the label column that have a selected document. Effective: exp(entropy) of their shares, "
+    "the number of equally large topics with the same entropy. Rarest: the smallest share that a topic has of the "
+    "selection."
 )
 
 
@@ -178,7 +179,7 @@ def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:
         sections.append(_topics(metrics, note, job.label_column))
     definitions = DEFINITIONS if job.label_column is None else (*DEFINITIONS, TOPIC_DEFINITION)
     return Page(
-        title="Selectors side by side",
+        title="Comparison of selectors",
         lead=f"The same budget for all. {described_settings(job.settings)} Weight of quality: {job.settings.lamb:g}.",
         tiles=[
             Tile(f"{documents:,}", "documents"),
@@ -209,22 +210,22 @@ def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
     if len({one["selected"] for one in metrics["selectors"].values()}) > 1:  # a budget of tokens
         columns["selected"] = Column("selected", "count")
     rows = [[name, *(one[figure] for figure in columns)] for name, one in metrics["selectors"].items()]
-    note = "Seconds are those of the selection alone, with every selector using all cores in its turn."
+    note = "Seconds: the selection alone. The selectors ran one after the other, each on all cores."
     if job.label_column is not None:
-        note += " Topics are effective ones, explained below."
-    return Table("All selectors.", [Column("selector"), *columns.values()], rows, note=note, wide=True)
+        note += " Topics: their effective number, explained below."
+    return Table("All selectors", [Column("selector"), *columns.values()], rows, note=note, wide=True)
 
 
 def _trade_offs(job: CompareJob, metrics: Mapping[str, Any], note: str) -> list[Figure]:
     selectors = metrics["selectors"]
     axis, y_label = diversity_axis(job.settings)
-    points = [charts.Place(one["mean_quality"], one[axis], name) for name, one in selectors.items()]
+    points = [charts.MapLabel(one["mean_quality"], one[axis], name) for name, one in selectors.items()]
     trade_off = charts.trade_off(
         "Quality against diversity", "mean quality (standardised score)", y_label, points, note=note
     )
     repeated = charts.bars(
         "Near-duplicates",
-        "selected documents with another at cosine 0.95 or more (%)",
+        "selected documents with a near-duplicate, cosine 0.95 or more (%)",
         [charts.Bar(name, 100 * one["near_duplicates"]) for name, one in selectors.items()],
         note=note,
         form="{:.1f}%".format,
@@ -247,15 +248,13 @@ def _overlap(metrics: Mapping[str, Any], note: str) -> Section:
         limits=(0, 1),
         note=note,
     )
-    caption = f"1 is the same selection, 0 not one document in common. {note}."
+    caption = f"1: the same selection. 0: no document in common. {note}."
     rows = [[name, *row] for name, row in zip(names, values, strict=True)]
     return Section(
         "Overlap",
-        figures=[Figure("overlap", chart, "Jaccard overlap of every two selections.", caption)],
+        figures=[Figure("overlap", chart, "Jaccard overlap of each pair of selections.", caption)],
         tables=[
-            Table(
-                "Jaccard overlap.", [Column("selector"), *(Column(name, "number") for name in names)], rows, wide=True
-            )
+            Table("Jaccard overlap", [Column("selector"), *(Column(name, "number") for name in names)], rows, wide=True)
         ],
     )
 
@@ -276,17 +275,17 @@ def _topics(metrics: Mapping[str, Any], note: str, column: str) -> Section:
             "Topics", "share of the selection (%)", [topic for topic, _ in drawn], ["all documents", *names], shares,
             note=f"{note}; {which}", form="{:.1f}",
         )  # fmt: skip
-        caption = f"What each topic has of all documents, and of each selection. {note}; {which}."
-        figures.append(Figure("topics", chart, "Share of every topic in each selection.", caption))
+        caption = f"The share of each topic in all documents and in each selection. {note}; {which}."
+        figures.append(Figure("topics", chart, "Share of each topic in each selection.", caption))
     table = Table(
-        "Documents by topic.",
+        "Documents by topic",
         [Column("topic"), Column("all documents", "count"), *(Column(name, "count") for name in names)],
         [[topic, *(counts[name] for name in ["", *names])] for topic, counts in drawn],
-        note=f"Topics are those of the column {column}: {which}.",
+        note=f"Topics from the column {column}: {which}.",
         wide=True,
     )
     spread = Table(
-        "Coverage.",
+        "Coverage",
         [Column("selector"), Column("topics", "count"), Column("effective", "number"), Column("rarest", "share")],
         [
             [name, one["topics"], one["effective_topics"], one["rarest_topic"]]

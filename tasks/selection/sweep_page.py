@@ -25,13 +25,14 @@ COLUMNS = [
 ]
 FIGURES = ["selected", "mean_quality", *METRICS, "near_duplicates", "tokens", "objective", "gap", "seconds"]
 DEFINITIONS = (
-    "Every value of lamb is a selection by datamask: J = lamb * quality + (1 - lamb) * diversity. The gap is "
-    "how far J can be at most below the best possible, as a share of the way there from a random selection.",
-    "The recommended value is the knee: the selection farthest from the straight line between the two ends, when "
-    "quality and diversity are each scaled to what lies between them. It is where to begin, not right for every "
-    "use.",
-    "Quality is standardised over the corpus. A near-duplicate is a selected document with another at a cosine of 0.95 "
-    "or more.",
+    "Each value of lamb gives one selection by datamask, which maximises J = lamb * quality + (1 - lamb) * diversity. "
+    "No selection has a J above the upper bound. The gap is the distance from J to that bound, as a share of the "
+    "distance from a random selection to it.",
+    "The recommended value is the knee of the curve: the selection farthest from the straight line between the two "
+    "ends, after quality and diversity are both scaled to the range from 0 to 1. It is a starting point, not the best "
+    "value for every use.",
+    "Quality is standardised over the corpus. A near-duplicate is a selected document that has a cosine of 0.95 or "
+    "more with another selected document.",
 )
 
 
@@ -92,9 +93,9 @@ def _page(job: SweepJob, metrics: Mapping[str, Any]) -> Page:
     selected = [value["selected"] for value in values]
     amount = f"{selected[0]:,}" if len(set(selected)) == 1 else f"{min(selected):,} to {max(selected):,}"
     if recommended is None:
-        advice = "There is no knee: what is gained in quality costs the same in diversity all along. Choose by need."
+        advice = "The trade-off is linear, so there is no knee. Pick the value that suits your use."
     else:
-        advice = f"The knee is at lamb = {recommended:g}: --set selection.lamb={recommended:g} takes it."
+        advice = f"The knee is at lamb = {recommended:g}. To use it: --set selection.lamb={recommended:g}"
     tiles = [
         Tile(f"{documents:,}", "documents"),
         Tile(amount, "selected at each value"),
@@ -103,22 +104,22 @@ def _page(job: SweepJob, metrics: Mapping[str, Any]) -> Page:
     ]
     tables = [
         Table(
-            "By lamb.",
+            "By lamb",
             [Column("lamb", "number"), *COLUMNS],
             [[value["lamb"], *_figures(value)] for value in values],
             wide=True,
         ),
         Table(
-            "Baselines.",
+            "Baselines",
             [Column("selector"), *COLUMNS],
             [[_named(name, one), *_figures(one)] for name, one in metrics["baselines"].items()],
-            note=f"J and gap of all of them are at lamb = {job.settings.lamb:g}, the recipe's.",
+            note=f"J and gap are computed at lamb = {job.settings.lamb:g}, the value in the recipe.",
             wide=True,
         ),
     ]
     return Page(
         title="Quality against diversity",
-        lead=f"The same budget at every weight of quality. {described_settings(job.settings)}",
+        lead=f"One selection for each weight of quality (lamb). {described_settings(job.settings)}",
         tiles=tiles,
         sections=[
             Section("Frontier", [advice], _charts(job, metrics, amount), tables),
@@ -144,7 +145,7 @@ def _charts(job: SweepJob, metrics: Mapping[str, Any], amount: str) -> list[Figu
     quality, diversity = [value["mean_quality"] for value in values], [value[axis] for value in values]
     marked = [job.lambs.index(metrics["recommended_lamb"])] if metrics["recommended_lamb"] is not None else []
     labels = [f"lamb {lamb:g}" if place in marked else f"{lamb:g}" for place, lamb in enumerate(job.lambs)]
-    points = [charts.Place(one["mean_quality"], one[axis], name) for name, one in baselines.items()]
+    points = [charts.MapLabel(one["mean_quality"], one[axis], name) for name, one in baselines.items()]
     curve = charts.Series("datamask at each lamb", quality, diversity, marked, labels)
     frontier = charts.trade_off(
         "Frontier of quality and diversity",
@@ -168,11 +169,13 @@ def _charts(job: SweepJob, metrics: Mapping[str, Any], amount: str) -> list[Figu
             charts.Series("diversity", job.lambs, _shares(diversity), marked),
         ]
         shares = charts.lines(
-            "What each lamb keeps of both", "lamb (weight of quality)", "share of its range over the sweep (%)", both,
+            "Quality and diversity by lamb", "lamb (weight of quality)", "share of the range over the sweep (%)", both,
             note=note,
         )  # fmt: skip
-        caption = f"100% is the most that any value of lamb reaches, 0% the least. {note}."
-        figures.append(Figure("shares", shares, "Share of quality and of diversity that each lamb keeps.", caption))
+        caption = f"100% is the highest value over the sweep, 0% the lowest. {note}."
+        figures.append(
+            Figure("shares", shares, "Quality and diversity at each lamb, as a share of their range.", caption)
+        )
     return figures
 
 

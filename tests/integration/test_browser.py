@@ -62,7 +62,7 @@ def test_flow_run_page_has_the_graph_the_artifacts_and_the_picture(page, service
         picture = page.get_by_role("img", name=name, exact=True)
         expect(picture).to_be_visible()
         assert picture.evaluate("image => image.naturalWidth") > 500
-    page.get_by_role("heading", name="How far it spreads").scroll_into_view_if_needed()
+    page.get_by_role("heading", name="Diversity", exact=True).scroll_into_view_if_needed()
     keep(page, "report")
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.tasks import report
-from fineweb_mask.tasks.reporting.sections import StageTime, claim, time_by_stage, weighted_mean
 
 NOBODY = {"selected": False, "inclusion": None, "block": None}
 SCRIPT = "<script>alert('x')</script>\"&"
@@ -209,26 +208,3 @@ def test_a_report_where_nothing_was_eligible(copied: Any) -> None:
     plots = sorted(path.name for path in Path(copied.workspace.reports / "plots").iterdir())
     assert plots == ["funnel.png", "length.png", "quality.png"]
     assert metrics(copied)["diversity"] == {}
-
-
-def block(name: str, documents: int, objective: float, bound: float | None) -> dict[str, Any]:
-    gap = None if bound is None else bound - objective
-    return {"name": name, "documents": documents, "objective": objective, "upper_bound": bound, "gap": gap}
-
-
-def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
-    blocks = [block("a", 100, 0.5, 0.5), block("b", 300, 0.7, 0.72)]
-    assert claim(blocks) == "No selection of this size can be more than 2.0000% better, in any block."
-    assert weighted_mean(blocks, "objective") == pytest.approx(0.65)
-    assert weighted_mean(blocks, "gap") == pytest.approx(0.015)
-
-
-def test_a_solver_without_a_bound_claims_nothing() -> None:
-    blocks = [block("a", 100, 0.5, None)]
-    assert claim(blocks) == "This solver gives no bound on the best possible."
-    assert weighted_mean(blocks, "gap") is None
-
-
-def test_a_stage_without_time_has_no_rate() -> None:
-    stage = StageTime(stage="ingest", files=1, documents=5)
-    assert time_by_stage([stage]).tables[0].rows == [["ingest", 1, 0, 0.0, 0.0, 5, None]]

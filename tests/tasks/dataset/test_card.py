@@ -1,4 +1,4 @@
-"""The dataset card: what the hub reads of it, and a page that no web text breaks."""
+"""Card: the hub can read its header, and no text from the web breaks its Markdown."""
 
 import re
 from typing import Any
@@ -55,7 +55,15 @@ def test_the_recipe_in_the_card_makes_the_dataset_again(hostile_dumps: Any) -> N
 
 @pytest.mark.parametrize(
     ("rows", "category"),
-    [(0, "n<1K"), (999, "n<1K"), (1_000, "1K<n<10K"), (10**6, "1M<n<10M"), (10**11, "100B<n<1T")],
+    [
+        (0, "n<1K"),
+        (999, "n<1K"),
+        (1_000, "1K<n<10K"),
+        (10**6 - 1, "100K<n<1M"),
+        (10**6, "1M<n<10M"),
+        (10**11, "100B<n<1T"),
+        (10**13, "100B<n<1T"),
+    ],
 )
 def test_size_categories(rows: int, category: str) -> None:
     assert size_category(rows) == category

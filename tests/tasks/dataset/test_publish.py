@@ -1,4 +1,4 @@
-"""A dataset at a URL: whoever begins at its card finds it whole, whatever was killed meanwhile."""
+"""Publish: readers who start at the card find a complete dataset, even if a publication was killed."""
 
 import json
 import re
@@ -18,7 +18,7 @@ KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
 
 
 def make_dataset(folder: Path, content: str, files: int = 3) -> Path:
-    """Write a dataset whose card and data tell which one it is."""
+    """Write a dataset whose card and data identify it."""
     data = folder / "data"
     data.mkdir(parents=True)
     for number in range(files):
@@ -44,7 +44,7 @@ def read_from_card(bucket: Bucket, folder: str) -> str:
 
 
 def read_from_provenance(bucket: Bucket, folder: str) -> str:
-    """Return what the provenance record tells of, once its data files are seen to be there."""
+    """Return the content that the provenance record describes, after checking that its data files exist."""
     record = json.loads(bucket.read(f"{folder}/provenance.json"))
     for name, file in record["files"].items():
         if name.startswith("data-"):
@@ -52,7 +52,7 @@ def read_from_provenance(bucket: Bucket, folder: str) -> str:
     return str(record["details"]["content"])
 
 
-def test_the_name_of_a_version_is_of_its_content(tmp_path: Path) -> None:
+def test_the_version_folder_is_named_by_its_content(tmp_path: Path) -> None:
     names = []
     for place, content in (("a", "one"), ("b", "one"), ("c", "two")):
         (tmp_path / place).mkdir()
@@ -122,7 +122,7 @@ def test_killed_at_any_moment_it_leaves_the_old_dataset_or_the_new_one(
     assert seen == [("one", "one")] * 5 + [("one", "two")] + [("two", "two")] * 3
 
 
-def test_a_card_of_the_version_before_is_no_whole_dataset(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_dataset_with_an_old_card_is_incomplete(bucket: Bucket, tmp_path: Path) -> None:
     one, two = (make_dataset(tmp_path / name, name) for name in ("one", "two"))
     publish(two, f"{bucket.url}/out")
     bucket.write("out/README.md", (one / "README.md").read_bytes())

@@ -33,7 +33,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
 
 @pytest.fixture
 def push(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Push:
-    """Push as a user does, in a process of its own: the client reads its environment when it is imported."""
+    """Push as a user does, in a separate process: the client reads its environment when it is imported."""
     home = tmp_path_factory.mktemp("home")
 
     def call(*arguments: object, token: str | None = "hf_good", **environment: str) -> Any:

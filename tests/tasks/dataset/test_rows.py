@@ -1,4 +1,4 @@
-"""The rows of the dataset: the selected ones in order, in folders that a layout's values name, whatever the columns."""
+"""Rows: the selected ones, in order, in folders named by the layout's values, for columns of any name and type."""
 
 import json
 import re
@@ -105,7 +105,7 @@ def ids_to_write(built: Any, **changes: Any) -> list[str]:
 
 def test_shuffled_rows_are_the_same_rows_in_an_order_of_the_seed(copied: Any) -> None:
     plain = flat_ids(copied)
-    first, same, other = (flat_ids(copied, shuffle=True, **given) for given in ({}, {"threads": 1}, {"seed": 1}))
+    first, same, other = (flat_ids(copied, shuffle=True, **options) for options in ({}, {"threads": 1}, {"seed": 1}))
     assert first == same == ids_to_write(copied, shuffle=True)
     assert len({tuple(order) for order in (plain, first, other)}) == 3
     assert sorted(first) == sorted(other) == sorted(plain)
@@ -118,8 +118,8 @@ def test_a_shuffle_is_uniform_enough(built: Any) -> None:
         places = {id_: place for place, id_ in enumerate(ids_to_write(built, shuffle=True, seed=seed))}
         means = [mean + places[id_] / 12 for mean, id_ in zip(means, plain, strict=True)]
     middle = (len(plain) - 1) / 2
-    spread = ((len(plain) ** 2 - 1) / 12 / 12) ** 0.5  # of the mean of twelve uniform places
-    assert all(abs(mean - middle) < 4 * spread for mean in means)
+    deviation = ((len(plain) ** 2 - 1) / 12 / 12) ** 0.5  # of the mean of twelve uniform places
+    assert all(abs(mean - middle) < 4 * deviation for mean in means)
 
 
 def test_a_shuffled_dump_stays_in_its_folder(copied: Any) -> None:
@@ -157,7 +157,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 @pytest.fixture(scope="module")
 def of_all_types(make_workspace: Callable[..., Any], make_document: Callable[..., Any]) -> Any:
-    """A workspace with a column of every type; who uses it makes its dataset anew."""
+    """A workspace with a column of every type; each test rebuilds its dataset."""
     fields = [pa.field(name, kind) for name, (kind, _) in TYPES.items()]
     rows = [make_document(i) | {name: values[i % 2] for name, (_, values) in TYPES.items()} for i in range(6)]
     return make_workspace("types", {"a.parquet": (rows, fields)})
@@ -181,7 +181,7 @@ TAKEN = ["s0", "d0", "folder", "number", "file", "line", "rows", "chosen", "docu
 
 @pytest.fixture(scope="module")
 def of_taken_names(make_workspace: Callable[..., Any], make_document: Callable[..., Any]) -> Any:
-    """A workspace with columns of names that queries use; who uses it makes its dataset anew."""
+    """A workspace with columns of names that queries use; each test rebuilds its dataset."""
     rows = [make_document(i) | {name: f"{name} {i}" for name in TAKEN} for i in range(6)]
     return make_workspace("names", {"a.parquet": (rows, [pa.field(name, pa.string()) for name in TAKEN])})
 

@@ -1,4 +1,4 @@
-"""Verify: a dataset as it was written is right, and every kind of damage is told."""
+"""Verify: a dataset as written is correct, and every kind of damage is reported."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def name(folder: Path, path: Path) -> str:
     return path.relative_to(folder).as_posix()
 
 
-def record_anew(folder: Path, **details: Any) -> None:
+def update_record(folder: Path, **details: Any) -> None:
     """Write the record that fits the files as they are now."""
     manifest = read_manifest(folder / PROVENANCE)
     assert manifest is not None
@@ -58,7 +58,7 @@ def dataset(built: Any, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built.workspace.dataset, tmp_path / "dataset"))
 
 
-def test_a_dataset_is_what_its_record_says(built: Any, dataset: Path) -> None:
+def test_an_intact_dataset_has_no_problems(built: Any, dataset: Path) -> None:
     found = check(dataset)
     assert found.problems == []
     assert (found.status, found.rows, found.repeated_ids) == ("ok", built.counts.selected, 0)
@@ -67,14 +67,14 @@ def test_a_dataset_is_what_its_record_says(built: Any, dataset: Path) -> None:
         name(dataset, path): pq.read_metadata(path).num_rows for path in tree_files(dataset / "data")
     }
     assert find_dataset(str(dataset.parent)).url == str(dataset)
-    with pytest.raises(VerifyError, match="is no folder"):
+    with pytest.raises(VerifyError, match="is not a folder"):
         find_dataset(str(dataset / PROVENANCE))
     assert check(dataset.parent) == found
 
 
 @pytest.fixture
 def workspace(built: Any, dataset: Path) -> Callable[[str | None], Path]:
-    """A workspace whose last run was to put its dataset somewhere; an earlier one lies in the workspace itself."""
+    """A workspace with a dataset, and a last run that was to write another one elsewhere."""
 
     def put(output: str | None) -> Path:
         settings = built.recipe.model_copy(
@@ -92,7 +92,7 @@ def test_a_workspace_s_dataset_is_where_its_last_run_put_it(
     workspace: Callable[..., Path], dataset: Path, tmp_path: Path, form: str
 ) -> None:
     place = workspace(form.format(root=tmp_path))
-    with pytest.raises(VerifyError, match=r"its last run was to put its dataset into .*else/where, where there is no"):
+    with pytest.raises(VerifyError, match=r"its last run was to write the dataset to .*else/where, which has no"):
         find_dataset(str(place))
     moved = Path(shutil.copytree(dataset, tmp_path / "else" / "where"))
     found = find_dataset(f"{place}/")
@@ -128,7 +128,7 @@ def flip(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "has 0 bytes"),
     ],
 )
-def test_a_damaged_file_is_told(dataset: Path, damage: Callable[[Path], object], message: str) -> None:
+def test_a_damaged_file_is_reported(dataset: Path, damage: Callable[[Path], object], message: str) -> None:
     target = part(dataset)
     damage(target)
     found = check(dataset)
@@ -137,7 +137,7 @@ def test_a_damaged_file_is_told(dataset: Path, damage: Callable[[Path], object],
     assert not any("are recorded, the files hold" in problem.problem for problem in found.problems)
 
 
-def test_several_problems_are_told_at_once(dataset: Path) -> None:
+def test_several_problems_are_reported_at_once(dataset: Path) -> None:
     first, *_, last = sorted((dataset / "data").rglob("*.parquet"))
     first.unlink()
     flip(last)
@@ -162,11 +162,11 @@ def test_rows_and_tokens_are_counted(built: Any, dataset: Path) -> None:
     target = part(dataset)
     table = pq.read_table(target)
     pq.write_table(table.slice(1), target)
-    record_anew(dataset)
+    update_record(dataset)
     assert built.counts.selected > 1
     assert problems(dataset)[PROVENANCE].endswith("are recorded, the files hold " + problems_tail(built, table))
     pq.write_table(table, target)
-    record_anew(dataset, tokens=1)
+    update_record(dataset, tokens=1)
     assert problems(dataset) == {
         PROVENANCE: f"1 tokens are recorded, the files hold {built.counts.tokens_selected:,}",
     }
@@ -177,11 +177,11 @@ def problems_tail(built: Any, table: pa.Table) -> str:
     return f"{tokens:,}"
 
 
-def test_a_document_that_is_there_twice_is_told(dataset: Path) -> None:
+def test_a_repeated_document_is_reported(dataset: Path) -> None:
     target = part(dataset)
     table = pq.read_table(target)
     pq.write_table(pa.concat_tables([table, table.slice(1, 1)]), target)
-    record_anew(dataset)
+    update_record(dataset)
     [twice] = [problem for file, problem in problems(dataset).items() if file == name(dataset, target)]
     assert twice == f"holds the document {table['id'][1].as_py()!r} 2 times"
 
@@ -192,7 +192,7 @@ def test_one_id_with_two_texts_is_counted_and_no_fault(built: Any, dataset: Path
     ids = table["id"].to_pylist()
     place = table.schema.get_field_index("id")
     pq.write_table(table.set_column(place, "id", pa.array([ids[1], *ids[1:]])), target)
-    record_anew(dataset)
+    update_record(dataset)
     found = check(dataset)
     assert (found.problems, found.repeated_ids) == ([], 1)
 
@@ -206,9 +206,9 @@ def test_duplicates_that_the_recipe_left_in_are_no_fault(dataset: Path) -> None:
     manifest = read_manifest(dataset / PROVENANCE)
     assert manifest is not None
     recipe = manifest.details["recipe"]
-    record_anew(dataset)
+    update_record(dataset)
     assert "times" in problems(dataset)[name(dataset, target)]
-    record_anew(dataset, recipe=recipe | {"ingest": recipe["ingest"] | {"exact_dedup": "off"}})
+    update_record(dataset, recipe=recipe | {"ingest": recipe["ingest"] | {"exact_dedup": "off"}})
     assert problems(dataset) == {}
 
 
@@ -249,7 +249,7 @@ def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset: Path) -
 
 @pytest.mark.parametrize(
     ("place", "message"),
-    [("none", "is no folder"), (".", "neither a dataset nor a workspace"), ("nosuch://x", "nosuch")],
+    [("none", "is not a folder"), (".", "neither a dataset nor a workspace"), ("nosuch://x", "nosuch")],
 )
 def test_a_place_without_a_dataset_is_an_error(tmp_path: Path, place: str, message: str) -> None:
     with pytest.raises(VerifyError, match=message):
@@ -273,5 +273,5 @@ def test_a_server_that_fails_is_not_one_without_the_dataset(
 
 def test_a_broken_record_is_an_error(dataset: Path) -> None:
     (dataset / PROVENANCE).write_text('{"files": 3}')
-    with pytest.raises(VerifyError, match="is no provenance record"):
+    with pytest.raises(VerifyError, match="is not a valid provenance record"):
         read_provenance(find_dataset(str(dataset)))

@@ -1,4 +1,4 @@
-"""The files of the dataset: equal rows give equal bytes, whatever batches they come in, and end where they should."""
+"""Writers: equal rows give equal bytes for any batches, and files end at their target size."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""How a selection falls on groups: counted exactly, however many groups and shards there are."""
+"""Breakdown: documents are counted exactly by group, for any number of groups and shards."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Charts: every kind is drawn with hostile names and with nothing in it; what is drawn is plain text."""
+"""Charts: every kind is drawn with hostile names and without data; text is drawn literally."""
 
 import io
 from typing import Any
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from fineweb_mask.models.quality.evaluation import evaluate
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.charts import Bar, Place, Series, Share, safe
+from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share, safe
 
 HOSTILE = ["<script>$\\frac{1}{0}$", "\x1b[31mred\x00", "\u202egnp.exe", "雪🎉", "x" * 500, "", "a_b^{", "$"]
 NORMAL = np.random.default_rng(0).normal(size=(300, 2))
@@ -35,7 +36,7 @@ KINDS = {
         logarithmic=True,
     ),
     "map": lambda names: charts.scatter_map(
-        names[0], "x", "y", dict.fromkeys(names, NORMAL), places=[Place(0, 0, name) for name in names]
+        names[0], "x", "y", dict.fromkeys(names, NORMAL), labels=[MapLabel(0, 0, name) for name in names]
     ),
     "map of nothing": lambda names: charts.scatter_map(names[0], "x", "y", {"none": np.zeros((0, 2))}),
     "heat map": lambda names: charts.heat_map(
@@ -50,8 +51,17 @@ def test_every_kind_is_drawn_with_hostile_names(kind: str) -> None:
     height, width = picture.shape[:2]
     assert width == 990
     assert 200 < height < 2_000
-    assert (picture[..., :3] == 1).all(axis=2).mean() > 0.3  # white, not transparent: it stands alone, too
+    assert (picture[..., :3] == 1).all(axis=2).mean() > 0.3  # white, not transparent
     assert picture[..., :3].min() < 0.5
+
+
+def test_a_reliability_diagram_is_drawn() -> None:
+    generator = np.random.default_rng(0)
+    positive = generator.random(200) < 0.4
+    found = evaluate(np.clip(positive * 0.5 + generator.random(200) * 0.5, 0, 1).astype(np.float32), positive)
+    drawn = charts.reliability(found)
+    assert imread(io.BytesIO(drawn)).shape[:2] == (660, 600)
+    assert charts.reliability(found) == drawn
 
 
 def test_the_same_numbers_give_the_same_bytes() -> None:
@@ -71,11 +81,11 @@ def test_the_same_numbers_give_the_same_bytes() -> None:
         ("x" * 500, "x" * 33 + "…"),
     ],
 )
-def test_a_label_is_one_line_of_what_the_font_has(text: str, drawn: str) -> None:
+def test_a_label_is_one_drawable_line(text: str, drawn: str) -> None:
     assert safe(text) == drawn
 
 
-def test_the_colours_are_told_apart_by_colour_blind_readers() -> None:
+def test_colour_blind_readers_can_distinguish_the_colours() -> None:
     """Simulated protanopia and deuteranopia (Viénot, Brettel and Mollon 1999) keep every pair apart."""
     to_lms = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
     blind = {

@@ -1,4 +1,4 @@
-"""What the report says of the vectors: measured on what was drawn, named by the clusters' words."""
+"""Geometry: the report's measures are those of the vectors of the sample, its clusters have names."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -9,40 +9,42 @@ import pytest
 from fineweb_mask.models.analysis.vectors import effective_rank, mean_cosine, spectrum, unit_rows
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.geometry import measure
-from fineweb_mask.tasks.reporting.samples import Place, vectors_at
+from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
 
 
 def test_the_geometry_is_that_of_the_vectors(built: Any) -> None:
     workspace, shards = built.workspace, built.report_job.shards
-    spread = measure(workspace, shards, ReportSettings())
-    assert spread is not None
+    measured = measure(workspace, shards, ReportSettings())
+    assert measured is not None
     masks = [built.read(shard.masks).to_pylist() for shard in shards]
-    places = [Place(shard, row) for shard, rows in enumerate(masks) for row, mask in enumerate(rows) if mask["block"]]
-    assert spread.eligible.places == places
-    kept = [place for place in places if masks[place.shard][place.row]["selected"]]
-    for name, where in (("eligible", places), ("selected", kept)):
+    documents = [
+        DocumentRef(shard, row) for shard, rows in enumerate(masks) for row, mask in enumerate(rows) if mask["block"]
+    ]
+    assert measured.eligible.documents == documents
+    kept = [document for document in documents if masks[document.shard][document.row]["selected"]]
+    for name, where in (("eligible", documents), ("selected", kept)):
         unit = unit_rows(vectors_at(workspace, shards, where))
-        found = spread.geometry[name]
+        found = measured.geometry[name]
         assert found.documents == len(where)
         assert found.effective_rank == pytest.approx(effective_rank(spectrum(unit)))
         assert found.mean_cosine == pytest.approx(mean_cosine(unit))
         cosines = unit @ unit.T - 2 * np.eye(len(unit), dtype=np.float32)
         np.testing.assert_allclose(found.nearest, cosines.max(axis=1), atol=1e-5)
-    assert spread.geometry["random"].documents == len(kept)
-    assert spread.map.before.shape == (len(places), 2)
-    assert spread.map.after.shape == (len(kept), 2)
+    assert measured.geometry["random"].documents == len(kept)
+    assert measured.map.before.shape == (len(documents), 2)
+    assert measured.map.after.shape == (len(kept), 2)
 
 
 def test_the_nearest_selected_document_is_another_one(built: Any) -> None:
     workspace, shards = built.workspace, built.report_job.shards
-    spread = measure(workspace, shards, ReportSettings())
-    assert spread is not None
-    selected = spread.selected.places
-    cosines = spread.unit @ spread.unit.T - 2 * np.eye(len(selected), dtype=np.float32)
-    np.testing.assert_allclose(spread.nearest_selected(spread.unit, selected), cosines.max(axis=1), atol=1e-5)
-    other = [place for place in spread.eligible.places if place not in selected]
+    measured = measure(workspace, shards, ReportSettings())
+    assert measured is not None
+    selected = measured.selected.documents
+    cosines = measured.unit @ measured.unit.T - 2 * np.eye(len(selected), dtype=np.float32)
+    np.testing.assert_allclose(measured.nearest_selected(measured.unit, selected), cosines.max(axis=1), atol=1e-5)
+    other = [document for document in measured.eligible.documents if document not in selected]
     unit = unit_rows(vectors_at(workspace, shards, other))
-    np.testing.assert_allclose(spread.nearest_selected(unit, other), (unit @ spread.unit.T).max(axis=1), atol=1e-5)
+    np.testing.assert_allclose(measured.nearest_selected(unit, other), (unit @ measured.unit.T).max(axis=1), atol=1e-5)
 
 
 def test_the_same_workspace_gives_the_same_numbers(built: Any) -> None:
@@ -57,26 +59,26 @@ def test_the_same_workspace_gives_the_same_numbers(built: Any) -> None:
 
 
 def test_clusters_are_named_and_hold_everybody(built: Any) -> None:
-    spread = measure(built.workspace, built.report_job.shards, ReportSettings())
-    assert spread is not None
-    assert sum(cluster.before for cluster in spread.clusters) == built.counts.documents_eligible
-    assert sum(cluster.after for cluster in spread.clusters) == built.counts.selected
-    assert len({cluster.words for cluster in spread.clusters}) == len(spread.clusters) > 1
-    assert all(len(cluster.words.split(", ")) == 3 for cluster in spread.clusters)
+    measured = measure(built.workspace, built.report_job.shards, ReportSettings())
+    assert measured is not None
+    assert sum(cluster.before for cluster in measured.clusters) == built.counts.documents_eligible
+    assert sum(cluster.after for cluster in measured.clusters) == built.counts.selected
+    assert len({cluster.words for cluster in measured.clusters}) == len(measured.clusters) > 1
+    assert all(len(cluster.words.split(", ")) == 3 for cluster in measured.clusters)
 
 
-@pytest.mark.filterwarnings("ignore")  # of its own and of what it imports
+@pytest.mark.filterwarnings("ignore")  # of umap and its imports
 @pytest.mark.skipif(find_spec("umap") is None, reason="umap-learn is not installed")
 def test_a_map_by_umap(built: Any) -> None:
-    spread = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))
-    assert spread is not None
-    assert spread.map.labels[0] == "UMAP, first axis"
-    assert np.isfinite(spread.map.after).all()
+    measured = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))
+    assert measured is not None
+    assert measured.map.labels[0] == "UMAP, first axis"
+    assert np.isfinite(measured.map.after).all()
 
 
 @pytest.mark.skipif(find_spec("umap") is not None, reason="umap-learn is installed")
 def test_without_umap_the_map_is_of_principal_components_and_says_so(built: Any) -> None:
-    spread = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))
-    assert spread is not None
-    assert spread.map.labels[0].startswith("first principal component")
-    assert spread.map.note == "umap-learn is not installed: principal components"
+    measured = measure(built.workspace, built.report_job.shards, ReportSettings(map="umap"))
+    assert measured is not None
+    assert measured.map.labels[0].startswith("first principal component")
+    assert measured.map.note == "umap-learn is not installed: principal components"

@@ -1,4 +1,4 @@
-"""Pages: one HTML file without a single outside resource, safe whatever the web wrote into it, and its files."""
+"""Pages: one HTML file without outside resources, safe against any text from the web, and its files."""
 
 import base64
 import hashlib

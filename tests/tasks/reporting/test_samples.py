@@ -1,4 +1,4 @@
-"""What a selection was made from, read back: rows that belong together, samples, documents beside the threshold."""
+"""Samples: rows of a shard's files belong together, draws are uniform, documents near the threshold are found."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.tasks.reporting.samples import (
-    Place,
+    DocumentRef,
     _nearest,
     documents_at,
     draw,
     eligible_table,
+    evenly_spaced,
     near_threshold,
-    spread,
     take_rows,
     texts_at,
     vectors_at,
@@ -29,7 +29,7 @@ def workspace(built: Any) -> tuple[Workspace, list[ShardFiles]]:
     return built.workspace, built.report_job.shards
 
 
-def test_the_rows_of_a_shard_s_files_stand_side_by_side(built: Any, workspace: Any) -> None:
+def test_the_rows_of_a_shard_s_files_are_joined(built: Any, workspace: Any) -> None:
     workspace, shards = workspace
     for shard in shards:
         table = eligible_table(workspace, shard, ["id", "n_chars", "nowhere"])
@@ -53,37 +53,39 @@ def test_the_rows_of_a_shard_s_files_stand_side_by_side(built: Any, workspace: A
 
 def test_a_draw_is_of_eligible_and_of_selected_documents(built: Any, workspace: Any) -> None:
     eligible, selected = draw(*workspace, 1_000, np.random.default_rng(0))
-    assert (len(eligible.places), eligible.of, eligible.shards) == (built.counts.documents_eligible,) * 2 + (3,)
-    assert (len(selected.places), selected.of) == (built.counts.selected,) * 2
+    assert (len(eligible.documents), eligible.population, eligible.shards) == (built.counts.documents_eligible,) * 2 + (
+        3,
+    )
+    assert (len(selected.documents), selected.population) == (built.counts.selected,) * 2
     masks = [built.read(shard.masks).to_pylist() for shard in workspace[1]]
-    assert all(masks[place.shard][place.row]["selected"] for place in selected.places)
+    assert all(masks[document.shard][document.row]["selected"] for document in selected.documents)
     some, few = draw(*workspace, 7, np.random.default_rng(1))
-    assert len(set(some.places)) == len(set(few.places)) == 7
-    assert some.places == sorted(some.places)
-    assert set(some.places) <= set(eligible.places)
+    assert len(set(some.documents)) == len(set(few.documents)) == 7
+    assert some.documents == sorted(some.documents)
+    assert set(some.documents) <= set(eligible.documents)
     assert some == draw(*workspace, 7, np.random.default_rng(1))[0]
 
 
 def test_every_document_is_drawn_as_often(workspace: Any) -> None:
     generator = np.random.default_rng(0)
-    drawn = [place for _ in range(300) for place in draw(*workspace, 10, generator)[0].places]
-    by_shard = np.bincount([place.shard for place in drawn])
-    rows = np.bincount([place.shard for place in draw(*workspace, 1_000, generator)[0].places])
+    drawn = [document for _ in range(300) for document in draw(*workspace, 10, generator)[0].documents]
+    by_shard = np.bincount([document.shard for document in drawn])
+    rows = np.bincount([document.shard for document in draw(*workspace, 1_000, generator)[0].documents])
     np.testing.assert_allclose(by_shard / by_shard.sum(), rows / rows.sum(), atol=0.03)
 
 
-def test_vectors_texts_and_documents_are_those_of_their_places(built: Any, workspace: Any) -> None:
-    places = [Place(0, 1), Place(0, 9), Place(2, 0), Place(2, 5)]
-    vectors = vectors_at(*workspace, places)
-    rows = documents_at(*workspace, places, ["id", "text"])
-    which, texts = texts_at(*workspace, places, 10)
+def test_vectors_texts_and_documents_are_those_referred_to(built: Any, workspace: Any) -> None:
+    refs = [DocumentRef(0, 1), DocumentRef(0, 9), DocumentRef(2, 0), DocumentRef(2, 5)]
+    vectors = vectors_at(*workspace, refs)
+    rows = documents_at(*workspace, refs, ["id", "text"])
+    which, texts = texts_at(*workspace, refs, 10)
     assert which == [0, 1, 2, 3]
-    for place, vector, row, text in zip(places, vectors, rows, texts, strict=True):
-        shard = workspace[1][place.shard]
-        assert vector.tolist() == built.read(shard.embeddings)["embedding"][place.row].as_py()
-        document = built.read(shard.documents).slice(place.row, 1).to_pylist()[0]
+    for ref, vector, row, text in zip(refs, vectors, rows, texts, strict=True):
+        shard = workspace[1][ref.shard]
+        assert vector.tolist() == built.read(shard.embeddings)["embedding"][ref.row].as_py()
+        document = built.read(shard.documents).slice(ref.row, 1).to_pylist()[0]
         assert (row["id"], row["text"]) == (document["id"], document["text"])
-        assert row["quality"] == built.read(shard.scores)["quality"][place.row].as_py()
+        assert row["quality"] == built.read(shard.scores)["quality"][ref.row].as_py()
         assert text == document["text"][:10]
 
 
@@ -104,17 +106,17 @@ def test_only_the_row_groups_that_are_wanted_are_read(tmp_path: Any, monkeypatch
     reference = StageFile(stage="ingest", name="x", path="x.parquet", rows=1_000, bytes=1, fingerprint="")
     shard = ShardFiles(documents=reference, scores=reference, embeddings=reference, masks=reference)
     read.clear()
-    which, texts = texts_at(Workspace(tmp_path), [shard], [Place(0, row) for row in (5, 350, 399, 800)], 99)
+    which, texts = texts_at(Workspace(tmp_path), [shard], [DocumentRef(0, row) for row in (5, 350, 399, 800)], 99)
     assert (which, texts, read) == ([1, 2], ["text 350", "text 399"], [3])
 
 
-def test_the_documents_beside_the_threshold_are_the_nearest(built: Any, workspace: Any) -> None:
+def test_documents_near_the_threshold_are_the_nearest(built: Any, workspace: Any) -> None:
     workspace, shards = workspace
     kept, rejected = near_threshold(workspace, shards, each=3)
     assert len(kept) == len(rejected) == 3
     assert len({near.block for near in kept}) == 2  # from all blocks in turn
     for near in [*kept, *rejected]:
-        mask = built.read(shards[near.place.shard].masks).slice(near.place.row, 1).to_pylist()[0]
+        mask = built.read(shards[near.document.shard].masks).slice(near.document.row, 1).to_pylist()[0]
         assert (mask["block"], mask["inclusion"]) == (near.block, near.inclusion)
         assert mask["selected"] == (near in kept)
         rows = [row for shard in shards for row in built.read(shard.masks).to_pylist() if row["block"] == near.block]
@@ -131,8 +133,8 @@ def test_the_documents_beside_the_threshold_are_the_nearest(built: Any, workspac
 
 
 @pytest.mark.parametrize(("n", "at_most", "expected"), [(5, None, 5), (5, 9, 5), (5, 2, 2), (64, 16, 16), (65, 16, 13)])
-def test_indices_are_spread_evenly(n: int, at_most: int | None, expected: int) -> None:
-    found = list(spread(n, at_most))
+def test_indices_are_evenly_spaced(n: int, at_most: int | None, expected: int) -> None:
+    found = list(evenly_spaced(n, at_most))
     assert len(found) == expected
     assert found[0] == 0
     assert len(set(np.diff(found))) <= 1
@@ -148,7 +150,7 @@ def test_a_document_that_was_never_considered_is_the_farthest_of_all() -> None:
         }
     )
     kept, rejected = _nearest("block", rows, 2)
-    assert [near.place.row for near in kept + rejected] == [1, 0, 2, 3]
+    assert [near.document.row for near in kept + rejected] == [1, 0, 2, 3]
     assert {near.threshold for near in kept + rejected} == {0.75}
-    alone, nobody = _nearest("block", rows.slice(3).set_column(3, "selected", pa.array([True])), 2)
-    assert (len(alone), nobody) == (1, [])
+    kept, rejected = _nearest("block", rows.slice(3).set_column(3, "selected", pa.array([True])), 2)
+    assert (len(kept), rejected) == (1, [])

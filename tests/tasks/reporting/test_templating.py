@@ -1,9 +1,9 @@
-"""Templates: nothing from the web is read as markup."""
+"""Templating: nothing from the web is read as markup."""
 
 import pytest
 from jinja2 import UndefinedError
 
-from fineweb_mask.tasks.reporting.templating import markdown, markdown_cell, render, shown, visible
+from fineweb_mask.tasks.reporting.templating import markdown, markdown_cell, render, shown, visible_text
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_line_ends_cannot_break_out_of_a_table() -> None:
     assert markdown("a\n\n# b\r\nc") == "a \\# b c"
 
 
-def test_what_misleads_a_reader_is_made_visible() -> None:
-    assert visible("\x1b[31m\x00\u202egnp.exe\ud800\u200b") == "␛[31m␀\ufffdgnp.exe\ufffd\ufffd"
-    assert visible("née\n\t🎉👩\u200d🚀 雪 مثال") == "née\n\t🎉👩\u200d🚀 雪 مثال"
+def test_invisible_characters_are_made_visible() -> None:
+    assert visible_text("\x1b[31m\x00\u202egnp.exe\ud800\u200b") == "␛[31m␀\ufffdgnp.exe\ufffd\ufffd"
+    assert visible_text("née\n\t🎉👩\u200d🚀 雪 مثال") == "née\n\t🎉👩\u200d🚀 雪 مثال"
 
 
 def test_values_are_shown_as_their_column_says() -> None:
