@@ -112,8 +112,10 @@ def test_what_is_written_is_whole_and_of_its_key(tmp_path: Path) -> None:
     class Job(PageJob):
         stage = Stage("report", version=1, folders=("reports",))
 
+        inputs: str = "one"
+
         def depends_on(self) -> Dependencies:
-            return Dependencies(settings=[], inputs=[])
+            return Dependencies(settings=[], inputs=self.inputs)
 
     job = Job(root=str(tmp_path))
     assert job.current() is None
@@ -125,7 +127,7 @@ def test_what_is_written_is_whole_and_of_its_key(tmp_path: Path) -> None:
     names = sorted(path.relative_to(job.folder).as_posix() for path in job.folder.rglob("*") if path.is_file())
     assert names == ["index.html", "index.md", "manifest.json", "metrics.json", "plots/quality.png"]
     assert json.loads((job.folder / "metrics.json").read_text()) == {"name": HOSTILE}
-    assert job.model_copy(update={"key": KEY.model_copy(update={"inputs": "other"})}).current() is None
+    assert job.model_copy(update={"inputs": "other"}).current() is None
     (job.folder / "plots" / "quality.png").unlink()
     assert job.current() is None
 

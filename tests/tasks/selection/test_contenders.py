@@ -142,10 +142,10 @@ def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
         assert {path: path.read_bytes() for path in masks} == masks
 
 
-def test_a_budget_of_tokens_has_no_common_scale(copied: Any) -> None:
+def test_a_budget_of_tokens_finds_its_own_ranges(copied: Any) -> None:
     settings = copied.recipe.selection.model_copy(update={"budget_by": "tokens"})
-    assert ranges_jobs(copied.workspace, copied.selection_shards, settings) == []
-    for job in jobs(copied.workspace, copied.selection_shards, settings, "greedy"):
+    for group in grouped(copied.selection_shards, settings):
+        job = contender_job(copied.workspace, group, settings, "greedy", None)
         for block in contenders.run_selector(job).details["blocks"]:
             assert 0 < block["tokens_selected"] <= 0.25 * block["tokens"]
 
