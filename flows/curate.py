@@ -1,4 +1,4 @@
-"""The pipeline: ingest -> score -> embed -> select -> materialize, each stage cached, over all shards of a source."""
+"""Run the pipeline over all shards of a source: ingest, fit, score, embed, deduplicate, select, materialize, report."""
 
 from prefect import flow
 
@@ -36,7 +36,7 @@ def curate(
         plan.score()  # each shard, when it is ingested and the statistics are fitted
         plan.embed()  # each shard, when it is ingested and the encoder is fitted
         plan.deduplicate()  # across shards, when the last one is ingested
-        plan.select()  # each block, when all shards have come so far
+        plan.select()  # from each block, when all shards are prepared
         plan.materialize()
         plan.report()
         summary = _summary(session)

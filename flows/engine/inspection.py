@@ -1,4 +1,4 @@
-"""What a workspace holds, stage by stage: read from its files, without a server."""
+"""Inspect what a workspace holds of every stage, from its files alone, and rebuild its catalog."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 class StatusError(WorkspaceError, ValueError):
-    """The state of a folder cannot be told."""
+    """The state of a folder cannot be determined."""
 
 
 class StageStatus(BaseModel):
-    """How far a stage is. A stale file is one that a run would make anew."""
+    """Number of a stage's files that are done, missing, or stale: a run would rebuild them."""
 
     stage: str
     done: int = 0
@@ -44,7 +44,7 @@ class StageStatus(BaseModel):
 
 
 class WorkspaceStatus(BaseModel):
-    """How far every stage of a workspace is, under the recipe of its last run."""
+    """The state of every stage of a workspace, under the recipe of its last run."""
 
     workspace: str
     shards: int
@@ -118,7 +118,7 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
 
 
 def inspect_workspace(folder: str | Path) -> Inspection:
-    """Return what is there of every stage, under the recipe of the workspace's last run.
+    """Return the jobs of every stage and their outputs, under the recipe of the workspace's last run.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def inspect_workspace(folder: str | Path) -> Inspection:
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:
-    """Return how far every stage is, under the recipe of the workspace's last run.
+    """Return the state of every stage, under the recipe of the workspace's last run.
 
     Raises
     ------

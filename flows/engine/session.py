@@ -1,4 +1,4 @@
-"""Hold a workspace for one run: check the inputs, lock, record, and stop what still runs if it fails."""
+"""Open a workspace for one run: check the inputs, lock, record the run, stop running tasks if it fails."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -66,8 +66,8 @@ def open_session(
     scope
         Names of the stages that are run; None runs all.
     keep
-        Whether the recipe becomes that of the workspace's last run, and the catalog is brought up to date. Without it,
-        it becomes so only if there was no run before.
+        Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
+        only if the workspace had no run before.
     """
     shards = check_inputs(settings)
     with Workspace(settings.workspace, settings.engine.scratch).exclusive() as workspace, published_to_ui() as ui:
@@ -110,12 +110,12 @@ def _update_catalog(workspace: Workspace, scheduler: Scheduler, plan: Plan, *, k
 
 
 def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
-    """Return the source's files, once it is clear that all that the settings name is there.
+    """Check that everything the settings name exists, and return the source's files.
 
     Raises
     ------
     ValueError
-        With the key of the setting that names something missing.
+        With the key of the setting that names something that does not exist.
     """
     check_scorers(settings.quality.scorers)
     embed.check_model(settings.embedding)
@@ -128,7 +128,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
 
 
 def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:
-    """Drop the record of what is to be fitted anew."""
+    """Delete the manifests of what is to be fitted again."""
     patterns = {"encoder": ["encoder.json"], "quality": ["quality-*.json"]}
     for name in refit:
         for pattern in patterns[name]:
@@ -137,12 +137,12 @@ def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:
 
 
 def workers(settings: PipelineSettings) -> int:
-    """Return how many tasks run at the same time."""
-    return settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares what the others wait for
+    """Return the number of tasks that run at the same time."""
+    return settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
 
 
 def runner(settings: PipelineSettings) -> "TaskRunner[PrefectFuture[Any]]":
-    """Return what runs the tasks: the recipe's engine."""
+    """Return the task runner of the recipe's engine."""
     threads: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=workers(settings))
     return cast("TaskRunner[PrefectFuture[Any]]", threads)
 
@@ -166,7 +166,7 @@ def recorded(scheduler: Scheduler, settings: PipelineSettings) -> Iterator[RunRe
     except BaseException as error:
         record.status = "failed" if isinstance(error, Exception) else "interrupted"
         record.error = f"{type(error).__name__}: {error}"
-        with suppress(OSError):  # the error that ended the run is the one to hear of
+        with suppress(OSError):  # report the error that ended the run
             _end(record, scheduler)
         raise
     _end(record, scheduler)
@@ -182,7 +182,7 @@ def _end(record: RunRecord, scheduler: Scheduler) -> None:
 
 
 def describe(record: RunRecord, plan: Plan) -> None:
-    """Enter what was selected into the record of a run that came so far."""
+    """Add what was selected to the record, if the run got that far."""
     if plan.masks:
         counts = plan.counts
         record.documents_in = counts.documents_in
