@@ -45,7 +45,8 @@ def test_the_progress_of_running_jobs_is_published(monkeypatch):
     shown.on_job_progress("contend", "greedy s", 0.5, (Step("blocks", 1, 2), Step("greedy picks", 0, 1200)))
     shown.refresh()
     shown.refresh()  # nothing is new
-    shown.on_job_end("contend", "greedy s", file(0))
+    with disable_run_logger():
+        shown.on_job_end("contend", "greedy s", file(0))
     shown.on_job_progress("contend", "random s", 0.0, ())
     shown.refresh()
     assert published == [
