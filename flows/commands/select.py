@@ -59,7 +59,6 @@ def select(
 
     Example: fineweb-mask select --input in.parquet --output out.parquet --solver mean_field --algorithm Pair_simi
     """
-    from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.settings.selection import SelectionSettings
     from fineweb_mask.tasks.selection.vector_file import VectorColumns, check_vector_file, select_file
 
@@ -77,6 +76,8 @@ def select(
             given | budget | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
         )
         check_vector_file(source, columns)
+    from fineweb_mask.models.forward.device import choose_device
+
     with exit_on_failure(as_json, "interrupted; nothing was written"), _solver_progress() as progress:
         result = select_file(source, output, columns, settings, device=choose_device(device), progress=progress)
     if as_json:

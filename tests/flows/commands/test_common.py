@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,14 @@ from fineweb_mask.flows.commands import _common
 from fineweb_mask.flows.commands._common import (
     FAILED,
     INTERRUPTED,
-    QUARANTINED,
     WRONG_USAGE,
     end_with_page,
     exit_on_error,
     exit_on_failure,
 )
+from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -60,28 +60,17 @@ def test_a_chosen_exception_passes_through():
         raise BrokenPipeError
 
 
-def test_the_page_of_a_workspace_at_a_url_is_named_by_its_url_and_opened_from_the_local_copy(bucket, monkeypatch):
-    settings = PipelineSettings.model_validate(
-        {
-            "workspace": f"{bucket.url}/ws",
-            "source": {"path": "corpus"},
-            "quality": {"scorers": [{"name": "a", "model": "a.bin"}]},
-        }
-    )
+@pytest.mark.parametrize("quarantined", [{}, {"a": "why"}])
+def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypatch, quarantined):
+    settings = load_recipe(recipe, workspace=f"{bucket.url}/ws")
     workspace = Workspace(settings.workspace)
-    folder = workspace.root / "sweep"
-    summary = PageSummary.of(
-        workspace, {"a": "why"}, [], page=folder / "index.html", metrics=folder / "metrics.json", documents=1
-    )
-    assert (summary.workspace, summary.status) == (settings.workspace, "quarantined")
-    assert summary.page == f"{settings.workspace}/sweep/index.html"
-    assert summary.metrics == f"{settings.workspace}/sweep/metrics.json"
+    page = workspace.root / "sweep" / "index.html"
+    summary = PageSummary.of(workspace, quarantined, [], page=page, metrics="metrics.json", documents=1)
     opened = []
     monkeypatch.setattr(_common, "open_page", opened.append)
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(typer.Exit) if quarantined else nullcontext():
         end_with_page(settings, summary, show=True)
-    assert ended.value.exit_code == QUARANTINED
-    assert opened == [str(folder / "index.html")]
+    assert opened == [str(page)]
 
 
 @pytest.mark.parametrize(
