@@ -1,4 +1,4 @@
-"""The command in this process, and in a process of its own as a user starts it."""
+"""Call the command in this process, or in a new process as a user does."""
 
 import os
 import subprocess
