@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel
 
@@ -34,31 +34,16 @@ class Summary(BaseModel):
 
     @classmethod
     def of(
-        cls,
-        workspace: Workspace,
-        quarantined: Mapping[str, str],
-        stages: list[StageSummary],
-        **fields: Any,  # noqa: ANN401
+        cls, workspace: Workspace, quarantined: Mapping[str, str], stages: list[StageSummary], **fields: object
     ) -> Self:
-        """Return the summary of a run.
+        """Return the summary of a run, with the reason for each quarantined shard and the other fields.
 
-        Parameters
-        ----------
-        workspace
-            The workspace of the run.
-        quarantined
-            Reason for each quarantined shard.
-        stages
-            What was spent on each stage.
-        **fields
-            The other fields. A path of the workspace becomes the path or URL that the user knows.
+        A path of the workspace becomes the path or URL that the user knows.
         """
-        shown = {
-            name: workspace.display_path(value) if isinstance(value, Path) else value
-            for name, value in {"workspace": workspace.root, **fields}.items()
-        }
         shards = [Quarantined(shard=shard, reason=reason) for shard, reason in quarantined.items()]
-        return cls(status="quarantined" if shards else "done", quarantined=shards, stages=stages, **shown)
+        values = {"workspace": workspace.root, "quarantined": shards, "stages": stages, **fields}
+        shown = {name: workspace.display_path(one) if isinstance(one, Path) else one for name, one in values.items()}
+        return cls.model_validate({"status": "quarantined" if shards else "done", **shown})
 
 
 class RunSummary(Summary):
