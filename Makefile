@@ -21,7 +21,7 @@ test: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES)
 
-# A Prefect server with its UI, a worker and the deployments, for this machine only: make serve PORT=4300
+# Start a Prefect server with its UI and a worker on this machine, and deploy: make serve PORT=4300
 serve: $(VENV)/.installed
 	@$(BIN)/python -m deployments.serve start $(if $(PORT),--port $(PORT))
 

@@ -1,4 +1,4 @@
-"""Have a webhook called when something needs a look: creates the automations of `automations.yaml` on a server."""
+"""Create the automations of `automations.yaml` on a server: they call a webhook when something needs attention."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ BLOCK = "fineweb-mask-notify"
 
 
 def notify(url: str) -> list[str]:
-    """Create the automations with a webhook at `url`, in place of those of the same names; return their names."""
+    """Create the automations with a webhook at `url`, replacing those of the same names, and return their names."""
     webhook = Webhook(url=SecretStr(url)).save(BLOCK, overwrite=True)
     names = []
     for content in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
@@ -30,8 +30,8 @@ def notify(url: str) -> list[str]:
     return names
 
 
-def main(url: Annotated[str, typer.Argument(help="Where to POST to, as JSON with a `text`.")]) -> None:
-    """Call a webhook when a run fails or a shard is set aside, on the server that PREFECT_API_URL names."""
+def main(url: Annotated[str, typer.Argument(help="Address that receives a POST of JSON with a `text`.")]) -> None:
+    """Call a webhook when a run fails or a shard is quarantined on the server that PREFECT_API_URL names."""
     try:
         TypeAdapter(HttpUrl).validate_python(url)
     except ValidationError as error:

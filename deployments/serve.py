@@ -1,8 +1,11 @@
-"""A Prefect server, a worker and the deployments, on this machine: `make serve` starts them, `make stop` ends them.
+"""Start a Prefect server and a worker on this machine and deploy (`make serve`), and stop them again (`make stop`).
 
-All that they keep lies in one folder, and none of the user's own Prefect settings are read or changed. A process holds
-a lock on its file in that folder for as long as it lives, so a process id in it is never another program's.
-Runs read and write relative paths in the checkout, or in the copy of it that FINEWEB_MASK_HOME names.
+All files are kept in one folder. The user's own Prefect settings are neither read nor changed. Runs resolve relative
+paths in this checkout, or in the copy that FINEWEB_MASK_HOME names.
+
+Each process holds a lock on its pid file as long as it runs, so the pid in the file is never another program's.
+Prefect's own `server start --background` has no log and refuses to start after a crash, and `server stop` signals
+whichever process now has the pid. `filelock` cannot pass a lock on to a child process; `fcntl` can.
 """
 
 import fcntl
@@ -16,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import httpx
 import typer
@@ -30,7 +33,7 @@ HOST = "127.0.0.1"
 PORT = 4200
 POOL = "local"
 HOME = "FINEWEB_MASK_HOME"
-START_SECONDS = 120.0  # the first start writes the database; a busy machine takes a minute
+START_SECONDS = 120.0  # the first start creates the database, which takes up to a minute on a busy machine
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
 LOG_TAIL_LINES = 15
@@ -41,11 +44,11 @@ StateOption = Annotated[Path, typer.Option("--state", help="Folder of the server
 
 
 class ServeError(FinewebMaskError, RuntimeError):
-    """The server or the worker cannot be started or ended."""
+    """The server or the worker cannot be started or stopped."""
 
 
 class Process:
-    """A process that outlives this command, found again by the lock that it holds."""
+    """A process that keeps running after this command ends."""
 
     def __init__(self, state: Path, name: str) -> None:
         self.name = name
@@ -54,17 +57,15 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """The process's id, which is also its group's, while it lives."""
+        """The id of the process and of its group, or None if it does not run."""
         try:
             with self.file.open() as stream:
-                if _try_lock(stream.fileno()):
-                    return None
-                return int(stream.read())
+                return None if _try_lock(stream.fileno()) else int(stream.read())
         except FileNotFoundError:
             return None
 
     def start(self, command: list[str], environment: dict[str, str]) -> None:
-        """Start the process in a group of its own, its output in the log."""
+        """Start the process in a new process group; its output goes to the log."""
         with self.file.open("w") as lock, self.log.open("w") as log:
             if not _try_lock(lock.fileno()):
                 raise ServeError(f"the {self.name} is being started by another command")
@@ -81,24 +82,24 @@ class Process:
             lock.write(str(started.pid))
 
     def stop(self) -> bool:
-        """End the process and what it started; return whether there was anything to end."""
+        """Stop the process and its children; return whether it was running."""
         group = self.pid
         if group is None:
             return False
         for kill in (signal.SIGTERM, signal.SIGKILL):
             os.killpg(group, kill)
-            if _comes_true(lambda: self.pid is None and not _group_lives(group), STOP_SECONDS):
+            if _wait_until(lambda: self.pid is None and not _group_exists(group), STOP_SECONDS):
                 self.file.unlink()
                 return True
-        raise ServeError(f"the {self.name} does not end: process {group}")
+        raise ServeError(f"the {self.name} does not stop: process {group}")
 
-    def wait(self, ready: Callable[[], bool]) -> None:
-        """Wait until the process is ready for use."""
-        if _comes_true(lambda: self.pid is None or ready(), START_SECONDS) and self.pid is not None:
+    def wait(self, is_ready: Callable[[], bool]) -> None:
+        """Wait until the process is ready; raise with the end of its log if it crashes or takes too long."""
+        if _wait_until(lambda: self.pid is None or is_ready(), START_SECONDS) and self.pid is not None:
             return
-        what = "ended" if self.pid is None else f"is not ready after {START_SECONDS:.0f} s"
+        problem = "has crashed" if self.pid is None else f"is not ready after {START_SECONDS:.0f} s"
         tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
-        raise ServeError(f"the {self.name} {what}; the end of {self.log}:\n{tail}")
+        raise ServeError(f"the {self.name} {problem}; the end of {self.log}:\n{tail}")
 
 
 def _try_lock(handle: int) -> bool:
@@ -109,7 +110,7 @@ def _try_lock(handle: int) -> bool:
     return True
 
 
-def _group_lives(group: int) -> bool:
+def _group_exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -117,7 +118,7 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def _comes_true(condition: Callable[[], bool], seconds: float) -> bool:
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -126,116 +127,61 @@ def _comes_true(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def address(port: int) -> str:
-    """Return where the server's UI is; its API lies below, at /api."""
-    return f"http://{HOST}:{port}"
-
-
-def environment(state: Path, port: int) -> dict[str, str]:
-    """Return the environment of server, worker and deploy: the user's, without their Prefect settings."""
-    own = ("PREFECT_", HOME)  # the deployments name the folder by its variable, which the worker alone resolves
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return {
-        **ENVIRONMENT_DEFAULTS,
-        **inherited,
-        "PREFECT_HOME": str(state / "prefect"),
-        "PREFECT_API_URL": f"{address(port)}/api",
-        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    }
-
-
-def _start_server(server: Process, state: Path, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ServeError(f"port {port} is taken by another program: make serve PORT={port + 1}") from error
-    server.start([*PREFECT, "server", "start", "--host", HOST, "--port", str(port)], environment(state, port))
-    (state / "port").write_text(str(port))
-
-
-def _start_worker(worker: Process, state: Path, port: int) -> None:
-    queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
-    command = [*PREFECT, "worker", "start", "--pool", POOL, "--type", "process"]
-    own = {"PREFECT_WORKER_QUERY_SECONDS": "2", HOME: os.environ.get(HOME, str(ROOT))}
-    worker.start([*command, *(f"--work-queue={queue}" for queue in queues)], environment(state, port) | own)
-
-
-def _port_of_before(state: Path) -> int | None:
-    """Return the port of a server that died: who used it finds the new one there."""
-    try:
-        return int((state / "port").read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _is_healthy(port: int) -> bool:
-    try:
-        return httpx.get(f"{address(port)}/api/health").is_success
-    except httpx.TransportError:
-        return False
-
-
-def _has_worker(port: int) -> bool:
-    response = httpx.post(f"{address(port)}/api/work_pools/{POOL}/workers/filter", json={})
-    return response.is_success and any(worker["status"] == "ONLINE" for worker in response.json())
-
-
-def _end_lost_runs(port: int) -> None:
-    """Record as crashed what ran when the worker was stopped; the next run of its deployment would wait for it."""
-    unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-    with httpx.Client(base_url=f"{address(port)}/api/flow_runs") as runs:
-        lost = runs.post("/filter", json={"flow_runs": unfinished, "work_pools": {"name": {"any_": [POOL]}}})
-        crashed = {"type": "CRASHED", "message": "its worker was stopped; a new run goes on from here"}
-        for run in lost.raise_for_status().json():
-            runs.post(f"/{run['id']}/set_state", json={"state": crashed}).raise_for_status()
-
-
-def deploy(state: Path, port: int) -> None:
-    """Deploy all of `prefect.yaml`, as a user would."""
-    command = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(state, port), capture_output=True, text=True, check=False)
-    (state / "deploy.log").write_text(done.stdout + done.stderr)
-    if done.returncode:
-        raise ServeError(f"cannot deploy:\n{done.stdout}{done.stderr}")
-
-
 @contextmanager
-def _alone(state: Path) -> Iterator[None]:
-    """Let one command at a time change what runs."""
+def _exclusive(state: Path) -> Iterator[None]:
+    """Make other `start` and `stop` commands wait until the block ends."""
     state.mkdir(parents=True, exist_ok=True)
     with (state / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def start_all(state: Path, port: int | None) -> int:
-    """Start what does not run yet, and deploy; return the server's port once all is ready.
+def _environment(state: Path, api: str) -> dict[str, str]:
+    """Return the user's environment with Prefect settings for this server instead of the user's own.
 
-    Raises
-    ------
-    ServeError
-        If the port is taken, or something does not start.
+    It lacks FINEWEB_MASK_HOME: deployments name the variable, and only the worker knows its value.
     """
-    with _alone(state):
-        server, worker = Process(state, "server"), Process(state, "worker")
-        if server.pid is None:
-            worker.stop()
-            port = port or _port_of_before(state) or PORT
-            _start_server(server, state, port)
-        else:
-            running = int((state / "port").read_text())
-            if port not in {None, running}:
-                raise ServeError(f"already running at {address(running)}: make stop first to change its port")
-            port = running
-        server.wait(lambda: _is_healthy(port))
-        if worker.pid is None:
-            _end_lost_runs(port)
-            _start_worker(worker, state, port)
-        worker.wait(lambda: _has_worker(port))
-        deploy(state, port)
-        return port
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", HOME))}
+    own = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_API_URL": api}
+    return {**ENVIRONMENT_DEFAULTS, **inherited, **own, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ServeError(f"port {port} is taken by another program: make serve PORT={port + 1}") from error
+
+
+def _is_healthy(api: httpx.Client) -> bool:
+    try:
+        return api.get("health").is_success
+    except httpx.TransportError:
+        return False
+
+
+def _has_worker(api: httpx.Client) -> bool:
+    response = api.post(f"work_pools/{POOL}/workers/filter", json={})
+    return response.is_success and any(worker["status"] == "ONLINE" for worker in response.json())
+
+
+def _crash_lost_runs(api: httpx.Client) -> None:
+    """Mark the runs of a stopped worker as crashed: the next run of their deployment would wait for them."""
+    unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
+    lost = api.post("flow_runs/filter", json={"flow_runs": unfinished, "work_pools": {"name": {"any_": [POOL]}}})
+    crashed = {"type": "CRASHED", "message": "its worker was stopped; a new run resumes from here"}
+    for run in lost.raise_for_status().json():
+        api.post(f"flow_runs/{run['id']}/set_state", json={"state": crashed}).raise_for_status()
+
+
+def _deploy(state: Path, environment: dict[str, str]) -> None:
+    command = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    (state / "deploy.log").write_text(done.stdout + done.stderr)
+    if done.returncode:
+        raise ServeError(f"cannot deploy:\n{done.stdout}{done.stderr}")
 
 
 @app.command()
@@ -244,40 +190,54 @@ def start(
     port: Annotated[int | None, typer.Option(min=1, max=65_535, help=f"Port of the server. [default: {PORT}]")] = None,
     state: StateOption = STATE,
 ) -> None:
-    """Start a server and a worker, deploy, and return when they are ready."""
-    try:
-        port = start_all(state.absolute(), port)
-    except ServeError as error:
-        _fail(error)
+    """Start a server and a worker unless they run already, deploy, and return when they are ready."""
+    state = state.absolute()
+    server, worker, port_file = Process(state, "server"), Process(state, "worker"), state / "port"
+    with _exclusive(state):
+        last_port = int(port_file.read_text() or PORT) if port_file.exists() else PORT
+        if server.pid is not None and port not in {None, last_port}:
+            raise ServeError(f"already running at http://{HOST}:{last_port}: make stop first to change its port")
+        port = port or last_port
+        url = f"http://{HOST}:{port}"
+        environment = _environment(state, f"{url}/api")
+        if server.pid is None:
+            worker.stop()
+            _require_free(port)
+            server.start([*PREFECT, "server", "start", "--host", HOST, "--port", str(port)], environment)
+            port_file.write_text(str(port))
+        with httpx.Client(base_url=f"{url}/api") as api:
+            server.wait(lambda: _is_healthy(api))
+            if worker.pid is None:
+                _crash_lost_runs(api)
+                queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
+                command = [*PREFECT, "worker", "start", f"--pool={POOL}", "--type=process"]
+                own = {"PREFECT_WORKER_QUERY_SECONDS": "2", HOME: os.environ.get(HOME, str(ROOT))}
+                worker.start([*command, *(f"--work-queue={queue}" for queue in queues)], environment | own)
+            worker.wait(lambda: _has_worker(api))
+        _deploy(state, environment)
     prefect = Path(sys.executable).with_name("prefect")
     shown = prefect.relative_to(Path.cwd()) if prefect.is_relative_to(Path.cwd()) else prefect
     typer.echo(
-        f"Prefect UI      {address(port)}\n"
-        f"run the sample  PREFECT_API_URL={address(port)}/api {shown} deployment run 'curate/sample' --watch\n"
-        f"logs            {state / 'server.log'}, {state / 'worker.log'}"
+        f"Prefect UI      {url}\n"
+        f"run the sample  PREFECT_API_URL={url}/api {shown} deployment run 'curate/sample' --watch\n"
+        f"logs            {server.log}, {worker.log}"
     )
 
 
 @app.command()
 def stop(*, state: StateOption = STATE) -> None:
-    """End the worker and the server that `start` started, and nothing else."""
+    """Stop the worker and the server that `start` started, and nothing else."""
     state = state.absolute()
-    if not state.is_dir():
-        typer.echo("nothing is running")
-        return
-    try:
-        with _alone(state):
-            ended = [name for name in ("worker", "server") if Process(state, name).stop()]
+    stopped = []
+    if state.is_dir():
+        with _exclusive(state):
+            stopped = [name for name in ("worker", "server") if Process(state, name).stop()]
             (state / "port").unlink(missing_ok=True)
-    except ServeError as error:
-        _fail(error)
-    typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing is running")
-
-
-def _fail(error: ServeError) -> NoReturn:
-    typer.echo(f"serve: {error}", err=True)
-    raise typer.Exit(1)
+    typer.echo(f"ended: {', '.join(stopped)}" if stopped else "nothing is running")
 
 
 if __name__ == "__main__":
-    app()
+    try:
+        app()
+    except ServeError as error:
+        sys.exit(f"serve: {error}")

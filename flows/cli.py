@@ -1,4 +1,4 @@
-"""The `fineweb-mask` command. Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 done, shards quarantined."""
+"""Define the `fineweb-mask` command. Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined."""
 
 import signal
 from importlib.metadata import version
@@ -43,13 +43,13 @@ app.command("train-quality")(train_quality)
 
 
 def main() -> None:
-    """Run the command; a request to end is an interruption like Ctrl-C, after which Prefect's own processes end too."""
+    """Run the command; SIGTERM interrupts it like Ctrl-C, so that Prefect also stops its processes."""
     signal.signal(signal.SIGTERM, _interrupt)
     app()
 
 
 def _interrupt(*_: object) -> None:
-    """Interrupt the command, also where it was started in the background of a script, deaf to Ctrl-C."""
+    """Interrupt the command, even if it ignores Ctrl-C as a background job of a script."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.raise_signal(signal.SIGINT)

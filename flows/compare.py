@@ -6,7 +6,7 @@ from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
-from fineweb_mask.flows.summary import PageSummary, Quarantined
+from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
 from fineweb_mask.tasks.selection.contenders import SELECTORS, check_selectors
@@ -63,14 +63,13 @@ def compare(
         found = written.details["selectors"]
         table = [{"selector": name, **figures} for name, figures in found.items()]
         publish(job.folder, "compare", table, "The same budget, selected by every selector.")
-        return CompareSummary(
-            status="quarantined" if run.quarantined else "done",
-            workspace=run.workspace.display_path(run.workspace.root),
-            page=run.workspace.display_path(job.folder / "index.html"),
-            metrics=run.workspace.display_path(job.folder / "metrics.json"),
+        return CompareSummary.of(
+            run.workspace,
+            run.quarantined,
+            run.in_order,
+            page=job.folder / "index.html",
+            metrics=job.folder / "metrics.json",
             documents=written.details["documents"],
-            quarantined=[Quarantined(shard=shard, reason=reason) for shard, reason in run.quarantined.items()],
-            stages=run.in_order,
             selectors=found,
         )
 

@@ -4,7 +4,7 @@ from prefect import flow
 
 from fineweb_mask.flows.engine.registry import Refreshed
 from fineweb_mask.flows.engine.session import Refit, Session, open_session, runner
-from fineweb_mask.flows.summary import Quarantined, RunSummary
+from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.counts import mean_terms
 
@@ -46,22 +46,21 @@ def curate(
 
 def _summary(session: Session) -> RunSummary:
     run, plan = session.scheduler, session.plan
-    counts, workspace = plan.counts, run.workspace
+    counts = plan.counts
     objective, terms = mean_terms(plan.groups)
     dataset = plan.output.display_path
-    return RunSummary(
-        status="quarantined" if run.quarantined else "done",
-        workspace=workspace.display_path(workspace.root),
+    return RunSummary.of(
+        run.workspace,
+        run.quarantined,
+        run.in_order,
         dataset=dataset,
         card=f"{dataset}/README.md",
-        report=workspace.display_path(workspace.reports / "index.html"),
+        report=run.workspace.reports / "index.html",
         documents_in=counts.documents_in,
         documents_kept=counts.selected,
         not_selected=counts.not_selected,
         dropped=counts.dropped,
-        quarantined=[Quarantined(shard=shard, reason=reason) for shard, reason in run.quarantined.items()],
         counts=counts,
-        stages=run.in_order,
         busy_seconds=run.busy_seconds,
         objective=objective,
         terms=terms,

@@ -1,4 +1,4 @@
-"""Reads the values of `--lamb`: a list, a list with an ellipsis, or from:to:step."""
+"""Read the values of `--lamb`: a list, a list with an ellipsis, or from:to:step."""
 
 import math
 
@@ -6,10 +6,10 @@ from fineweb_mask.models.errors import SettingsError
 
 DEFAULT = "0,0.1,...,1"
 ELLIPSES = {"...", "…"}
-MOST = 201
-"""Values in one sweep, at most: each is a selection."""
+MAX_VALUES = 201
+"""Limit on the values of one sweep: each is a selection."""
 DIGITS = 9
-"""After the decimal point: 0.1 + 0.2 is 0.3."""
+"""Decimals that values are rounded to, so that 0.1 + 0.2 is 0.3."""
 
 
 class LambError(SettingsError):
@@ -17,12 +17,12 @@ class LambError(SettingsError):
 
 
 def parse_lambs(text: str) -> tuple[float, ...]:
-    """Return the values, ascending, each once.
+    """Return the values in ascending order without repeats.
 
     Raises
     ------
     LambError
-        If one is no number or not from 0 to 1, or a step does not lead from one value to the next.
+        If a value is not a number from 0 to 1, or a step is not positive.
 
     Examples
     --------
@@ -45,16 +45,14 @@ def parse_lambs(text: str) -> tuple[float, ...]:
 
 def _listed(parts: list[str], text: str) -> list[float]:
     values: list[float] = []
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if part not in ELLIPSES:
             values.append(_number(part, text))
             continue
-        if place < 2 or place + 1 >= len(parts) or ELLIPSES & set(parts[place - 2 : place]):
-            raise LambError(
-                f"--lamb: an ellipsis stands between two values and the last, as in {DEFAULT}, not {text!r}"
-            )
+        if index < 2 or index + 1 >= len(parts) or ELLIPSES & set(parts[index - 2 : index]):
+            raise LambError(f"--lamb: an ellipsis goes between two values and the last, as in {DEFAULT}, not {text!r}")
         first, second = values[-2:]
-        values += _range(second, _number(parts[place + 1], text), second - first, text)
+        values += _range(second, _number(parts[index + 1], text), second - first, text)
     return values
 
 
@@ -62,9 +60,9 @@ def _range(first: float, last: float, step: float, text: str) -> list[float]:
     if step <= 0 or last < first:
         raise LambError(f"--lamb {text!r}: the step must be positive and lead upwards, from {first:g} to {last:g}")
     count = round((last - first) / step, DIGITS) // 1 + 1
-    if count > MOST:
-        raise LambError(f"--lamb {text!r} means {count:,.0f} values, {MOST} are allowed")
-    values = [first + step * place for place in range(int(count))]
+    if count > MAX_VALUES:
+        raise LambError(f"--lamb {text!r} means {count:,.0f} values, {MAX_VALUES} are allowed")
+    values = [first + step * index for index in range(int(count))]
     return values if abs(values[-1] - last) < 10**-DIGITS else [*values, last]
 
 

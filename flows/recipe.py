@@ -1,4 +1,4 @@
-"""Recipes: a YAML file and `--set` overrides become settings, or an error that says which key to change and how."""
+"""Read a recipe: a YAML file and `--set` overrides become settings, or an error that names the key to change."""
 
 import difflib
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -16,13 +16,15 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import redacted
 
 UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
-"""What pydantic adds to a location to say which type of several did not fit; it is no part of the key."""
+"""Parts of pydantic's error locations that name a branch of a union and not a key."""
 KIND = re.compile(r"kind\[(.*?)\]")
 """The branch of a union of settings that a `kind` names."""
 
+Model = TypeVar("Model", bound=BaseModel)
+
 
 class RecipeError(SettingsError):
-    """The recipe or an override is not valid; nothing was started."""
+    """The recipe, an override or an option is not valid."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str | None = None) -> PipelineSettings:
@@ -34,14 +36,14 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str 
         YAML file with the sections of `PipelineSettings`. A name such as `fineweb` that is no file here means the
         recipe of that name in the package.
     overrides
-        `section.key=value`, the value in YAML; a number stands for a place in a list.
+        `section.key=value`, the value in YAML; a number is an index of a list.
     workspace
-        Workspace folder in place of the recipe's.
+        Workspace folder or URL that replaces the recipe's.
 
     Raises
     ------
     RecipeError
-        If the file cannot be read, or names a key or value that is not allowed.
+        If the file cannot be read, or has a key or value that is not allowed.
     """
     try:
         content = yaml.safe_load(_text(Path(path)))
@@ -62,10 +64,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str 
         _apply(content, override)
     if workspace is not None:
         content["workspace"] = workspace
-    try:
-        return PipelineSettings.model_validate(content)
-    except ValidationError as error:
-        raise RecipeError("\n".join(explain(problem) for problem in error.errors())) from error
+    return validate(PipelineSettings, content)
 
 
 def _text(path: Path) -> str:
@@ -80,18 +79,32 @@ def _packaged_recipes() -> dict[str, Traversable]:
     return {file.name.removesuffix(".yaml"): file for file in sorted(files, key=lambda file: file.name)}
 
 
-def as_parameters(path: str) -> dict[str, Any]:
-    """Return a recipe as the parameters of `curate`; a build step of `prefect.yaml`, so that none is written twice."""
-    return {"settings": load_recipe(path).model_dump(mode="json", exclude_unset=True)}
-
-
-def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return `section.key=value` overrides as nested sections, the values read as YAML.
+def validate(model: type[Model], content: Mapping[str, Any]) -> Model:
+    """Return settings of type `model` with the values of `content`.
 
     Raises
     ------
     RecipeError
-        If one is not of that form.
+        If a value is not allowed; the message has one line for each, which names its key.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise RecipeError("\n".join(_explain(problem, model) for problem in error.errors())) from error
+
+
+def as_parameters(path: str) -> dict[str, Any]:
+    """Return a recipe as the parameters of a flow: a build step of `prefect.yaml`, so that it repeats no settings."""
+    return {"settings": load_recipe(path).model_dump(mode="json", exclude_unset=True)}
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return overrides of the form `section.key=value` as nested dictionaries, with values parsed as YAML.
+
+    Raises
+    ------
+    RecipeError
+        If an override has another form.
     """
     content: dict[str, Any] = {}
     for override in overrides:
@@ -128,12 +141,12 @@ def _child(target: Any, part: str, key: str) -> Any:  # noqa: ANN401
 
 def _index(target: list[Any], part: str, key: str) -> int:
     if not part.isdecimal() or int(part) >= len(target):
-        raise RecipeError(f"--set {key}: {part!r} must be a place in a list, from 0 to {len(target) - 1}")
+        raise RecipeError(f"--set {key}: {part!r} must be an index of the list, from 0 to {len(target) - 1}")
     return int(part)
 
 
-def explain(problem: Mapping[str, Any], settings: type[BaseModel] = PipelineSettings) -> str:
-    """Return one line on a validation error of `settings`: the key, what was given, what is allowed."""
+def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
+    """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
     if problem["type"] == "extra_forbidden":
@@ -146,17 +159,17 @@ def explain(problem: Mapping[str, Any], settings: type[BaseModel] = PipelineSett
     if problem["type"].startswith("union_tag_"):
         return _wrong_kind(key, problem)
     message = str(problem["msg"]).removeprefix("Value error, ")
-    if not location:  # of several sections, which the message names
+    if not location:  # an error about several sections, which the message names
         return message
     return f"{key}: {message[0].lower()}{message[1:]}, received {redacted(repr(problem['input']))}"
 
 
 def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
-    given = problem["input"]
-    if not isinstance(given, dict):
-        return f"{key}: input should be a section with a kind, received {redacted(repr(given))}"
+    section = problem["input"]
+    if not isinstance(section, dict):
+        return f"{key}: input should be a section with a kind, received {redacted(repr(section))}"
     kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
-    return f"{key}.kind: input should be one of {kinds}, received {given['kind']!r}"
+    return f"{key}.kind: input should be one of {kinds}, received {section['kind']!r}"
 
 
 def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:

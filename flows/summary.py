@@ -1,14 +1,17 @@
-"""What flows return and commands print as JSON: `RunSummary`, `PageSummary`, `StageSummary`."""
+"""Define the results of flows, which commands print as JSON: `RunSummary`, `PageSummary`, `StageSummary`."""
 
-from typing import Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import BaseModel
 
 from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 class StageSummary(BaseModel):
-    """What a run spent on a stage."""
+    """Files and seconds of a stage in one run."""
 
     stage: str
     files: int = 0
@@ -17,17 +20,35 @@ class StageSummary(BaseModel):
 
 
 class Quarantined(BaseModel):
-    """A shard that was set aside."""
+    """A quarantined shard."""
 
     shard: str
     reason: str
 
 
-class RunSummary(BaseModel):
-    """What a run of the pipeline did; `fineweb-mask run --json` prints it."""
+class Summary(BaseModel):
+    """Base of the summaries; each also has the fields `quarantined` and `stages`, at its own place in the JSON."""
 
     status: Literal["done", "quarantined"]
     workspace: str
+
+    @classmethod
+    def of(
+        cls, workspace: Workspace, quarantined: Mapping[str, str], stages: list[StageSummary], **fields: object
+    ) -> Self:
+        """Return the summary of a run, with the reason for each quarantined shard and the other fields.
+
+        A path of the workspace becomes the path or URL that the user knows.
+        """
+        shards = [Quarantined(shard=shard, reason=reason) for shard, reason in quarantined.items()]
+        values = {"workspace": workspace.root, "quarantined": shards, "stages": stages, **fields}
+        shown = {name: workspace.display_path(one) if isinstance(one, Path) else one for name, one in values.items()}
+        return cls.model_validate({"status": "quarantined" if shards else "done", **shown})
+
+
+class RunSummary(Summary):
+    """Result of a run of the pipeline; `fineweb-mask run --json` prints it."""
+
     dataset: str
     card: str
     report: str
@@ -38,17 +59,15 @@ class RunSummary(BaseModel):
     quarantined: list[Quarantined]
     counts: Counts
     stages: list[StageSummary]
-    busy_seconds: float  # in which at least one job was at work
+    busy_seconds: float  # in which at least one job was running
     objective: float | None
     terms: dict[str, float]
     blocks: int
 
 
-class PageSummary(BaseModel):
-    """What a run that ends in a page did."""
+class PageSummary(Summary):
+    """Result of a run that ends with a page."""
 
-    status: Literal["done", "quarantined"]
-    workspace: str
     page: str
     metrics: str
     documents: int

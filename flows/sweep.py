@@ -7,7 +7,7 @@ from prefect import flow
 from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, runner
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
-from fineweb_mask.flows.summary import PageSummary, Quarantined
+from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.selection.sweep_page import SweepJob
 
@@ -61,14 +61,13 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]
         publish(job.folder, "sweep", table, "Quality against diversity at every lamb.")
-        return SweepSummary(
-            status="quarantined" if run.quarantined else "done",
-            workspace=run.workspace.display_path(run.workspace.root),
-            page=str(job.folder / "index.html"),
-            metrics=str(job.folder / "metrics.json"),
+        return SweepSummary.of(
+            run.workspace,
+            run.quarantined,
+            run.in_order,
+            page=job.folder / "index.html",
+            metrics=job.folder / "metrics.json",
             documents=found["documents"],
-            quarantined=[Quarantined(shard=shard, reason=reason) for shard, reason in run.quarantined.items()],
-            stages=run.in_order,
             recommended_lamb=found["recommended_lamb"],
             values=found["values"],
             baselines=found["baselines"],

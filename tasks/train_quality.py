@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.quality.evaluation import Evaluation, evaluate
 from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
@@ -34,9 +35,6 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 FEWEST_PER_CLASS = 10
 TEACHER_BATCH = 256
 TEACHER_SCHEMA = pa.schema([pa.field("text", pa.large_string()), pa.field("score", pa.float32())])
-
-Progress = Callable[[str, int, int], None]
-"""Is told what is being done, and how many of how many documents are done; (0, 0) where that cannot be known."""
 
 
 class TrainedMetrics(BaseModel):
@@ -118,8 +116,15 @@ class TrainQualityJob(StageJob):
 
 
 @stage_task
-def train_quality(job: TrainQualityJob, progress: Progress = lambda _what, _done, _of: None) -> None:
+def train_quality(job: TrainQualityJob, progress: Callable[[Step], None] = lambda _: None) -> None:
     """Train, measure and write the model; `details` of the reference are `TrainedMetrics`.
+
+    Parameters
+    ----------
+    job
+        What to train.
+    progress
+        Called with the current step; its total is 0 where the number of texts is unknown.
 
     Raises
     ------
@@ -129,7 +134,7 @@ def train_quality(job: TrainQualityJob, progress: Progress = lambda _what, _done
     from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
 
     settings = job.settings
-    progress("reading the labels", 0, 0)
+    progress(Step("reading the labels", 0, 0))
     if settings.teacher is None or job.teacher is None:
         labelled = read_labels(settings.labels)
     else:
@@ -138,13 +143,13 @@ def train_quality(job: TrainQualityJob, progress: Progress = lambda _what, _done
     unique(labelled)
     train, held_out = split(labelled.positive, settings.held_out, settings.split_seed)
     texts = np.array(labelled.texts, dtype=object)
-    progress(f"training on {len(train):,} texts", 0, 0)
+    progress(Step(f"training on {len(train):,} texts", 0, 0))
     model = train_fasttext(
         texts[train].tolist(), labelled.positive[train].tolist(), settings.training, lowercase=settings.lowercase
     )
     with atomic_write(job.model_path) as partial:
         model.save_model(str(partial))
-    progress(f"measuring on {len(held_out):,} texts", 0, 0)
+    progress(Step(f"measuring on {len(held_out):,} texts", 0, 0))
     scorer = FastTextScorer(FastTextScorerSettings(model=job.name, lowercase=settings.lowercase), str(job.model_path))
     evaluation = evaluate(scorer.score(texts[held_out].tolist()), labelled.positive[held_out])
     metrics = TrainedMetrics(
@@ -204,7 +209,9 @@ def split(positive: NDArray[np.bool_], held_out: float, seed: int) -> tuple[NDAr
     return np.sort(train), np.sort(rest)
 
 
-def _taught(job: TrainQualityJob, settings: TeacherSettings, teacher: QualityModel, progress: Progress) -> Labelled:
+def _taught(
+    job: TrainQualityJob, settings: TeacherSettings, teacher: QualityModel, progress: Callable[[Step], None]
+) -> Labelled:
     """Return a sample of the texts with the teacher's scores, which stay beside the model for the next training."""
     labels = job.settings.labels
     path = job.beside(".teacher.parquet")
@@ -215,7 +222,7 @@ def _taught(job: TrainQualityJob, settings: TeacherSettings, teacher: QualityMod
         inputs=job.key.inputs,
     )
     if current_parquet(Workspace(path.parent), path, path.name, key) is None:
-        progress(f"loading the teacher {teacher.settings.name!r}", 0, 0)
+        progress(Step(f"loading the teacher {teacher.settings.name!r}", 0, 0))
         scorer = load_scorer(teacher.settings, teacher.path)
         texts = _sample(labels.path, labels.text_column, settings.sample, job.settings.split_seed)
         with stage_file_writer(path, TEACHER_SCHEMA, key) as writer:
@@ -223,7 +230,7 @@ def _taught(job: TrainQualityJob, settings: TeacherSettings, teacher: QualityMod
                 batch = texts[start : start + TEACHER_BATCH].to_pylist()
                 scores = np.asarray(scorer.score(batch), dtype=np.float32)
                 writer.write(pa.record_batch([pa.array(batch, pa.large_string()), scores], schema=TEACHER_SCHEMA))
-                progress("scoring with the teacher", start + len(batch), len(texts))
+                progress(Step("scoring with the teacher", start + len(batch), len(texts)))
     return read_labels(
         labels.model_copy(
             update={"path": str(path), "text_column": "text", "score_column": "score", "label_column": None}

@@ -59,7 +59,6 @@ RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DISTRIBUTIONS = packages_distributions()
 OTHER_TESTS = {  # test files that are not named after one module, and what they are named after
-    "tests/flows/test_command.py": "the command in a process of its own",
     "tests/flows/test_keys.py": "cache keys of all stages",
     "tests/flows/test_open_page.py": "commands/_common.py in a browser",
     "tests/flows/test_sql_command.py": "commands/sql.py and verify.py on a terminal",

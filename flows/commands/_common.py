@@ -1,27 +1,31 @@
-"""What the commands share: exit codes, how a failure is told, the environment that Prefect starts in."""
+"""Share options, exit codes, error messages and the environment of Prefect between the commands."""
 
 import json
 import os
 import sys
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.recipe import RecipeError, load_recipe
+from fineweb_mask.flows.commands._tables import visible
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.models.errors import FinewebMaskError
 
 if TYPE_CHECKING:
+    from fineweb_mask.flows.summary import PageSummary
     from fineweb_mask.models.settings import PipelineSettings
 
-FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
-ENVIRONMENT_DEFAULTS = {  # a choice of the user's own stands
+FAILED, WRONG_USAGE, QUARANTINED, INTERRUPTED = 1, 2, 3, 130
+ENVIRONMENT_DEFAULTS = {  # a value that the user has set is kept
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
-    # By default the temporary server writes one task event at a time, and loses what is left when a short run ends.
+    # By default the temporary server writes task events one at a time, and loses the rest when a short run ends.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
@@ -41,23 +45,17 @@ Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser."
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 
 
-def set_environment() -> None:
-    """Set what Prefect reads when it is imported."""
+def set_environment(*, show_bars: bool = False) -> None:
+    """Set the variables that Prefect reads when it is imported; with bars on the screen, Prefect logs only warnings."""
     for name, value in ENVIRONMENT_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if show_bars:
+        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 
 
-def run_flow(work: Callable[[], Result], *, show_bars: bool) -> Result:
-    """Run a flow in this process, with bars on stderr or without."""
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
-    from fineweb_mask.flows.display.listeners import shown_as_bars
-
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):  # saves a second per flow run
-        if not show_bars:
-            return work()
-        with shown_as_bars(Console(stderr=True)):
-            return work()
+def shows_bars(as_json: bool) -> bool:
+    """Return whether a run shows progress bars: on a terminal, unless JSON is asked for."""
+    return sys.stderr.isatty() and not as_json
 
 
 def load_settings_or_exit(
@@ -68,55 +66,92 @@ def load_settings_or_exit(
     *,
     as_json: bool,
 ) -> "PipelineSettings":
-    """Return a recipe's settings, or tell what is wrong with them before anything is started, and exit.
+    """Return the settings of a recipe; if something is wrong with them, print it and exit before any work starts.
 
     Parameters
     ----------
     recipe, overrides, workspace
-        As `load_recipe` takes them.
+        See `load_recipe`.
     check
-        Looks whether what the settings name is there; it raises what it finds.
+        Checks that what the settings name exists, and raises a `FinewebMaskError` or an `OSError` if not.
     as_json
-        Whether what is wrong is printed as JSON, too.
+        Whether errors are printed as JSON, too.
     """
-    set_environment()
-    if shows_bars(as_json):
-        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
-    try:
+    set_environment(show_bars=shows_bars(as_json))
+    with exit_on_error(as_json):
         settings = load_recipe(recipe, overrides or [], workspace)
-    except RecipeError as error:
-        fail(str(error), as_json, WRONG_USAGE)
-    try:
         check(settings)
-    except (OSError, ValueError, ImportError) as error:
-        fail(str(error), as_json, WRONG_USAGE)
     return settings
 
 
-def shows_bars(as_json: bool) -> bool:
-    """Return whether a run shows bars: on a terminal, where no program reads along."""
-    return sys.stderr.isatty() and not as_json
-
-
 def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
-    """Run a flow and return what it found, or tell why nothing came of it, and exit."""
+    """Run a flow in this process and return its result; on failure print the reason and exit."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    from fineweb_mask.flows.display.listeners import shown_as_bars
+
+    # Without heartbeats a flow run is a second shorter.
+    with exit_on_failure(as_json), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        if not shows_bars(as_json):
+            return work()
+        with shown_as_bars(Console(stderr=True)):
+            return work()
+
+
+@contextmanager
+def exit_on_error(
+    as_json: bool,
+    code: int = WRONG_USAGE,
+    kinds: tuple[type[Exception], ...] = (FinewebMaskError, OSError),
+    *,
+    prefix: str = "",
+) -> Iterator[None]:
+    """Print an error that the user can mend, after a prefix, and exit with `code`; any other exception is a bug."""
     try:
-        return run_flow(work, show_bars=shows_bars(as_json))
+        yield
+    except kinds as error:
+        fail(f"{prefix}{error}", as_json, code)
+
+
+@contextmanager
+def exit_on_failure(
+    as_json: bool,
+    interrupted: str = "interrupted; run the same command again to resume",
+    *,
+    reraise: type[Exception] = typer.Exit,
+) -> Iterator[None]:
+    """Print why the work in the block failed or was interrupted, and exit; `reraise` passes through."""
+    try:
+        yield
     except KeyboardInterrupt:
-        fail("interrupted; run the same command again to go on from here", as_json, 130)
-    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+        fail(interrupted, as_json, INTERRUPTED)
+    except (typer.Exit, reraise):
+        raise
+    except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
         fail(f"{type(error).__name__}: {error}", as_json, FAILED)
 
 
-def open_page(page: str) -> None:
-    """Open a page in the user's browser, or say where it is."""
-    if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
-        typer.echo(f"fineweb-mask: no browser can open it from here; open {page} yourself", err=True)
-
-
 def fail(message: str, as_json: bool, code: int) -> NoReturn:
-    """Tell on stderr (and as JSON on stdout) why nothing came of it, and exit."""
+    """Print an error on stderr (and as JSON on stdout), and exit with `code`."""
+    message = visible(message, keep="\n")
     typer.echo(f"fineweb-mask: {message}", err=True)
     if as_json:
         typer.echo(json.dumps({"status": "failed", "error": message}))
     raise typer.Exit(code)
+
+
+def open_page(page: str) -> None:
+    """Open a page in the user's browser, or print where it is."""
+    if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
+        typer.echo(f"fineweb-mask: no browser can open it from here; open {page} yourself", err=True)
+
+
+def end_with_page(settings: "PipelineSettings", summary: "PageSummary", *, show: bool) -> None:
+    """Open the page of a run if asked to, and exit with `QUARANTINED` if a shard was quarantined."""
+    if show:
+        from fineweb_mask.tasks.workspace.workspace import Workspace
+
+        local = Workspace(settings.workspace, settings.engine.scratch).root  # of a workspace at a URL: its local copy
+        open_page(summary.page.replace(summary.workspace, str(local), 1))
+    if summary.quarantined:
+        raise typer.Exit(QUARANTINED)

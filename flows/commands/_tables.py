@@ -1,38 +1,77 @@
-"""How the commands that look at many selections print them."""
+"""Print tables, paths and texts on a terminal, for several commands."""
 
-from collections.abc import Iterable
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.summary import PageSummary
+    from fineweb_mask.flows.summary import PageSummary, Quarantined
+    from fineweb_mask.tasks.dataset.verify import Verification
 
 WIDTH = 100  # characters: what the table needs; a narrower terminal wraps its lines
+INVISIBLE = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
+"""Unicode categories of characters that control a terminal, change the text direction, or cannot be seen."""
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Return a text with control and invisible characters escaped, such as \x1b; those in `keep` stay."""
+    return "".join(
+        character
+        if character in keep or unicodedata.category(character) not in INVISIBLE
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def new_table(first: str, *numbers: str, no_wrap: bool = False) -> Table:
+    """Return a table with a first column of text and right-aligned columns of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=no_wrap)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=no_wrap)
+    return table
+
+
+def print_line(console: Console, line: str, style: str | None = None) -> None:
+    """Print a line as it is: not wrapped, without markup or highlighting."""
+    console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_paths(console: Console, **paths: object) -> None:
+    """Print a line for each named path."""
+    for name, path in paths.items():
+        print_line(console, f"{name:8} {path}")
+
+
+def print_quarantined(console: Console, shards: "Iterable[Quarantined]") -> None:
+    """Print the quarantined shards with their reasons."""
+    for shard in shards:
+        console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
 
 
 def print_selections(
-    title: str, rows: Iterable[tuple[str, dict[str, Any]]], summary: "PageSummary", *, best: str = "", said: str = ""
+    title: str, rows: Iterable[tuple[str, dict[str, Any]]], summary: "PageSummary", *, best: str = "", note: str = ""
 ) -> None:
-    """Print a line for each selection, what is `said` of them, what was set aside, and where the page lies."""
+    """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
     console = Console()
     console = Console(width=max(WIDTH, console.width))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(title, no_wrap=True)
-    for name in ("quality", *METRICS, "near-dup", "topics", "J", "gap", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("quality", *METRICS, "near-dup", "topics", "J", "gap", "seconds")
+    table = new_table(title, *names, no_wrap=True)
     for name, one in rows:
         table.add_row(name, *_figures(one), style="bold" if name == best else None)
     console.print(table)
-    if said:
-        console.print(said, highlight=False)
-    for shard in summary.quarantined:
-        console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
-    for name, path in (("page", summary.page), ("metrics", summary.metrics)):
-        console.print(f"{name:8} {path}", highlight=False, soft_wrap=True, markup=False)
+    if note:
+        console.print(note, highlight=False)
+    print_quarantined(console, summary.quarantined)
+    print_paths(console, page=summary.page, metrics=summary.metrics)
 
 
 def _figures(one: dict[str, Any]) -> list[str]:
@@ -46,3 +85,31 @@ def _figures(one: dict[str, Any]) -> list[str]:
         "" if gap is None else f"{gap:.3%}",
         "" if seconds is None else f"{seconds:.1f}",
     ]
+
+
+@contextmanager
+def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
+    """Show a bar of the bytes read, on a terminal; yield the function to call with the number of bytes just read."""
+    if not show or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("verifying", total=total)
+        yield lambda size: progress.advance(task, size)
+
+
+def print_verification(console: Console, verification: "Verification") -> None:
+    """Print what was checked, and the problems found."""
+    for problem in verification.problems:
+        print_line(console, f"{visible(problem.file)}: {visible(problem.problem)}", style="red")
+    outcome = f"{len(verification.problems):,} wrong" if verification.problems else "as recorded"
+    print_line(
+        console,
+        f"{visible(verification.dataset)}: {outcome}\nfiles {verification.files:,}  bytes {verification.bytes:,}  "
+        f"documents {verification.rows:,}  tokens {verification.tokens:,}",
+    )
+    if verification.repeated_ids:
+        console.print(
+            f"{verification.repeated_ids:,} ids are shared by different documents, as in the source", style="dim"
+        )

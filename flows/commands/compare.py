@@ -1,18 +1,17 @@
-"""`fineweb-mask compare`: several selectors under the same budget, side by side."""
+"""`fineweb-mask compare`: compare several selectors under the same budget."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fineweb_mask.flows.commands._common import (
-    QUARANTINED,
     AsJson,
     Open,
     Overrides,
     Recipe,
     WorkspaceFolder,
+    end_with_page,
     load_settings_or_exit,
-    open_page,
     run_or_exit,
 )
 from fineweb_mask.flows.commands._tables import print_selections
@@ -34,7 +33,7 @@ def compare(
     ] = None,
     label_column: Annotated[
         str | None,
-        typer.Option("--label-column", help="Column of known topics, to measure their coverage by.", metavar="NAME"),
+        typer.Option("--label-column", help="Column of known topics; their coverage is measured.", metavar="NAME"),
     ] = None,
     overrides: Overrides = None,
     workspace: WorkspaceFolder = None,
@@ -63,7 +62,4 @@ def compare(
         typer.echo(summary.model_dump_json())
     else:
         print_selections("selector", summary.selectors.items(), summary)
-    if show:
-        open_page(summary.page)
-    if summary.quarantined:
-        raise typer.Exit(QUARANTINED)
+    end_with_page(settings, summary, show=show)

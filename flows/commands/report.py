@@ -1,21 +1,30 @@
-"""`fineweb-mask report`: what a finished run selected, and why, as a page."""
+"""`fineweb-mask report`: write a page on what a finished run selected, and why."""
 
-import os
-import sys
 from contextlib import chdir
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import BaseModel
+from rich.console import Console
 
-from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, Open, fail, open_page, run_flow, set_environment
+from fineweb_mask.flows.commands._common import (
+    AsJson,
+    Open,
+    exit_on_error,
+    open_page,
+    run_or_exit,
+    set_environment,
+    shows_bars,
+)
+from fineweb_mask.flows.commands._tables import print_paths
+from fineweb_mask.flows.recipe import validate
 
 if TYPE_CHECKING:
     from fineweb_mask.models.settings import PipelineSettings
 
 
 class ReportSummary(BaseModel):
-    """Where the report lies; `fineweb-mask report --json` prints it."""
+    """Where the report is; `fineweb-mask report --json` prints it."""
 
     status: str = "done"
     report: str
@@ -29,71 +38,52 @@ def report(
     *,
     by: Annotated[
         list[str] | None,
-        typer.Option(help="Column of the source to break the selection down by, too (repeatable).", metavar="COLUMN"),
+        typer.Option(help="Also break the selection down by this column of the source (repeatable).", metavar="COLUMN"),
     ] = None,
-    sample: Annotated[int | None, typer.Option(help="Documents whose vectors are looked at.", min=2)] = None,
+    sample: Annotated[int | None, typer.Option(help="Number of documents whose vectors are analysed.", min=2)] = None,
     kind_of_map: Annotated[
         str | None, typer.Option("--map", help="pca, or umap where umap-learn is installed.", metavar="KIND")
     ] = None,
     show: Open = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the report of a workspace anew: what went in, what came out and why. Settings given here are kept.
+    """Rebuild the report of a workspace: what went in, what came out and why. The options are kept for later runs.
 
     Example: fineweb-mask report workspaces/sample --by language --open
     """
-    set_environment()
-    show_bars = sys.stderr.isatty() and not as_json
-    if show_bars:
-        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
-    from pydantic import ValidationError
-
+    set_environment(show_bars=shows_bars(as_json))
     from fineweb_mask.flows.engine.inspection import last_run
-    from fineweb_mask.flows.recipe import explain
-    from fineweb_mask.tasks.reporting.breakdown import check_columns
-
-    try:
-        opened, last, begun = last_run(workspace)
-        settings = _changed(
-            last.settings, opened.url or str(opened.root), {"by": by, "sample": sample, "map": kind_of_map}
-        )
-        if opened.url is None:
-            check_columns((opened.root / "documents").rglob("*.parquet"), settings.report.by)
-    except ValidationError as error:
-        fail("\n".join(explain(problem) for problem in error.errors()), as_json, WRONG_USAGE)
-    except ValueError as error:
-        fail(str(error), as_json, WRONG_USAGE)
     from fineweb_mask.flows.engine.session import check_inputs
     from fineweb_mask.flows.stages import run_stage
+    from fineweb_mask.tasks.reporting.breakdown import check_columns
 
+    with exit_on_error(as_json):
+        opened, last, begun = last_run(workspace)
+        settings = _changed(last.settings, opened.url or str(opened.root), by=by, sample=sample, map=kind_of_map)
+        check_columns(opened, settings.report.by)
     with chdir(begun):
-        try:
+        with exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             check_inputs(settings)
-        except (OSError, ValueError, ImportError) as error:
-            fail(f"what the last run read is out of reach: {error}", as_json, WRONG_USAGE)
-        try:
-            [stage] = run_flow(lambda: run_stage("report", settings, refresh=True), show_bars=show_bars)
-        except KeyboardInterrupt:
-            fail("interrupted; run the same command again", as_json, 130)
-        except Exception as error:  # noqa: BLE001 - the last place that can say what happened
-            fail(f"{type(error).__name__}: {error}", as_json, FAILED)
-    folder = opened.reports
-    page = folder / "index.html"
+        [stage] = run_or_exit(lambda: run_stage("report", settings, refresh=True), as_json=as_json)
+    page, metrics, plots = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
     if as_json:
-        plots = sorted(str(path) for path in (folder / "plots").glob("*.png"))
-        metrics = str(folder / "metrics.json")
-        summary = ReportSummary(report=str(page), metrics=metrics, plots=plots, seconds=stage.seconds)
+        summary = ReportSummary(
+            report=opened.display_path(page),
+            metrics=opened.display_path(metrics),
+            plots=[opened.display_path(path) for path in sorted(plots.glob("*.png"))],
+            seconds=stage.seconds,
+        )
         typer.echo(summary.model_dump_json())
     else:
-        typer.echo(f"report   {page}\nmetrics  {folder / 'metrics.json'}\nplots    {folder / 'plots'}")
+        paths = {"report": page, "metrics": metrics, "plots": plots}
+        print_paths(Console(), **{name: opened.display_path(path) for name, path in paths.items()})
     if show:
         open_page(str(page))
 
 
-def _changed(
-    settings: "PipelineSettings", workspace: str, given: dict[str, list[str] | int | str | None]
-) -> "PipelineSettings":
+def _changed(settings: "PipelineSettings", workspace: str, **given: list[str] | int | str | None) -> "PipelineSettings":
+    """Return the settings for a workspace, with the options that the user set."""
     from fineweb_mask.models.settings import PipelineSettings
 
     report = settings.report.model_dump() | {name: value for name, value in given.items() if value is not None}
-    return PipelineSettings.model_validate({**settings.model_dump(), "workspace": workspace, "report": report})
+    return validate(PipelineSettings, {**settings.model_dump(), "workspace": workspace, "report": report})

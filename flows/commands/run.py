@@ -1,11 +1,11 @@
-"""`fineweb-mask run`: the whole pipeline, or one stage of it."""
+"""`fineweb-mask run`: run the whole pipeline, or one stage."""
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from fineweb_mask.flows.commands._common import (
     QUARANTINED,
@@ -16,6 +16,7 @@ from fineweb_mask.flows.commands._common import (
     load_settings_or_exit,
     run_or_exit,
 )
+from fineweb_mask.flows.commands._tables import new_table, print_paths, print_quarantined
 from fineweb_mask.flows.recipe import RecipeError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def run(
     workspace: WorkspaceFolder = None,
     refit: Annotated[
         list[str] | None,
-        typer.Option(help="Fit anew on the corpus as it is now: encoder, quality (repeatable).", metavar="WHAT"),
+        typer.Option(help="Fit again on the present corpus: encoder, quality (repeatable).", metavar="WHAT"),
     ] = None,
     refresh: Annotated[
         list[str] | None,
@@ -38,9 +39,7 @@ def run(
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(
-            help="Run one stage by itself: ingest, score, embed, select, materialize, report.", metavar="STAGE"
-        ),
+        typer.Option(help="Run one stage alone: ingest, score, embed, select, materialize, report.", metavar="STAGE"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,16 +76,17 @@ def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str], o
     from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
     from fineweb_mask.flows.engine.session import Refit, check_inputs
 
-    allowed = Refit.__args__  # type: ignore[attr-defined]
-    if unknown := set(refit).difference(allowed):
-        raise RecipeError(f"--refit takes one of {', '.join(allowed)}, received {sorted(unknown)[0]!r}")
-    if unknown := set(refresh).difference(REFRESHED):
-        raise RecipeError(f"--refresh takes one of {', '.join(REFRESHED)}, received {sorted(unknown)[0]!r}")
-    if only is not None and only not in STAGE_FLOWS:
-        raise RecipeError(f"--only takes one of {', '.join(STAGE_FLOWS)}, received {only!r}")
+    _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
+    _check_known("--refresh", refresh, REFRESHED)
+    _check_known("--only", [] if only is None else [only], STAGE_FLOWS)
     if only is not None and (refit or set(refresh).difference({only})):
-        raise RecipeError(f"--only {only} goes with no --refit, and with --refresh {only} alone")
+        raise RecipeError(f"--only {only} takes no --refit, and no --refresh but {only}")
     check_inputs(settings)
+
+
+def _check_known(option: str, received: Sequence[str], allowed: Sequence[str]) -> None:
+    if unknown := sorted(set(received).difference(allowed)):
+        raise RecipeError(f"{option} takes one of {', '.join(allowed)}, received {unknown[0]!r}")
 
 
 def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
@@ -94,7 +94,7 @@ def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
         typer.echo(json.dumps({"status": "done", "stages": [stage.model_dump() for stage in stages]}))
         return
     for stage in stages:
-        typer.echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them there before, {stage.seconds:.1f} s")
+        typer.echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them cached, {stage.seconds:.1f} s")
 
 
 def _print_summary(console: Console, summary: "RunSummary") -> None:
@@ -102,11 +102,8 @@ def _print_summary(console: Console, summary: "RunSummary") -> None:
 
     counts = summary.counts
     through = amounts_through(counts)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage")
     tokens = "tokens in (est.)" if counts.tokens_estimated else "tokens in"
-    for name in ("documents in", "kept", tokens, "kept", "files", "cached", "seconds"):
-        table.add_column(name, justify="right")
+    table = new_table("stage", "documents in", "kept", tokens, "kept", "files", "cached", "seconds")
     for stage in summary.stages:
         numbers = [""] * 4
         if stage.stage in through:
@@ -118,7 +115,5 @@ def _print_summary(console: Console, summary: "RunSummary") -> None:
     if summary.dropped:
         reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in summary.dropped.items())
         console.print(f"dropped  {reasons}", highlight=False)
-    for shard in summary.quarantined:
-        console.print(f"quarantined  {shard.shard}: {shard.reason}", style="yellow", markup=False)
-    for name, path in (("dataset", summary.dataset), ("card", summary.card), ("report", summary.report)):
-        console.print(f"{name:8} {path}", highlight=False, soft_wrap=True, markup=False)
+    print_quarantined(console, summary.quarantined)
+    print_paths(console, dataset=summary.dataset, card=summary.card, report=summary.report)

@@ -1,16 +1,20 @@
-"""`fineweb-mask select`: a selection from one file of vectors, with the options of the paper's script."""
+"""`fineweb-mask select`: select from one file of vectors, with the options of the paper's script."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, fail
+from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, fail
+from fineweb_mask.flows.recipe import validate
 from fineweb_mask.models.settings.selection import METRICS
+
+if TYPE_CHECKING:
+    from fineweb_mask.tasks.selection.vector_file import FileSelection
 
 ALGORITHMS = dict(sorted((entry.paper_name, name) for name, entry in METRICS.items()))
 
@@ -49,61 +53,40 @@ def select(
         str | None,
         typer.Option("--token-column", help="Column of token counts: select_ratio is then a share of tokens."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Select from one Parquet file of vectors and scores, with the options of the paper's script.
 
     Example: fineweb-mask select --input in.parquet --output out.parquet --solver mean_field --algorithm Pair_simi
     """
-    from pydantic import ValidationError
-
-    from fineweb_mask.flows.recipe import explain
     from fineweb_mask.models.settings.selection import SelectionSettings
-    from fineweb_mask.tasks.selection.vector_file import VectorColumns, VectorFileError, check_vector_file, select_file
+    from fineweb_mask.tasks.selection.vector_file import VectorColumns, check_vector_file, select_file
 
+    if algorithm not in ALGORITHMS:
+        fail(f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}", as_json, WRONG_USAGE)
     columns = VectorColumns(
         id=id_column, quality=quality_columns or ["quality_score"], features=feature_column, tokens=token_column
     )
-    if algorithm not in ALGORITHMS:
-        fail(f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}", as_json, WRONG_USAGE)
-    try:
-        settings = SelectionSettings.model_validate(
-            {
-                "solver": solver,
-                "metrics": ALGORITHMS[algorithm],
-                "select_ratio": select_ratio,
-                "budget_by": "tokens" if token_column else "documents",
-                "lamb": lamb,
-                "normalize": normalize,
-                "seed": seed,
-                "policy_gradient": {
-                    "n_epochs": n_epochs,
-                    "n_rollout": n_rollout,
-                    "partial": partial,
-                    "max_lr": max_lr,
-                    "min_lr": min_lr,
-                    "init": init,
-                    "prune": prune,
-                },
-            }
+    policy_gradient = {"n_epochs": n_epochs, "n_rollout": n_rollout, "partial": partial, "init": init, "prune": prune}
+    given = {"solver": solver, "metrics": ALGORITHMS[algorithm], "lamb": lamb, "normalize": normalize, "seed": seed}
+    budget = {"select_ratio": select_ratio, "budget_by": "tokens" if token_column else "documents"}
+    with exit_on_error(as_json):
+        settings = validate(
+            SelectionSettings,
+            given | budget | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
         )
         check_vector_file(source, columns)
-    except ValidationError as error:
-        fail("\n".join(explain(problem) for problem in error.errors()), as_json, WRONG_USAGE)
-    except VectorFileError as error:
-        fail(str(error), as_json, WRONG_USAGE)
     from fineweb_mask.models.forward.device import choose_device
 
-    try:
-        with _solver_progress() as progress:
-            result = select_file(source, output, columns, settings, device=choose_device(device), progress=progress)
-    except KeyboardInterrupt:
-        fail("interrupted; nothing was written", as_json, 130)
-    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
-        fail(f"{type(error).__name__}: {error}", as_json, FAILED)
+    with exit_on_failure(as_json, "interrupted; nothing was written"), _solver_progress() as progress:
+        result = select_file(source, output, columns, settings, device=choose_device(device), progress=progress)
     if as_json:
         typer.echo(result.model_dump_json())
-        return
+    else:
+        _print(result)
+
+
+def _print(result: "FileSelection") -> None:
     bound = "" if result.gap is None else f", at most {100 * result.gap:.4f}% below the best possible"
     typer.echo(
         f"selected {result.selected:,} of {result.documents:,} documents in {result.seconds:.1f} s: "
@@ -113,20 +96,23 @@ def select(
 
 @contextmanager
 def _solver_progress() -> Iterator[Callable[[int, float, float], None] | None]:
-    """Show on a terminal how far the solver is, with the best objective so far; elsewhere give no listener."""
+    """Show the solver's progress and its best objective on a terminal; yield the solver's callback, if any."""
     if not sys.stderr.isatty():
         yield None
         return
     from fineweb_mask.models.runtime.progress import Step, reporting_to
 
-    said = {"place": "selecting", "objective": ""}
+    loops, best = "selecting", ""
 
-    def show(**news: str) -> None:
-        said.update(news)
-        status.update(said["place"] + said["objective"])
+    def show_loops(_share: float, steps: tuple[Step, ...]) -> None:
+        nonlocal loops
+        loops = ", ".join(map(str, steps)) or "selecting"
+        status.update(loops + best)
 
-    def at_work(_share: float, steps: tuple[Step, ...]) -> None:
-        show(place=", ".join(map(str, steps)) or "selecting")
+    def show_objective(_step: int, _seconds: float, objective: float) -> None:
+        nonlocal best
+        best = f": objective {objective:.6f}"
+        status.update(loops + best)
 
-    with Console(stderr=True).status("selecting") as status, reporting_to(at_work):
-        yield lambda _step, _seconds, objective: show(objective=f": objective {objective:.6f}")
+    with Console(stderr=True).status("selecting") as status, reporting_to(show_loops):
+        yield show_objective

@@ -1,7 +1,6 @@
-"""`fineweb-mask sql`: questions to a workspace."""
+"""`fineweb-mask sql`: query a workspace in SQL."""
 
 import sys
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, fail
+from fineweb_mask.flows.commands._common import (
+    FAILED,
+    WRONG_USAGE,
+    exit_on_error,
+    exit_on_failure,
+    fail,
+    set_environment,
+)
+from fineweb_mask.flows.commands._tables import visible
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.workspace.query import Answer, Preview
@@ -20,31 +27,31 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json", "parquet")
 CELL_CHARACTERS = 60
-"""Longest value in a table; other formats hold values as they are."""
+"""Longest value in a table; the other formats hold complete values."""
 LISTED_CHARACTERS = 1_000
-"""Longest value where each has a line of its own, because the columns do not fit beside each other."""
+"""Longest value in a list, which replaces a table whose columns do not fit on the terminal."""
 COLUMN_WIDTH = 10
-"""Columns that would have to be narrower than this on the terminal are listed below each other."""
+"""Narrowest average column of a table; below that the answer is printed as a list."""
 COLUMN_GAP = 2
 PIPE_WIDTH = 10_000
-"""Where no terminal sets a width, every column gets the one it needs."""
-INVISIBLE = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
-"""Unicode categories of characters that steer a terminal, turn the direction of writing, or cannot be seen."""
+"""Width without a terminal: enough for every column."""
 
 
 def sql(
-    workspace: Annotated[str, typer.Argument(help="Workspace folder or URL; what is at a URL is copied here first.")],
-    query: Annotated[str, typer.Argument(help="SQL; - reads it from standard input.")],
+    workspace: Annotated[
+        str, typer.Argument(help="Workspace folder or URL; from a URL the queried files are downloaded first.")
+    ],
+    query: Annotated[str, typer.Argument(help="SQL; - reads standard input.")],
     *,
     form: Annotated[str, typer.Option("--format", help="table, csv, json or parquet.", metavar="FORMAT")] = "table",
     output: Annotated[
-        Path | None, typer.Option(help="Write to this file (csv, json, parquet) in place of standard output.")
+        Path | None, typer.Option(help="Write to this file (csv, json, parquet) instead of standard output.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Rows that a table shows.")] = 40,
+    limit: Annotated[int, typer.Option(min=1, help="Rows shown in a table.")] = 40,
     memory_limit: Annotated[str, typer.Option(help="Memory that DuckDB may use before it spills to disk.")] = "2GB",
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
-    """Ask a workspace in SQL: views documents, scores, masks, selected, embeddings, runs, drops; by shard and row.
+    """Query a workspace in SQL: views documents, scores, masks, selected, embeddings, runs, drops; by shard and row.
 
     Example: fineweb-mask sql workspaces/sample "select dump, count(*), avg(quality) from selected group by dump"
     """
@@ -57,29 +64,22 @@ def sql(
     from fineweb_mask.tasks.workspace.query import QueryError, answers, open_catalog
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
-    try:
+    with exit_on_error(as_json):
         opened = Workspace(require_writable(reject_credentials(workspace)))
         opened.refresh_listing()
-    except (OSError, ValueError) as error:
-        fail(visible(str(error)), as_json, WRONG_USAGE)
-    try:
+    with (
+        exit_on_failure(as_json, "interrupted", reraise=BrokenPipeError),  # the reader of the output has seen enough
+        exit_on_error(as_json, FAILED, (QueryError,)),
+    ):
         ensure_views_local(opened)
-        _have_catalog(opened, workspace, as_json)
+        _ensure_catalog(opened, workspace, as_json)
         with open_catalog(opened, memory_limit) as connection:
             found = answers(connection, sys.stdin.read() if query == "-" else query)
             if form == "table":
-                for place, answer in enumerate(found):
-                    _print(console(), answer, limit, place)
+                for number, answer in enumerate(found):
+                    _print(console(), answer, limit, is_first=number == 0)
             else:
                 _write(list(found), form, output)
-    except QueryError as error:
-        fail(visible(str(error), keep="\n"), as_json, FAILED)
-    except KeyboardInterrupt:
-        fail("interrupted", as_json, 130)
-    except BrokenPipeError:  # who reads has enough
-        raise
-    except OSError as error:
-        fail(f"{type(error).__name__}: {error}", as_json, FAILED)
 
 
 def _wrong_usage(form: str, output: Path | None) -> str | None:
@@ -94,14 +94,12 @@ def _wrong_usage(form: str, output: Path | None) -> str | None:
     return None
 
 
-def _have_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
-    """Have the catalog written if no run did; where that cannot be, one that may be out of date is better than none."""
+def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
+    """Rebuild the catalog if it is out of date; where that fails, warn and use the old one, if there is one."""
     from fineweb_mask.tasks.workspace.catalog import catalog_path, is_current
 
     if is_current(workspace):
         return
-    from fineweb_mask.flows.commands._common import set_environment
-
     set_environment()
     from fineweb_mask.flows.engine.inspection import CatalogError, rewrite_catalog
 
@@ -110,7 +108,7 @@ def _have_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
     except CatalogError as error:
         if not workspace.exists(catalog_path(workspace)):
             fail(str(error), as_json, WRONG_USAGE)
-        typer.echo(f"fineweb-mask: the catalog is older than the last run and stays so: {error}", err=True)
+        typer.echo(f"fineweb-mask: the catalog is older than the last run, and cannot be rebuilt: {error}", err=True)
 
 
 def _write(found: "list[Answer]", form: str, output: Path | None) -> None:
@@ -137,18 +135,17 @@ def _sink(output: Path | None) -> Iterator[BinaryIO]:
 
 
 def console() -> Console:
-    """Return where a table goes: as wide as the terminal, or in a file or pipe as wide as it is."""
+    """Return the console for tables: as wide as the terminal; in a file or pipe, as wide as the table."""
     found = Console()
     return found if found.is_terminal else Console(width=PIPE_WIDTH)
 
 
-def _print(screen: Console, answer: "Answer", limit: int, place: int) -> None:
-    if place:
+def _print(screen: Console, answer: "Answer", limit: int, *, is_first: bool) -> None:
+    if not is_first:
         screen.print()
-    columns = answer.columns
-    beside = not screen.is_terminal or len(columns) * COLUMN_WIDTH <= screen.width
-    preview = answer.preview(limit, characters=(CELL_CHARACTERS if beside else LISTED_CHARACTERS) + 1)
-    if beside:
+    as_table = not screen.is_terminal or len(answer.columns) * COLUMN_WIDTH <= screen.width
+    preview = answer.preview(limit, characters=(CELL_CHARACTERS if as_table else LISTED_CHARACTERS) + 1)
+    if as_table:
         _print_table(screen, preview)
     else:
         _print_list(screen, preview)
@@ -179,7 +176,7 @@ def _print_table(screen: Console, preview: "Preview") -> None:
 
 
 def _widest(widths: list[int], room: int) -> int:
-    """Return how wide a column may be at most so that all fit: the widest give way, the others keep their width."""
+    """Return the largest width of a column with which all fit: only the widest are cut."""
     bounds = (bound for bound in range(max(widths), 1, -1) if sum(min(width, bound) for width in widths) <= room)
     return next(bounds, 1)
 
@@ -198,13 +195,3 @@ def _cell(value: str | None, characters: int) -> Text:
     if value is None:
         return Text("NULL", style="dim")
     return Text(visible(value[:characters]) + ("…" if len(value) > characters else ""))
-
-
-def visible(text: str, keep: str = "") -> str:
-    r"""Return a text with every character that a terminal may obey written out, such as \x1b; `keep` stays."""
-    return "".join(
-        character
-        if character in keep or unicodedata.category(character) not in INVISIBLE
-        else character.encode("unicode_escape").decode()
-        for character in text
-    )

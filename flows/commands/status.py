@@ -1,12 +1,12 @@
-"""`fineweb-mask status`: how far every stage is."""
+"""`fineweb-mask status`: show the progress of every stage."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from fineweb_mask.flows.commands._common import WRONG_USAGE, fail, set_environment
+from fineweb_mask.flows.commands._common import AsJson, exit_on_error, set_environment
+from fineweb_mask.flows.commands._tables import new_table, print_line
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.engine.inspection import WorkspaceStatus
@@ -15,19 +15,17 @@ if TYPE_CHECKING:
 def status(
     workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show how far every stage is under the recipe of the last run: shards done, missing and stale.
+    """Show the progress of every stage under the recipe of the last run: shards done, missing and stale.
 
     Example: fineweb-mask status workspaces/sample
     """
     set_environment()
-    from fineweb_mask.flows.engine.inspection import StatusError, workspace_status
+    from fineweb_mask.flows.engine.inspection import workspace_status
 
-    try:
+    with exit_on_error(as_json):
         found = workspace_status(workspace)
-    except StatusError as error:
-        fail(str(error), as_json, WRONG_USAGE)
     if as_json:
         typer.echo(found.model_dump_json())
     else:
@@ -35,14 +33,11 @@ def status(
 
 
 def _print_status(console: Console, found: "WorkspaceStatus") -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stage")
-    for name in ("done", "missing", "stale", "rows", "MiB", "seconds", "rows/s"):
-        table.add_column(name, justify="right")
+    table = new_table("stage", "done", "missing", "stale", "rows", "MiB", "seconds", "rows/s")
     for stage in found.stages:
         rate = "" if stage.documents_per_second is None else f"{stage.documents_per_second:,.0f}"
         counts = (str(number) if number else "" for number in (stage.done, stage.missing, stage.stale))
         size = f"{stage.bytes / 2**20:,.1f}"
         table.add_row(stage.stage, *counts, f"{stage.rows:,}", size, f"{stage.seconds:,.1f}", rate)
-    console.print(f"{found.workspace}: {found.shards:,} shards", highlight=False, soft_wrap=True, markup=False)
+    print_line(console, f"{found.workspace}: {found.shards:,} shards")
     console.print(table)

@@ -1,18 +1,17 @@
-"""`fineweb-mask sweep`: the frontier of quality and diversity, and a weight of quality to begin with."""
+"""`fineweb-mask sweep`: select at many weights of quality and recommend one."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fineweb_mask.flows.commands._common import (
-    QUARANTINED,
     AsJson,
     Open,
     Overrides,
     Recipe,
     WorkspaceFolder,
+    end_with_page,
     load_settings_or_exit,
-    open_page,
     run_or_exit,
 )
 from fineweb_mask.flows.commands._tables import print_selections
@@ -21,7 +20,7 @@ from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 if TYPE_CHECKING:
     from fineweb_mask.models.settings import PipelineSettings
 
-NO_KNEE = "no knee: what is gained in quality costs the same in diversity all along"
+NO_KNEE = "no knee: the trade-off is linear, so pick the value that suits your use"
 
 
 def sweep(
@@ -54,13 +53,8 @@ def sweep(
     if as_json:
         typer.echo(summary.model_dump_json())
     else:
-        best = None if summary.recommended_lamb is None else f"lamb {summary.recommended_lamb:g}"
+        best = "" if summary.recommended_lamb is None else f"{summary.recommended_lamb:g}"
+        note = f"the knee is at lamb {best}: --set selection.lamb={best}" if best else NO_KNEE
         rows = [(f"lamb {value['lamb']:g}", value) for value in summary.values] + list(summary.baselines.items())
-        advice = (
-            NO_KNEE if best is None else f"the knee is at {best}: --set selection.lamb={best.removeprefix('lamb ')}"
-        )
-        print_selections("selection", rows, summary, best=best or "", said=advice)
-    if show:
-        open_page(summary.page)
-    if summary.quarantined:
-        raise typer.Exit(QUARANTINED)
+        print_selections("selection", rows, summary, best=f"lamb {best}", note=note)
+    end_with_page(settings, summary, show=show)

@@ -1,4 +1,4 @@
-"""What the pipeline tells Prefect's events, for automations to act on."""
+"""Emit Prefect events that automations can act on."""
 
 from prefect.events import emit_event
 
@@ -6,6 +6,6 @@ QUARANTINED = "fineweb-mask.shard.quarantined"
 
 
 def quarantined(shard: str, reason: str) -> None:
-    """Tell that a shard was set aside; Prefect adds the run that it belongs to."""
+    """Emit an event for a quarantined shard; Prefect adds the flow run to it."""
     resource = {"prefect.resource.id": f"fineweb-mask.shard.{shard}", "prefect.resource.name": shard}
     emit_event(QUARANTINED, resource, payload={"reason": reason})

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: bars on a terminal, plain log lines elsewhere."""
+"""Show a person the progress of a run: bars on a terminal, log lines elsewhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,87 +15,77 @@ from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.references import StageFile
 
 LOG_SECONDS = 30.0
-"""Between two log lines on how far a job is."""
+"""Time between two log lines on the progress of one job."""
 
 
 class Listener(Protocol):
-    """Is told how a run goes on."""
+    """Callbacks of the scheduler: what the jobs of a run do."""
 
-    def started(self, stage: str, jobs: int) -> None:
-        """Hear how many jobs a stage has."""
+    def on_stage(self, stage: str, jobs: int) -> None:
+        """Handle the announcement of `jobs` more jobs of a stage; a negative number withdraws some."""
 
-    def finished(self, stage: str, file: StageFile | None) -> None:
-        """Hear that one of its jobs is done, or has failed (None)."""
-
-    def at_work(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
-        """Hear how far a job is, from the thread that works on it.
+    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
+        """Handle the progress of a running job; called in the thread that runs it.
 
         Parameters
         ----------
         stage, job
-            Which job it is.
+            Names of the stage and of the job.
         share
-            What share of it is done, 0 to 1, as far as that is known.
+            Completed share of the job, 0 to 1, as far as it is known.
         steps
-            The loops that it is in, the outermost first; none where that is not known.
+            The active loops, outermost first; empty if unknown.
         """
 
-    def left(self, stage: str, job: str) -> None:
-        """Hear that nobody works on a job any more; `finished` says what came of it."""
+    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
+        """Handle the end of a job: its output, or None if its shard was quarantined."""
 
 
 class LogLines:
-    """One line per finished job, in the flow run's own log, and now and then one on a job that takes long."""
+    """Log a line when a job ends, and every `LOG_SECONDS` one on its progress, in the log of the flow run."""
 
     def __init__(self) -> None:
-        self._due: dict[tuple[str, str], float] = {}  # of the jobs at work, when the next line is due
+        self._due: dict[tuple[str, str], float] = {}  # of each running job: time of its next line
 
-    def started(self, stage: str, jobs: int) -> None:
-        """Log how much there is to do."""
+    def on_stage(self, stage: str, jobs: int) -> None:
+        """Log the number of jobs."""
         if jobs > 0:
             get_run_logger().info("%s: %d to do", stage, jobs)
 
-    def finished(self, stage: str, file: StageFile | None) -> None:
-        """Log what was done."""
-        if file is not None:
-            rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
-            state = "already there" if file.cached else f"{file.seconds:.1f} s{rate}"
-            get_run_logger().info("%s: %s, %d rows, %s", stage, file.name, file.rows, state)
-
-    def at_work(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:  # noqa: ARG002
-        """Log how far a job is, unless that was done a short while ago."""
+    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:  # noqa: ARG002
+        """Log the active loops, if a line is due."""
         now = monotonic()
         if steps and now >= self._due.setdefault((stage, job), now + LOG_SECONDS):
             self._due[stage, job] = now + LOG_SECONDS
             get_run_logger().info("%s: %s, %s", stage, job, ", ".join(map(str, steps)))
 
-    def left(self, stage: str, job: str) -> None:
-        """Forget when the next line is due."""
+    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
+        """Log what the job wrote, and how fast."""
         self._due.pop((stage, job), None)
+        if file is not None:
+            rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
+            state = "cached" if file.cached else f"{file.seconds:.1f} s{rate}"
+            get_run_logger().info("%s: %s, %d rows, %s", stage, file.name, file.rows, state)
 
 
 class Bars:
-    """One bar per stage on a terminal, and below them one for each loop that takes long."""
+    """Draw a bar for each stage, and below it one for each active loop of its jobs."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: dict[str, TaskID] = {}
-        self._loops: dict[tuple[str, str], dict[str, TaskID]] = {}  # of the jobs at work, by what the steps are
+        self._loops: dict[tuple[str, str], dict[str, TaskID]] = {}  # of each running job: bars by loop
         self._lock = Lock()
 
-    def started(self, stage: str, jobs: int) -> None:
-        """Draw a stage's bar."""
+    def on_stage(self, stage: str, jobs: int) -> None:
+        """Draw the bar of a stage, or make it longer."""
         if stage in self._bars:
             bar = self._bars[stage]
             self._progress.update(bar, total=(self._progress.tasks[bar].total or 0) + jobs)
         else:
             self._bars[stage] = self._progress.add_task(stage.replace("_", " "), total=jobs)
 
-    def finished(self, stage: str, file: StageFile | None) -> None:  # noqa: ARG002
-        """Move a stage's bar on."""
-        self._progress.advance(self._bars[stage])
-
-    def at_work(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:  # noqa: ARG002
+    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:  # noqa: ARG002
         """Draw the bars of a job's loops."""
         with self._lock:
             shown = self._loops.setdefault((stage, job), {})
@@ -109,19 +99,20 @@ class Bars:
                         "  " * depth + step.what, completed=step.done, total=step.total
                     )
 
-    def left(self, stage: str, job: str) -> None:
-        """Take away the bars of a job's loops."""
+    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:  # noqa: ARG002
+        """Remove the bars of the job's loops, and advance the bar of its stage."""
         with self._lock:
             for bar in self._loops.pop((stage, job), {}).values():
                 self._progress.remove_task(bar)
+        self._progress.advance(self._bars[stage])
 
 
-listener: ContextVar[Listener] = ContextVar("listener", default=LogLines())  # noqa: B039 - what it holds belongs to the jobs at work
+listener: ContextVar[Listener] = ContextVar("listener", default=LogLines())  # noqa: B039 - it holds nothing but running jobs
 
 
 @contextmanager
 def shown_as_bars(console: Console) -> Iterator[None]:
-    """Show bars on a console while the block runs."""
+    """Draw bars on a console while the block runs."""
     columns = (TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         token = listener.set(Bars(progress))

@@ -1,6 +1,6 @@
-"""What the Prefect UI shows of a run: live progress by stage, a table by stage and shard, a report with its plots.
+"""Publish a run to the Prefect UI: live progress by stage, a table by stage and shard, the report with its plots.
 
-All of it is for looking at: where it cannot be published the run goes on, with a warning in its log.
+Display only: if publishing fails, the run logs a warning and continues.
 """
 
 import base64
@@ -38,41 +38,40 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS = 1.0
 SHARD_ROWS = 1_000
-"""Most shards in the table: the server keeps it in its database, and a browser draws it."""
+"""Maximum number of shards in the table, which the server stores in its database."""
 LISTED = 50
-"""Most shards set aside in the report."""
-LISTED_AT_WORK = 4
-"""Most jobs at work whose loops are told."""
+"""Maximum number of quarantined shards in the report."""
+LISTED_JOBS = 4
+"""Maximum number of running jobs whose progress is shown."""
 PAGE_BYTES = 800_000
-"""Most bytes of a page in the UI. The event of its artifact holds it, and `prefect deployment run --watch`, which takes
-no event of more than 1 MiB, would otherwise ask for the same events for ever."""
+"""Maximum size of a page in the UI. The event of its artifact contains the page, and `prefect deployment run --watch`
+requests the same events forever if one is larger than 1 MiB."""
 
 
 @dataclass
 class StageProgress:
-    """How far a stage is."""
+    """Progress of a stage."""
 
     stage: str
     jobs: int = 0
     done: int = 0
     built: int = 0
-    set_aside: int = 0
+    quarantined: int = 0
     documents: int = 0
     documents_built: int = 0
-    since: float = math.inf  # when the first file began to be built
+    since: float = math.inf  # when building the first file began
     until: float = 0.0
-    shares: dict[str, float] = field(default_factory=dict)  # what is done of each job at work, 0 to 1
-    steps: dict[str, tuple[Step, ...]] = field(default_factory=dict)  # the loops that each of them is in
+    shares: dict[str, float] = field(default_factory=dict)  # completed share of each running job, 0 to 1
+    steps: dict[str, tuple[Step, ...]] = field(default_factory=dict)  # active loops of each running job
     artifact: UUID | None = None
     changed: bool = True
 
     def count(self, file: StageFile | None) -> None:
-        """Count one job."""
+        """Count a job that has ended; None if its shard was quarantined."""
         self.done += 1
         self.until = time.monotonic()
-        self.changed = True
         if file is None:
-            self.set_aside += 1
+            self.quarantined += 1
         else:
             documents, _ = documents_through(file) or (0, 0)
             self.documents += documents
@@ -83,30 +82,30 @@ class StageProgress:
 
     @property
     def percent(self) -> float:
-        """The share of the jobs that is done, with what is known to be done of those at work."""
+        """Completed share of all jobs, running ones included, in percent."""
         return round(100 * (self.done + sum(self.shares.values())) / max(self.jobs, 1), 1)
 
     def describe(self) -> str:
-        """Return one line: jobs, documents, documents per second, seconds left, the loops of the jobs at work."""
+        """Return one line: jobs, documents, documents per second, time left, loops of the running jobs."""
         seconds = max(self.until - self.since, 1e-3)
         parts = [f"{self.done:,} of {self.jobs:,} done"]
-        if cached := self.done - self.built - self.set_aside:
-            parts.append(f"{cached:,} already there")
-        if self.set_aside:
-            parts.append(f"{self.set_aside:,} set aside")
+        if cached := self.done - self.built - self.quarantined:
+            parts.append(f"{cached:,} cached")
+        if self.quarantined:
+            parts.append(f"{self.quarantined:,} quarantined")
         if self.documents:
             parts.append(f"{self.documents:,} documents")
         if self.documents_built:
             parts.append(f"{self.documents_built / seconds:,.0f} documents/s")
         if self.built and self.done < self.jobs:
             parts.append(f"about {_duration((self.jobs - self.done) * seconds / self.built)} left")
-        at_work = [", ".join(map(str, steps)) for steps in self.steps.values() if steps]
-        parts += at_work[:LISTED_AT_WORK] + (["..."] if len(at_work) > LISTED_AT_WORK else [])
+        running = [", ".join(map(str, steps)) for steps in self.steps.values() if steps]
+        parts += running[:LISTED_JOBS] + (["..."] if len(running) > LISTED_JOBS else [])
         return ", ".join(parts)
 
 
 class UiListener:
-    """A listener that keeps the books of the run, and tells the listener that was there before, too."""
+    """A listener that collects what the UI shows of a run, and passes every call on to another listener."""
 
     def __init__(self, other: Listener) -> None:
         self._other = other
@@ -114,43 +113,37 @@ class UiListener:
         self._stages: dict[str, StageProgress] = {}
         self._files: list[dict[str, Any]] = []
 
-    def started(self, stage: str, jobs: int) -> None:
+    def on_stage(self, stage: str, jobs: int) -> None:
         """Count the jobs of a stage."""
-        with self._lock:
-            progress = self._stages.setdefault(stage, StageProgress(stage))
+        with self._changing(stage) as progress:
             progress.jobs += jobs
-            progress.changed = True
-        self._other.started(stage, jobs)
+        self._other.on_stage(stage, jobs)
 
-    def finished(self, stage: str, file: StageFile | None) -> None:
-        """Count one job, and remember what it did."""
-        with self._lock:
-            self._stages.setdefault(stage, StageProgress(stage)).count(file)
-            if file is not None:
-                through = documents_through(file)
-                if through is not None:
-                    cached = "yes" if file.cached else "no"
-                    self._files.append(_row(stage, file.name, through, file.seconds, cached))
-        self._other.finished(stage, file)
-
-    def at_work(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
-        """Remember how far a job is."""
-        with self._lock:
-            progress = self._stages.setdefault(stage, StageProgress(stage))
+    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
+        """Store the progress of a job."""
+        with self._changing(stage) as progress:
             progress.shares[job], progress.steps[job] = share, steps
-            progress.changed = True
-        self._other.at_work(stage, job, share, steps)
+        self._other.on_job_progress(stage, job, share, steps)
 
-    def left(self, stage: str, job: str) -> None:
-        """Forget how far a job is."""
-        with self._lock:
-            progress = self._stages.setdefault(stage, StageProgress(stage))
+    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
+        """Count a job, and store the row of its file."""
+        with self._changing(stage) as progress:
             progress.shares.pop(job, None)
             progress.steps.pop(job, None)
-        self._other.left(stage, job)
+            progress.count(file)
+            if file is not None and (through := documents_through(file)) is not None:
+                self._files.append(_row(stage, file.name, through, file.seconds, "yes" if file.cached else "no"))
+        self._other.on_job_end(stage, job, file)
+
+    @contextmanager
+    def _changing(self, stage: str) -> Iterator[StageProgress]:
+        with self._lock:
+            progress = self._stages.setdefault(stage, StageProgress(stage))
+            progress.changed = True
+            yield progress
 
     def refresh(self) -> None:
-        """Publish the progress of the stages that have changed."""
+        """Publish the progress of the stages that have changed since the last call."""
         with self._lock:
             changed = [stage for stage in self._stages.values() if stage.changed and stage.jobs]
             for stage in changed:
@@ -174,13 +167,13 @@ class UiListener:
         return rows
 
     def publish(self, summary: "RunSummary", reports: Path) -> None:
-        """Publish the table and the report of a finished run."""
+        """Publish the table and the report of a finished run, with the page in the folder `reports`."""
         with or_warn():
             slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
             table = [*self._stage_rows(summary), *slowest]
             note = "Seconds are summed over the tasks of a stage."
             if len(self._files) > SHARD_ROWS:
-                note += f" Of {len(self._files):,} files, the {SHARD_ROWS:,} that took longest."
+                note += f" Only the {SHARD_ROWS:,} slowest of {len(self._files):,} files are listed."
             create_table_artifact(table, key="funnel", description=note)
             create_markdown_artifact(
                 markdown(summary, reports), key="report", description="What was selected, and why."
@@ -189,18 +182,18 @@ class UiListener:
 
 @contextmanager
 def published_to_ui() -> Iterator[UiListener]:
-    """Listen to the run, and keep its progress up to date where a server shows it while the block runs.
+    """Publish the progress of the run in the block; yield the listener that publishes its results.
 
-    The temporary server of a run without one has no UI: there, only the table and the report are published.
+    A temporary server has no UI, so no live progress is published there.
     """
-    shown = UiListener(listener.get())
-    token = listener.set(shown)
+    ui = UiListener(listener.get())
+    token = listener.set(ui)
     ended = Event()
-    live = [Thread(target=copy_context().run, args=(_keep_fresh, shown, ended))] if PREFECT_API_URL.value() else []
+    live = [Thread(target=copy_context().run, args=(_refresh_until, ended, ui))] if PREFECT_API_URL.value() else []
     for thread in live:
         thread.start()
     try:
-        yield shown
+        yield ui
     finally:
         listener.reset(token)
         ended.set()
@@ -208,17 +201,17 @@ def published_to_ui() -> Iterator[UiListener]:
             thread.join()
 
 
-def _keep_fresh(shown: UiListener, ended: Event) -> None:
-    last = False
-    while not last:
-        last = ended.wait(REFRESH_SECONDS)
+def _refresh_until(ended: Event, ui: UiListener) -> None:
+    is_last = False
+    while not is_last:
+        is_last = ended.wait(REFRESH_SECONDS)
         with or_warn():
-            shown.refresh()
+            ui.refresh()
 
 
 @contextmanager
 def or_warn() -> Iterator[None]:
-    """Turn a failure to publish into a warning."""
+    """Log a failure to publish as a warning."""
     try:
         yield
     except (httpx.HTTPError, OSError) as error:
@@ -240,11 +233,11 @@ def _row(stage: str, shard: str, through: tuple[int, int] | None, seconds: float
 
 
 def markdown(summary: "RunSummary", reports: Path) -> str:
-    """Return the report of a run: its page, what was set aside, where all lies."""
+    """Return the report of a run: its page, the quarantined shards, and the paths of its files."""
     parts = [
         page_markdown(reports),
         *_table(
-            f"set aside ({len(summary.quarantined):,})",
+            f"quarantined ({len(summary.quarantined):,})",
             ["reason"],
             [(one.shard, [as_markdown(one.reason)]) for one in summary.quarantined[:LISTED]],
             align="---",
@@ -252,7 +245,7 @@ def markdown(summary: "RunSummary", reports: Path) -> str:
         "## Files",
         *_table(
             "what",
-            ["where, on the worker's machine"],
+            ["path on the worker's machine"],
             [(name, [as_markdown(getattr(summary, name))]) for name in ("dataset", "card", "report")],
             align="---",
         ),
@@ -261,13 +254,13 @@ def markdown(summary: "RunSummary", reports: Path) -> str:
 
 
 def publish_page(folder: Path, key: str, description: str) -> None:
-    """Publish a page that a task wrote, with its tables and its charts."""
+    """Publish the page in a folder, with its tables and charts, as an artifact."""
     with or_warn():
         create_markdown_artifact(page_markdown(folder), key=key, description=description)
 
 
 def page_markdown(folder: Path) -> str:
-    """Return a page as Markdown with its charts inside, as many as fit; empty where there is no whole page."""
+    """Return a page as Markdown with as many embedded charts as fit; empty if there is no complete page."""
     manifest = read_manifest(folder / "manifest.json")
     if manifest is None:
         return ""
@@ -285,7 +278,7 @@ def page_markdown(folder: Path) -> str:
 def _table(
     first: str, others: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], align: str = "---:"
 ) -> list[str]:
-    """Return a table whose first column is free text; none without rows."""
+    """Return the Markdown of a table with free text in its first column; nothing without rows."""
     lines = [" | ".join([as_markdown(name), *values]) for name, values in rows]
     if not lines:
         return []

@@ -99,7 +99,7 @@ class Scheduler:
     def expect(self, stage: str, jobs: int) -> None:
         """Announce `jobs` more jobs of a stage to the listener; a negative number withdraws some."""
         if self._scope is None or any(TASKS[name].stage.shown_as == stage for name in self._scope):
-            listener.get().started(stage, jobs)
+            listener.get().on_stage(stage, jobs)
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
         """Take a job; the output of one that is out of scope must exist."""
@@ -136,7 +136,6 @@ class Scheduler:
                 future.add_done_callback(partial(self._finished, number))
             number, ended = self._done.get()
             job, on_done, future = self._submitted.pop(number)
-            listener.get().left(job.stage.shown_as, job.name)
             file = self._result(job, future)
             if file is not None:
                 self._busy.append((ended - file.seconds, ended))
@@ -188,7 +187,8 @@ class Scheduler:
         stage = job.stage
         if stage.name in self._refresh:
             job = job.model_copy(update={"force": True})
-        with reporting_to(partial(listener.get().at_work, stage.shown_as, job.name)):  # a task copies this context
+        report = partial(listener.get().on_job_progress, stage.shown_as, job.name)
+        with reporting_to(report):  # a task copies this context
             return TASKS[stage.name].task.submit(job=job)
 
     def _result(self, job: StageJob, future: PrefectFuture[StageFile]) -> StageFile | None:
@@ -198,7 +198,7 @@ class Scheduler:
         summary.files += 1
         if isinstance(file, BadShardError) and self._quarantine and job.stage.per_shard:
             self.quarantined[job.name] = str(file)
-            listener.get().finished(stage, None)
+            listener.get().on_job_end(stage, job.name, None)
             events.quarantined(job.name, str(file))
             return None
         if isinstance(file, BaseException):
@@ -208,5 +208,5 @@ class Scheduler:
         self._count(job, file)
         summary.cached += file.cached
         summary.seconds = round(summary.seconds + file.seconds, 3)
-        listener.get().finished(stage, file)
+        listener.get().on_job_end(stage, job.name, file)
         return file

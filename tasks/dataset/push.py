@@ -153,5 +153,5 @@ def _explained(repository: str) -> Iterator[None]:
     except Exception as error:  # releases of the client let errors of different HTTP libraries through
         raise PushError(
             f"{repository}: the upload to {constants.ENDPOINT} failed: {type(error).__name__}: {error}; "
-            "run the same command again to go on from here"
+            "run the same command again to resume"
         ) from error

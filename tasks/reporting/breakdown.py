@@ -135,14 +135,19 @@ def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
     return np.asarray(table[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
 
 
-def check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
-    """Check that at least one file of documents has each column to group by.
+def check_columns(workspace: Workspace, by: Sequence[str]) -> None:
+    """Check that some documents of a workspace have the columns `by`; nothing is checked at a URL.
 
     Raises
     ------
     SettingsError
-        If no file has a column, or it is the text.
+        If no file has one of the columns, or it is the text.
     """
+    if workspace.url is None:
+        _check_columns((workspace.root / "documents").rglob("*.parquet"), by)
+
+
+def _check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
     known = {name for path in documents for name in pq.read_schema(path).names} if by else set()
     if "text" in by:
         raise SettingsError(f"report.by: {TEXT_IS_NO_GROUP}")
@@ -177,7 +182,7 @@ def break_down(
     SettingsError
         If no shard has a column of `by`, or its values cannot be converted to text.
     """
-    check_columns([workspace.resolve(shard.documents) for shard in shards], by)
+    _check_columns([workspace.resolve(shard.documents) for shard in shards], by)
     by = [name for name in by if name not in NUMBERS]  # always included
     step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
     sample = _sample(eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)

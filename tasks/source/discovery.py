@@ -54,7 +54,12 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
         If the source is at a URL that cannot be read.
     """
     filesystem, root = open_filesystem(pin_commit(settings.path))
-    base, found = attempt(settings.path, _list_files, filesystem, root, settings)
+    try:
+        base, found = attempt(settings.path, _list_files, filesystem, root, settings)
+    except SourceError:
+        raise
+    except ValueError as error:  # fsspec refuses some paths, such as a bucket without a name
+        raise SourceError(f"source.path: {settings.path!r}: {error}") from error
     shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
     files_of = Counter(shard.name for shard in shards)
     for shard in shards:

@@ -214,7 +214,7 @@ def test_a_place_outside_a_list_is_an_error(path, place):
     if place == "1.5":
         assert message.startswith("quality.scorers.1.5: unknown setting")
     else:
-        assert message == (f"--set quality.scorers.{place}.weight: {place!r} must be a place in a list, from 0 to 1")
+        assert message == (f"--set quality.scorers.{place}.weight: {place!r} must be an index of the list, from 0 to 1")
 
 
 @pytest.mark.parametrize("text", ["[1", "{a: b", "2024-99-99", "!!python/object/apply:os.getcwd []", "'open"])

@@ -179,9 +179,9 @@ class _Hearing(LogLines):
         super().__init__()
         self.heard: dict[tuple[str, str], list[tuple[float, tuple[Step, ...]]]] = {}
 
-    def at_work(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
+    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
         self.heard.setdefault((stage, job), []).append((share, steps))
-        super().at_work(stage, job, share, steps)
+        super().on_job_progress(stage, job, share, steps)
 
 
 @pytest.fixture(scope="session")

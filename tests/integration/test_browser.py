@@ -1,4 +1,4 @@
-"""What a person sees of a run: the pages of the Prefect UI, in a real browser. Screenshots lie in `.screenshots/`."""
+"""The pages of the Prefect UI in a real browser. Screenshots are saved in `.screenshots/`."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""`make serve`, the deployments it makes, and what a run shows and tells, on a real server with a real worker."""
+"""`make serve`, its deployments, and the artifacts and events of a run, on a real server with a real worker."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_pages_on_selections_are_deployed_for_the_sample(service, name):
 
 
 def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
-    """It takes what the run of the sample left in the workspace."""
+    """It uses the files of the sample run in the workspace."""
     swept = service.run("sweep/sweep", "--param", 'lamb="0,0.5,1"')
     assert swept["state"]["type"] == "COMPLETED"
     shown = artifacts(service, swept)
@@ -113,7 +113,7 @@ def test_a_wrong_parameter_is_refused_before_the_run(service):
     assert "selection.select_ratio" in done.stdout
 
 
-def test_serve_started_again_starts_what_has_ended_and_leaves_the_rest(service):
+def test_start_restarts_a_crashed_worker_and_keeps_the_server(service):
     server, worker = (int((service.state / f"{name}.pid").read_text()) for name in ("server", "worker"))
     deployment = service.read("deployments/name/curate/sample")["id"]
     lost = service.read(f"deployments/{deployment}/create_flow_run", state={"type": "PENDING"})["id"]
@@ -143,20 +143,20 @@ def test_stop_leaves_another_process_of_that_id_alone(service, tmp_path):
     assert (done.returncode, done.stdout.strip()) == (0, "nothing is running")
 
 
-def test_a_shard_set_aside_and_a_failed_run_call_the_webhook(hostile_run):
-    set_aside, failed = (hostile_run.calls.get(timeout=30) for _ in range(2))
-    assert set_aside["event"] == "fineweb-mask.shard.quarantined"
-    assert hostile_run.shard in set_aside["text"]
+def test_a_quarantined_shard_and_a_failed_run_call_the_webhook(hostile_run):
+    quarantined, failed = (hostile_run.calls.get(timeout=30) for _ in range(2))
+    assert quarantined["event"] == "fineweb-mask.shard.quarantined"
+    assert hostile_run.shard in quarantined["text"]
     assert failed["event"] == "prefect.flow-run.Failed"
     assert "BadShardError" in failed["text"]
 
 
-def test_what_cannot_be_shown_is_a_warning_in_the_run(server, caplog):
+def test_a_failure_to_publish_is_a_warning_in_the_run(server, caplog):
     @flow
-    def unheard():
+    def unpublished():
         with or_warn():
             raise httpx.ConnectError("refused")
         return "done"
 
-    assert unheard() == "done"
+    assert unpublished() == "done"
     assert "cannot show this in the UI: ConnectError: refused" in caplog.text

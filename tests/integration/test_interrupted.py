@@ -98,7 +98,7 @@ def test_interrupted_it_stops_in_seconds_leaves_no_half_file_and_goes_on(
     wait_for_stage(process, workspace, "embed")
     process.send_signal(getattr(signal, name))
     assert process.wait(timeout=20) == 130
-    assert "run the same command again to go on from here" in (tmp_path / "output").read_text()
+    assert "run the same command again to resume" in (tmp_path / "output").read_text()
     assert not [path for path in workspace.rglob("*") if path.name.endswith(".partial")]
     assert not (workspace / "dataset").exists()
     for path in workspace.rglob("*.parquet"):

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.engine.inspection import workspace_status
+from fineweb_mask.flows.sweep import run_sweep
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
@@ -136,6 +137,18 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     assert all(
         bucket.read(f"ws/{stage}/{shard}.parquet") == here[f"{stage}/{shard}.parquet"].read_bytes() for stage in STAGES
     )
+
+
+def test_sweep_and_report_print_the_url_of_their_pages(bucket: Bucket, run_sample: RunSample) -> None:
+    url, shard = f"{bucket.url}/pages", "CC-MAIN-2024-30_00000.parquet"
+    run_sample(url, f"source.path={ROOT / 'data_samples' / 'corpus' / shard}")
+    swept = run_sweep(LastRun.of(Workspace(url)).settings, "0,1")
+    assert (swept.page, swept.metrics) == (f"{url}/sweep/index.html", f"{url}/sweep/metrics.json")
+    report = json.loads(ask("report", url, "--json").splitlines()[-1])
+    assert report["report"] == f"{url}/reports/index.html"
+    assert report["plots"]
+    assert all(plot.startswith(f"{url}/reports/plots/") for plot in report["plots"])
+    assert ask("report", url).startswith(f"report   {url}/reports/index.html\nmetrics  {url}/reports/metrics.json\n")
 
 
 def relative_files(mirror: Path) -> list[str]:

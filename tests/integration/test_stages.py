@@ -89,17 +89,14 @@ def test_a_shard_is_finished_before_the_next_is_begun(workspace, run_sample):
     order = []
 
     class Recorder:
-        def started(self, stage, jobs):
+        def on_stage(self, stage, jobs):
             pass
 
-        def finished(self, stage, file):
+        def on_job_progress(self, stage, job, share, steps):
+            pass
+
+        def on_job_end(self, stage, _job, file):
             order.append(f"{stage} {file.name}")
-
-        def at_work(self, stage, job, share, steps):
-            pass
-
-        def left(self, stage, job):
-            pass
 
     token = listener.set(Recorder())
     try:

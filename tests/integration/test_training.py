@@ -53,7 +53,7 @@ def test_a_trained_model_teaches_the_next_and_scores_in_a_recipe(tmp_path, run_s
     assert "scoring with the teacher: 400 of 400 texts" in done.stderr
     assert "ROC-AUC" in done.stdout
     again = command("--input", str(LABELS), "--output", str(pupil), *taught, *small)
-    assert "model already there, from the same labels and settings" in again.stdout
+    assert "model cached, from the same labels and settings" in again.stdout
     workspace = tmp_path / "workspace"
     summary = run_sample(workspace, f"quality.scorers=[{{name: pupil, kind: fasttext, model: {pupil}}}]")
     assert summary.status == "done"

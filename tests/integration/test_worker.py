@@ -1,4 +1,4 @@
-"""A run on a worker that is cancelled, or whose worker or server dies: it stops in seconds, and is gone on from."""
+"""Cancel a run on a worker, or kill the worker or the server: the run stops in seconds, and the next one resumes."""
 
 import fcntl
 import json

@@ -52,7 +52,7 @@ def output(tmp_path):
 
 def test_model_metrics_and_plot_are_written_beside_each_other(settings, output):
     steps = []
-    trained = train_quality(TrainQualityJob.of(output, settings), lambda *step: steps.append(step))
+    trained = train_quality(TrainQualityJob.of(output, settings), steps.append)
     metrics = describe(trained.details)
     assert sorted(path.name for path in output.parent.iterdir()) == [
         "model.bin",
@@ -165,7 +165,7 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
         }
     )
     steps = []
-    metrics = describe(train_quality(TrainQualityJob.of(output, taught), lambda *step: steps.append(step)).details)
+    metrics = describe(train_quality(TrainQualityJob.of(output, taught), steps.append).details)
     assert metrics.labels == 100
     assert metrics.held_out.roc_auc > 0.95
     assert ("scoring with the teacher", 100, 100) in steps
@@ -174,7 +174,7 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
     assert set(table["text"].to_pylist()) <= set(pq.read_table(labels.path)["text"].to_pylist())
     steps.clear()
     longer = taught.model_copy(update={"training": TRAINING.model_copy(update={"epochs": 16})})
-    assert not train_quality(TrainQualityJob.of(output, longer), lambda *step: steps.append(step)).cached
+    assert not train_quality(TrainQualityJob.of(output, longer), steps.append).cached
     assert not [what for what, _, _ in steps if "teacher" in what]
 
 

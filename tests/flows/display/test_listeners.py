@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on."""
+"""Progress of a run on a terminal and in the log."""
 
 import io
 import logging
@@ -26,19 +26,19 @@ def bars_of(progress):
 
 def test_a_stage_has_one_bar_that_grows_and_moves(progress):
     bars = Bars(progress)
-    bars.started("fit", 1)
-    bars.finished("fit", FILE)
-    bars.started("fit", 2)
-    bars.started("very_long_stage", 5)
-    bars.finished("fit", FILE)
-    bars.finished("very_long_stage", None)
+    bars.on_stage("fit", 1)
+    bars.on_job_end("fit", "shard-1", FILE)
+    bars.on_stage("fit", 2)
+    bars.on_stage("very_long_stage", 5)
+    bars.on_job_end("fit", "shard-1", FILE)
+    bars.on_job_end("very_long_stage", "shard-1", None)
     assert bars_of(progress) == {"fit": (2, 3), "very long stage": (1, 5)}
 
 
 def test_a_stage_without_jobs_has_a_bar_too(progress):
     bars = Bars(progress)
-    bars.started("score", 0)
-    bars.started("score", 2)
+    bars.on_stage("score", 0)
+    bars.on_stage("score", 2)
     assert bars_of(progress) == {"score": (0, 2)}
 
 
@@ -48,14 +48,14 @@ def test_bars_are_shown_on_the_console_while_the_block_runs():
     assert isinstance(before, LogLines)
     with shown_as_bars(Console(file=screen, force_terminal=True, width=100)):
         assert isinstance(listener.get(), Bars)
-        listener.get().started("ingest", 2)
-        listener.get().finished("ingest", FILE)
+        listener.get().on_stage("ingest", 2)
+        listener.get().on_job_end("ingest", "shard-1", FILE)
     assert listener.get() is before
     assert "ingest" in screen.getvalue()
     assert "1/2" in screen.getvalue()
 
 
-def test_the_bars_are_put_away_after_an_error():
+def test_the_bars_are_removed_after_an_error():
     before = listener.get()
 
     def fail():
@@ -71,64 +71,63 @@ def test_log_lines_say_what_was_done(caplog, monkeypatch):
     monkeypatch.setattr("fineweb_mask.flows.display.listeners.get_run_logger", lambda: logging.getLogger("run"))
     with caplog.at_level(logging.INFO, "run"):
         lines = LogLines()
-        lines.started("score", 2)
-        lines.finished("score", FILE.model_copy(update={"seconds": 1.25}))
-        lines.finished("score", FILE.model_copy(update={"cached": True, "name": "100% %s shard"}))
-        lines.finished("score", None)
+        lines.on_stage("score", 2)
+        lines.on_job_end("score", "shard-1", FILE.model_copy(update={"seconds": 1.25}))
+        lines.on_job_end("score", "shard-1", FILE.model_copy(update={"cached": True, "name": "100% %s shard"}))
+        lines.on_job_end("score", "shard-1", None)
     assert caplog.messages == [
         "score: 2 to do",
         "score: shard-1, 7 rows, 1.2 s, 6 rows/s",
-        "score: 100% %s shard, 7 rows, already there",
+        "score: 100% %s shard, 7 rows, cached",
     ]
 
 
 def test_log_lines_are_quiet_where_prefect_s_run_logger_is_disabled(caplog):
     with disable_run_logger():
-        LogLines().started("score", 2)
+        LogLines().on_stage("score", 2)
     assert not caplog.messages
 
 
 PICKS, LAMBS = Step("greedy picks", 3, 50), Step("values of lamb", 1, 4)
 
 
-def test_a_loop_that_takes_long_has_a_bar_below_its_stage_s_until_the_job_is_left(progress):
+def test_a_long_loop_has_a_bar_below_its_stage_s_until_the_job_ends(progress):
     bars = Bars(progress)
-    bars.started("select", 2)
-    bars.at_work("select", "a", 0.1, (LAMBS, PICKS))
-    bars.at_work("select", "b", 0.0, (PICKS,))
+    bars.on_stage("select", 2)
+    bars.on_job_progress("select", "a", 0.1, (LAMBS, PICKS))
+    bars.on_job_progress("select", "b", 0.0, (PICKS,))
     assert [(task.description, task.completed, task.total) for task in progress.tasks] == [
         ("select", 0, 2),
         ("  values of lamb", 1, 4),
         ("    greedy picks", 3, 50),
         ("  greedy picks", 3, 50),
     ]
-    bars.at_work("select", "a", 0.2, (LAMBS._replace(done=2),))
-    bars.left("select", "b")
-    assert bars_of(progress) == {"select": (0, 2), "  values of lamb": (2, 4)}
-    bars.left("select", "a")
-    bars.left("select", "a job that told nothing")
-    bars.finished("select", FILE)
-    assert bars_of(progress) == {"select": (1, 2)}
+    bars.on_job_progress("select", "a", 0.2, (LAMBS._replace(done=2),))
+    bars.on_job_end("select", "b", FILE)
+    assert bars_of(progress) == {"select": (1, 2), "  values of lamb": (2, 4)}
+    bars.on_job_end("select", "a", None)
+    bars.on_job_end("select", "a job without progress", FILE)
+    assert bars_of(progress) == {"select": (3, 2)}
 
 
-def test_a_new_bar_is_drawn_with_its_place_at_once(progress, monkeypatch):
-    """The screen is drawn by a thread of its own, also between two calls."""
+def test_a_new_bar_is_drawn_with_its_progress_at_once(progress, monkeypatch):
+    """Another thread draws the screen, also between two calls."""
     monkeypatch.setattr(progress, "update", None)
-    Bars(progress).at_work("select", "a", 0.1, (PICKS,))
+    Bars(progress).on_job_progress("select", "a", 0.1, (PICKS,))
     assert bars_of(progress) == {"  greedy picks": (3, 50)}
 
 
-def test_log_lines_tell_now_and_then_how_far_a_job_is(caplog, monkeypatch):
+def test_log_lines_report_the_progress_of_a_long_job_every_30_seconds(caplog, monkeypatch):
     monkeypatch.setattr("fineweb_mask.flows.display.listeners.get_run_logger", lambda: logging.getLogger("run"))
     now = 0.0
     monkeypatch.setattr("fineweb_mask.flows.display.listeners.monotonic", lambda: now)
     lines = LogLines()
     with caplog.at_level(logging.INFO, "run"):
         for now in (0.0, 10.0, LOG_SECONDS, LOG_SECONDS + 1, 2 * LOG_SECONDS):
-            lines.at_work("select", "100% %s shard", 0.1, (LAMBS, PICKS._replace(done=int(now))))
-            lines.at_work("select", "told no loop", 0.1, ())
-        lines.left("select", "100% %s shard")
-        lines.at_work("select", "100% %s shard", 0.1, (PICKS,))
+            lines.on_job_progress("select", "100% %s shard", 0.1, (LAMBS, PICKS._replace(done=int(now))))
+            lines.on_job_progress("select", "no active loop", 0.1, ())
+        lines.on_job_end("select", "100% %s shard", None)
+        lines.on_job_progress("select", "100% %s shard", 0.1, (PICKS,))
     assert caplog.messages == [
         "select: 100% %s shard, values of lamb 1 of 4, greedy picks 30 of 50",
         "select: 100% %s shard, values of lamb 1 of 4, greedy picks 60 of 50",

@@ -1,4 +1,4 @@
-"""What a run shows in the UI, without a server."""
+"""What is published to the UI, without a server."""
 
 import re
 
@@ -7,7 +7,7 @@ from prefect.logging import disable_run_logger
 
 from fineweb_mask.flows.display import prefect_ui
 from fineweb_mask.flows.display.listeners import LogLines
-from fineweb_mask.flows.display.prefect_ui import LISTED_AT_WORK, StageProgress, UiListener, _duration, page_markdown
+from fineweb_mask.flows.display.prefect_ui import LISTED_JOBS, StageProgress, UiListener, _duration, page_markdown
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.reporting.page import Figure, Page, Section, write_page
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
@@ -17,18 +17,18 @@ def file(rows: int, *, cached: bool = False) -> StageFile:
     return StageFile(stage="embed", name="s", path="p", rows=rows, bytes=1, fingerprint="f", cached=cached)
 
 
-def test_progress_counts_what_was_built_apart_from_what_was_there():
+def test_progress_counts_built_and_cached_files_separately():
     stage = StageProgress("embed", jobs=10, since=0.0)
     for one in (file(1000), file(2000, cached=True), file(3000), None):
         stage.count(one)
     stage.until = 20.0
     assert stage.percent == 40.0
     assert stage.describe() == (
-        "4 of 10 done, 1 already there, 1 set aside, 6,000 documents, 200 documents/s, about 1 min 0 s left"
+        "4 of 10 done, 1 cached, 1 quarantined, 6,000 documents, 200 documents/s, about 1 min 0 s left"
     )
 
 
-def test_progress_tells_how_far_the_jobs_at_work_are(monkeypatch):
+def test_the_progress_of_running_jobs_is_published(monkeypatch):
     published = []
 
     def publish(of, percent, text):
@@ -39,26 +39,27 @@ def test_progress_tells_how_far_the_jobs_at_work_are(monkeypatch):
     monkeypatch.setattr(prefect_ui, "update_progress_artifact", publish)
     shown = UiListener(LogLines())
     with disable_run_logger():
-        shown.started("contend", 4)
+        shown.on_stage("contend", 4)
     shown.refresh()
-    shown.at_work("contend", "random s", 0.0, ())
-    shown.at_work("contend", "greedy s", 0.5, (Step("blocks", 1, 2), Step("greedy picks", 0, 1200)))
+    shown.on_job_progress("contend", "random s", 0.0, ())
+    shown.on_job_progress("contend", "greedy s", 0.5, (Step("blocks", 1, 2), Step("greedy picks", 0, 1200)))
     shown.refresh()
     shown.refresh()  # nothing is new
-    shown.left("contend", "greedy s")
-    shown.at_work("contend", "random s", 0.0, ())
+    with disable_run_logger():
+        shown.on_job_end("contend", "greedy s", file(0))
+    shown.on_job_progress("contend", "random s", 0.0, ())
     shown.refresh()
     assert published == [
         ("progress-contend", 0.0, "0 of 4 done"),
         ("its id", 12.5, "0 of 4 done, blocks 1 of 2, greedy picks 0 of 1,200"),
-        ("its id", 0.0, "0 of 4 done"),
+        ("its id", 25.0, "1 of 4 done, about 0 s left"),
     ]
 
 
-def test_of_many_jobs_at_work_some_are_told():
-    steps = {f"job {number}": (Step("greedy picks", number, 9),) for number in range(LISTED_AT_WORK + 1)}
+def test_of_many_running_jobs_some_are_listed():
+    steps = {f"job {number}": (Step("greedy picks", number, 9),) for number in range(LISTED_JOBS + 1)}
     text = StageProgress("select", jobs=9, steps=steps).describe()
-    assert text.endswith(f"greedy picks {LISTED_AT_WORK - 1} of 9, ...")
+    assert text.endswith(f"greedy picks {LISTED_JOBS - 1} of 9, ...")
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: HubServer
     write_manifest(dataset / PROVENANCE, manifest.key, files, manifest.details)
     again = push(workspace, "me/first")
     assert again.returncode == 0, again.stderr
-    assert f"deleted there, of an earlier push: {old.relative_to(dataset)}" in again.stdout
-    assert "there, and not of this dataset: notes.md" in again.stdout
+    assert f"deleted from an earlier push: {old.relative_to(dataset)}" in again.stdout
+    assert "in the repository, but not of this dataset: notes.md" in again.stdout
     received = hub.files("me/first/main")
     assert received.pop("notes.md") == b"somebody else's"
     del received[".gitattributes"]
@@ -136,7 +136,7 @@ def test_a_broken_dataset_is_not_pushed(hub: HubServer, push: Push, workspace: P
     target.write_bytes(target.read_bytes()[:-1])
     done = push(workspace, "me/broken")
     assert done.returncode == 1
-    assert "is not pushed: its dataset is not what its provenance.json says" in done.stderr
+    assert "is not pushed: the dataset differs from its provenance.json" in done.stderr
     assert target.name in done.stderr
     assert hub.requests == before
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands import sql
-from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS, visible
+from fineweb_mask.flows.commands._tables import visible
+from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.tasks.workspace.catalog import write_catalog
 from fineweb_mask.tasks.workspace.references import StageKey
@@ -161,5 +162,5 @@ def test_a_catalog_that_cannot_be_brought_up_to_date_is_used_with_a_warning(fold
     finally:
         os.utime(folder / "run.json", (1, 1))
     assert result.exit_code == 0
-    assert "the catalog is older than the last run and stays so" in result.stderr
+    assert "the catalog is older than the last run, and cannot be rebuilt" in result.stderr
     assert result.stdout.split() == ["n", "7"]

@@ -1,0 +1,95 @@
+"""Errors and pages of the commands: what is printed, and the exit codes."""
+
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import typer
+
+from fineweb_mask.flows.commands import _common
+from fineweb_mask.flows.commands._common import (
+    FAILED,
+    INTERRUPTED,
+    WRONG_USAGE,
+    end_with_page,
+    exit_on_error,
+    exit_on_failure,
+)
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.summary import PageSummary
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+
+@pytest.mark.parametrize("error", [SettingsError("mend\x1b this"), FileNotFoundError("mend\x1b this")])
+def test_an_error_of_ours_or_of_the_file_system_is_printed(error, capsys):
+    with pytest.raises(typer.Exit) as ended, exit_on_error(as_json=True, prefix="first: "):
+        raise error
+    assert ended.value.exit_code == WRONG_USAGE
+    printed = capsys.readouterr()
+    assert printed.err == "fineweb-mask: first: mend\\x1b this\n"
+    assert json.loads(printed.out) == {"status": "failed", "error": "first: mend\\x1b this"}
+
+
+@pytest.mark.parametrize("bug", [ValueError("a bug"), ImportError("a bug"), KeyError("a bug")])
+def test_a_bug_is_not_reported_as_a_mistake_of_the_user(bug):
+    with pytest.raises(type(bug), match="a bug"), exit_on_error(as_json=False):
+        raise bug
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ValueError("broken"), FAILED, "ValueError: broken"),
+        (KeyboardInterrupt(), INTERRUPTED, "interrupted; run the same command again to resume"),
+        (typer.Exit(WRONG_USAGE), WRONG_USAGE, ""),
+    ],
+)
+def test_a_failure_is_printed_with_its_type_once(error, code, message, capsys):
+    with pytest.raises(typer.Exit) as ended, exit_on_failure(as_json=False):
+        raise error
+    assert ended.value.exit_code == code
+    assert capsys.readouterr().err.removeprefix("fineweb-mask: ").strip() == message
+
+
+def test_a_chosen_exception_passes_through():
+    with pytest.raises(BrokenPipeError), exit_on_failure(as_json=False, reraise=BrokenPipeError):
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("quarantined", [{}, {"a": "why"}])
+def test_a_page_at_a_url_is_opened_from_its_local_copy(bucket, recipe, monkeypatch, quarantined):
+    settings = load_recipe(recipe, workspace=f"{bucket.url}/ws")
+    workspace = Workspace(settings.workspace)
+    page = workspace.root / "sweep" / "index.html"
+    summary = PageSummary.of(workspace, quarantined, [], page=page, metrics="metrics.json", documents=1)
+    opened = []
+    monkeypatch.setattr(_common, "open_page", opened.append)
+    with pytest.raises(typer.Exit) if quarantined else nullcontext():
+        end_with_page(settings, summary, show=True)
+    assert opened == [str(page)]
+
+
+@pytest.mark.parametrize(
+    ("place", "opened"), [("a page/index.html", "file://{root}/a%20page/index.html"), ("s3://bucket/index.html", None)]
+)
+@pytest.mark.parametrize("works", [True, False])
+def test_a_page_is_opened_or_its_place_is_printed(tmp_path: Path, place: str, opened: str | None, works: bool) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n{"true" if works else "false"}\n')
+    browser.chmod(0o755)
+    script = f"from fineweb_mask.flows.commands._common import open_page; open_page({place!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"BROWSER": str(browser), "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    record = tmp_path / "opened"
+    assert (record.read_text().strip() if record.exists() else None) == (opened and opened.format(root=tmp_path))
+    assert (f"open {place} yourself" in done.stderr) == (opened is None or not works)

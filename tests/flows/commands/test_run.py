@@ -1,0 +1,125 @@
+"""`fineweb-mask run`: errors before any work starts, and a run of the sample."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.flows.commands._common import WRONG_USAGE
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_wrong_recipe_ends_with_2_and_nothing_is_created(call, recipe, as_json, tmp_path):
+    finished = call("run", recipe, "--set", "selection.lamd=0.3", *(["--json"] if as_json else []), cwd=tmp_path)
+    assert finished.returncode == WRONG_USAGE == 2
+    assert finished.stderr.startswith("fineweb-mask: selection.lamd: unknown setting; did you mean 'lamb'?")
+    assert "Traceback" not in finished.stderr
+    assert list(tmp_path.iterdir()) == [recipe]
+    if as_json:
+        *_, last = finished.stdout.splitlines()
+        assert json.loads(last) == {
+            "status": "failed",
+            "error": finished.stderr.removeprefix("fineweb-mask: ").strip(),
+        }
+    else:
+        assert finished.stdout == ""
+
+
+def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, invoke, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    result = invoke("run", recipe, "--set", "source.path=no/such/corpus")
+    assert result.exit_code == WRONG_USAGE
+    assert result.stderr.startswith("fineweb-mask: source.path: 'no/such/corpus' does not exist")
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "source.path=no/corpus"], "source.path: 'no/corpus' does not exist"),
+        (["--set", "source.path=tests/flows"], "source.path: no "),
+        (["--set", "source.path=nosuch://x"], "nosuch"),
+        (["--set", r'source.path="a\0b"'], "source.path: 'a\\x00b'"),
+        (["--set", "quality.scorers.0.labels.path=no/labels.parquet"], "labels: the labels 'no/labels"),
+        (["--set", "quality.scorers.0.labels.path=README.md"], "labels: the labels 'README.md' cannot be"),
+        (["--set", "quality.scorers.0.labels.text_column=body"], "set text_column to one of"),
+        (["--set", "quality.scorers.0.labels.score_column=grade"], "set score_column to one of"),
+        (["--set", "quality.scorers.0.model=no/model.bin"], "quality.scorers.0.model: 'no/model.bin' does not exist"),
+        (["--set", "materialize.layout=lang"], "materialize.layout: no document will have a column 'lang'"),
+        (["--set", "report.by=[kind]"], "report.by.0: no document will have a column 'kind'"),
+        (["--refit", "everything"], "--refit takes one of encoder, quality, received 'everything'"),
+        (["--workspace", "https://example.org/x"], "workspace: https:// can only be read: give a folder or s3://"),
+        (["--workspace", "hf://datasets/x/y"], "workspace: hf:// can be a source only: on the hub every file would be"),
+        (["--workspace", "abc://bucket/x"], "abc://bucket/x: Protocol not known: abc"),
+        (["--set", "selection.lamb"], "--set takes section.key=value, received 'selection.lamb'"),
+    ],
+)
+def test_wrong_settings_end_with_2_and_name_the_key(recipe, invoke, arguments, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    result = invoke("run", recipe, *arguments, "--json")
+    assert result.exit_code == WRONG_USAGE
+    assert message in result.stderr
+    *_, last = result.stdout.splitlines()
+    answer = json.loads(last)
+    assert answer["status"] == "failed"
+    assert message in answer["error"]
+    assert not (tmp_path / "workspace").exists()
+
+
+def test_a_missing_recipe_ends_with_2(invoke, tmp_path):
+    result = invoke("run", tmp_path / "none.yaml")
+    assert result.exit_code == WRONG_USAGE
+    assert "cannot read the recipe" in result.stderr
+
+
+def test_a_workspace_at_a_url_that_is_out_of_reach_is_an_error_before_anything_starts(invoke, recipe, bucket):
+    done = invoke("run", recipe, "--workspace", "s3://no-such-bucket-here/x", "--json")
+    assert done.exit_code == 2
+    assert "s3://no-such-bucket-here/x does not exist" in json.loads(done.stdout)["error"]
+    done = invoke("run", recipe, "--set", "materialize.output=s3://no-such-bucket-here/x")
+    assert done.exit_code == 2
+    assert "s3://no-such-bucket-here/x does not exist" in done.stderr
+    assert bucket.names() == {}
+
+
+def test_an_output_that_holds_something_else_is_not_replaced(invoke, recipe, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    done = invoke("run", recipe, "--set", f"materialize.output={tmp_path / 'mine'}")
+    assert done.exit_code == 2
+    assert "materialize.output:" in done.stderr
+    assert "would be replaced: give a new or empty folder" in done.stderr
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
+
+
+def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    source = pq.read_table(ROOT / "data_samples" / "corpus" / "CC-MAIN-2023-50_00000.parquet")
+    pq.write_table(source.slice(0, 400), corpus / "good.parquet")
+    (corpus / "bad.parquet").write_text("not parquet")
+    arguments = (
+        "run",
+        "deployments/recipes/sample.yaml",
+        *("--workspace", str(tmp_path / "workspace")),
+        *("--set", f"source.path={corpus}"),
+        *("--set", "embedding.static_dimensions=64"),
+    )
+    first = call(*arguments, "--json")
+    assert first.returncode == 3, first.stderr
+    summary = json.loads(first.stdout.splitlines()[-1])
+    assert summary["status"] == "quarantined"
+    assert summary["documents_in"] == 400
+    assert summary["quarantined"][0]["shard"] == "bad"
+    stages = ("ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report")
+    assert tuple(stage["stage"] for stage in summary["stages"]) == stages
+
+    second = call(*arguments)
+    assert second.returncode == 3, second.stderr
+    lines = second.stdout.splitlines()
+    assert any(line.startswith("select") for line in lines)
+    assert lines[-1] == f"report   {tmp_path / 'workspace' / 'reports' / 'index.html'}"
