@@ -1,14 +1,13 @@
 """Inspect what a workspace holds of every stage, from its files alone, and rebuild its catalog."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, is_trained
 from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
 from fineweb_mask.flows.engine.scheduler import OnDone
 from fineweb_mask.flows.engine.session import check_inputs
@@ -91,7 +90,7 @@ class Inspection(NamedTuple):
     workspace: Workspace
     settings: PipelineSettings
     shards: list[str]
-    found: dict[str, list[tuple[StageJob, StageFile | None]]]
+    jobs: dict[str, list[tuple[StageJob, StageFile | None]]]  # with their outputs, by stage
     plan: Plan
 
 
@@ -152,62 +151,44 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
         If the folder is no workspace, or its source or models are out of reach.
     """
     found = inspect_workspace(folder)
-    stages = [
-        _stage(found.workspace, stage, found.found[stage], found.shards, found.settings)
-        for stage in _stages(found.settings)
-    ]
+    left_out = {"score", "embed"} if found.settings.embedding.model == FROM_QUALITY else {"score_embed"}
     return WorkspaceStatus(
-        workspace=found.workspace.display_path(found.workspace.root), shards=len(found.shards), stages=stages
+        workspace=found.workspace.display_path(found.workspace.root),
+        shards=len(found.shards),
+        stages=[_stage(found, stage) for stage in STAGES if stage not in left_out],
     )
 
 
-def _stages(settings: PipelineSettings) -> Iterator[str]:
-    left_out = {"score", "embed"} if settings.embedding.model == FROM_QUALITY else {"score_embed"}
-    return (stage for stage in STAGES if stage not in left_out)
-
-
-def _stage(
-    workspace: Workspace,
-    stage: str,
-    found: list[tuple[StageJob, StageFile | None]],
-    shards: list[str],
-    settings: PipelineSettings,
-) -> StageStatus:
-    files = [(job, file) for job, file in found if file is not None]
-    seconds = sum(recorded_seconds(job) for job, _ in files)
-    rows = sum(file.rows for _, file in files)
-    status = StageStatus(
+def _stage(inspection: Inspection, stage: str) -> StageStatus:
+    workspace, settings = inspection.workspace, inspection.settings
+    files = [(job, file) for job, file in inspection.jobs[stage] if file is not None]
+    about = stages_shown_as(stage)[0]
+    folders = [workspace.root / folder for folder in about.folders]
+    units: list[tuple[bool, bool]]  # whether each is done, and whether there is any file of it
+    if stage == "fit":
+        wanted = sum(map(is_trained, settings.quality.scorers)) + 1 + (settings.embedding.model == STATIC)
+        units = [(number < len(files), False) for number in range(wanted)]
+    elif stage == "materialize":
+        units = [(bool(files), Output.of(workspace, settings.materialize).is_there)]
+    elif about.product:
+        units = [(bool(files), any(map(workspace.exists, folders)))]
+    else:
+        done = {name for job, _ in files for name in job.shard_names}
+        units = [
+            (name in done, any(workspace.exists(folder / f"{name}.parquet") for folder in folders))
+            for name in inspection.shards
+        ]
+    rows, seconds = sum(file.rows for _, file in files), sum(recorded_seconds(job) for job, _ in files)
+    return StageStatus(
         stage=stage,
+        done=sum(done for done, _ in units),
+        missing=sum(not done and not exists for done, exists in units),
+        stale=sum(not done and exists for done, exists in units),
         rows=rows,
         bytes=sum(file.bytes for _, file in files),
         seconds=round(seconds, 3),
         documents_per_second=round(rows / seconds, 1) if rows and seconds else None,
     )
-    about = stages_shown_as(stage)[0]
-    folders = [workspace.root / folder for folder in about.folders]
-    if stage == "fit":
-        trained = sum(getattr(scorer, "model", "") is None for scorer in settings.quality.scorers)
-        status.done = len(files)
-        status.missing = trained + 1 + (settings.embedding.model == STATIC) - len(files)
-    elif stage == "materialize":
-        _count(status, is_done=bool(files), exists=Output.of(workspace, settings.materialize).is_there)
-    elif about.product:
-        _count(status, is_done=bool(files), exists=any(map(workspace.exists, folders)))
-    else:
-        done = {name for job, _ in files for name in job.shard_names}
-        for name in shards:
-            exists = any(workspace.exists(folder / f"{name}.parquet") for folder in folders)
-            _count(status, is_done=name in done, exists=exists)
-    return status
-
-
-def _count(status: StageStatus, *, is_done: bool, exists: bool) -> None:
-    if is_done:
-        status.done += 1
-    elif exists:
-        status.stale += 1
-    else:
-        status.missing += 1
 
 
 class CatalogError(WorkspaceError, ValueError):

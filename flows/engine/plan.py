@@ -42,7 +42,7 @@ class PretrainedModels(NamedTuple):
     @classmethod
     def of(cls, settings: PipelineSettings) -> Self:
         """Find the models on this machine or fetch them from the hub."""
-        named = [scorer for scorer in settings.quality.scorers if not _is_trained(scorer)]
+        named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
         built_in = settings.embedding.model in embed.BUILT_IN
         return cls(
             scorers={scorer.name: resolve_model(scorer) for scorer in named},
@@ -50,7 +50,8 @@ class PretrainedModels(NamedTuple):
         )
 
 
-def _is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
+def is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
+    """Return whether a scorer's model is trained on labels by the pipeline."""
     return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
 
 
@@ -114,7 +115,7 @@ class Plan:
         What was fitted by an earlier run is used at once.
         """
         for scorer in self._settings.quality.scorers:
-            if _is_trained(scorer):
+            if is_trained(scorer):
                 self._jobs.expect("fit", 1)
                 self._jobs.add(FitClassifierJob.of(self._root, scorer), partial(self._on_trained, scorer))
         self._ask(self._fit)
