@@ -131,12 +131,7 @@ def track(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0,
 
 
 def track_by_size(
-    what: str,
-    items: Iterable[Item],
-    total: int,
-    size: Callable[[Item], int],
-    *,
-    part: tuple[float, float] = (0.0, 0.0),
+    what: str, items: Iterable[Item], total: int, size: Callable[[Item], int], *, part: tuple[float, float] = (0.0, 0.0)
 ) -> Iterator[Item]:
     """Iterate as `track` does, counting each item by its size: the documents of a batch.
 

@@ -9,21 +9,14 @@ and the maximum is the sum of the K largest entries of the gradient. Every metri
 steps of Polyak's length tighten it. Sums are accumulated in float64.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.base import SupportsTangent
 from fineweb_mask.models.selection.metrics.kernel import kernels_first
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.objective import Objective
 
 ROUNDING = 1e-5  # of the terms' sizes: a bound this far below an objective may be due to float32 products
 

@@ -1,18 +1,14 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
-from __future__ import annotations
-
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.selection.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CHECK_ROWS = 16_384  # rows read at once
 UNIT = 1e-6  # a float32 row of a norm this close to 1 is not rescaled

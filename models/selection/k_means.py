@@ -3,30 +3,18 @@
 Used by `semdedup` and by the clusters of the report.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows
 
 CENTRE_PRODUCTS = 1 << 25  # entries of one block of similarities to centres
 
 
-def k_means(
-    rows: Rows,
-    n_clusters: int,
-    n_iterations: int,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
+def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Cluster unit rows by cosine, starting from random documents.
 
     Parameters

@@ -4,21 +4,15 @@ Similarity is symmetric, so every pair of blocks is multiplied once and read fro
 top-k, so memory is two lists and one block of products for any n.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows
 
 PRODUCT_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 29}  # entries of one block of similarities (float32)
 

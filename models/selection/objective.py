@@ -1,18 +1,12 @@
 """Define the objective J(m) = lamb * Q(m) + (1 - lamb) * D(m), where D is a weighted sum of diversity metrics."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRestrict, SupportsWorth
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
 
 
 @dataclass(eq=False)
@@ -58,7 +52,7 @@ class Objective:
         """Each document's contribution to J through its quality, (n,) float32."""
         return self.quality * (self.linear_weight / self.budget)
 
-    def restrict(self, index: Tensor, budget: int) -> Objective:
+    def restrict(self, index: Tensor, budget: int) -> "Objective":
         """Return the objective for selections of `budget` documents among some, index (b,)."""
         metrics = {
             name: metric.restrict(index) if isinstance(metric, SupportsRestrict) else _Widened(metric, index, self.n)

@@ -5,18 +5,12 @@ that copy is small (`COPY_BYTES`), and otherwise converted block by block on eve
 one block. Sums over documents are accumulated in float64 between blocks.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
 
 COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
 BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
@@ -79,7 +73,7 @@ class Rows:
             block = (block - centre) * inverse_deviation
         return block
 
-    def standardised(self) -> Rows:
+    def standardised(self) -> "Rows":
         """Centre and scale every dimension by its mean and standard deviation over all rows.
 
         A dimension that does not vary becomes zero.

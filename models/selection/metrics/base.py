@@ -42,19 +42,14 @@ True
 True
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
-from fineweb_mask.models.settings.selection import METRICS
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
-    from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 
 @runtime_checkable

@@ -1,20 +1,14 @@
 """Share the code of `pairwise` and `disf`: metrics that are concave in one small moment of the selection."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from collections.abc import Mapping
+from typing import ClassVar, Self, TypeVar
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Metric
 from fineweb_mask.models.selection.rows import Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
-
-    from torch import Tensor
 
 AnyMetric = TypeVar("AnyMetric", bound=Metric)
 
@@ -83,11 +77,11 @@ class KernelMetric(BuiltInMetric):
         v = moment.square().sum()
         return float(self.outer(v, budget) + 2 * self.slope(float(v), budget) * v)
 
-    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> KernelTangent:
+    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> "KernelTangent":
         """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
         return KernelTangent(self, self.moment(inclusion), budget, weight)
 
-    def gains(self, budget: int, weight: float) -> KernelGains:
+    def gains(self, budget: int, weight: float) -> "KernelGains":
         """Return the marginal gains of weight * D, for an empty selection."""
         return KernelGains(self, budget, weight)
 
@@ -120,7 +114,7 @@ class KernelMetric(BuiltInMetric):
         batch.diagonal = self.diagonal[index]
         return batch
 
-    def reduced(self, n_directions: int, generator: torch.Generator) -> KernelMetric:  # noqa: ARG002 - for subclasses
+    def reduced(self, n_directions: int, generator: torch.Generator) -> "KernelMetric":  # noqa: ARG002 - for subclasses
         """Return an approximation in fewer directions for the annealing, where there is a faster one."""
         return self
 

@@ -1,17 +1,10 @@
 """`pairwise`: minus the mean cosine between selected documents."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows
 
 
 class Pairwise(KernelMetric):

@@ -4,19 +4,13 @@ Gains are those of J with the denominators of the full budget, updated increment
 (`SupportsGains`). Where gains are lazy, only documents that could win are evaluated again.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import Gains, LazyGains, SupportsGains
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def solve_greedy(problem: Problem) -> Solution:

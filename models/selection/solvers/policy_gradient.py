@@ -10,19 +10,13 @@ Source: DATAMASK, arXiv 2512.24265. The batches are consecutive parts of a rando
 redrawn when it is used up (ours: every document is then visited equally often).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
 
 EPSILON = 1e-8  # keeps the advantages finite if all rewards of a group are equal
 

@@ -1,22 +1,16 @@
 """Define the input and the output of a solver: a function from `Problem` to `Solution`."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.objective import Objective
-    from fineweb_mask.models.selection.rows import Rows
-    from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 @dataclass

@@ -9,23 +9,16 @@ Other objectives are refined by batches of swaps, chosen by the marginal worth o
 until it raises the objective.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.objective import Objective
-    from fineweb_mask.models.selection.solvers.problem import Problem
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.solvers.problem import Problem
 
 NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
 QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
