@@ -15,34 +15,9 @@ CENTRE_PRODUCTS = 1 << 25  # entries of one block of similarities to centres
 
 
 def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Cluster unit rows by cosine, starting from random documents.
+    """Cluster unit rows (n, d) by cosine, starting from random documents.
 
-    Parameters
-    ----------
-    rows
-        Unit rows, (n, d).
-    n_clusters
-        Clusters, at most n.
-    n_iterations
-        Rounds of assigning documents and moving centres.
-    generator
-        On the rows' device: draws the first centres.
-
-    Returns
-    -------
-    Tensor
-        (n,) int64 cluster of each document.
-    Tensor
-        (n,) float32 cosine with its centre.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fineweb_mask.models.selection.rows import Rows
-    >>> rows = Rows(torch.eye(2).repeat(3, 1))
-    >>> labels, _ = k_means(rows, 2, 5, torch.Generator().manual_seed(1))
-    >>> bool((labels[::2] == labels[0]).all())
-    True
+    Return the cluster of each document, (n,) int64, and its cosine with the cluster's centre, (n,) float32.
     """
     start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
     centres = rows.take(start)
@@ -61,5 +36,5 @@ def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Gen
 def _nearest_centre(rows: Rows, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     step = max(1, min(rows.block_rows, CENTRE_PRODUCTS // len(centres)))
     for part in rows.slices(step):
-        closeness, labels = (rows.block(part) @ centres.T).max(dim=1)
+        closeness, labels = (rows.take(part) @ centres.T).max(dim=1)
         yield closeness, labels

@@ -51,27 +51,9 @@ class Neighbours:
 
 
 def nearest(rows: Rows, k: int) -> Neighbours:
-    """Find every document's k most similar documents by exact blocked products.
+    """Find the min(k, n) most similar documents of each unit row (n, d), itself included, by exact blocked products.
 
-    Parameters
-    ----------
-    rows
-        Unit rows, (n, d).
-    k
-        Length of the lists, the document itself included; at most n.
-
-    Returns
-    -------
-    Neighbours
-        Lists of length min(k, n). Similarities below 0 count as 0: facility location never uses them.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fineweb_mask.models.selection.rows import Rows
-    >>> found = nearest(Rows(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])), 2)
-    >>> found.index.tolist()
-    [[0, 1, 2], [2, 2, 1]]
+    Similarities below 0 count as 0: facility location never uses them.
     """
     n, device = rows.n, rows.device
     k = min(k, n)
@@ -82,11 +64,11 @@ def nearest(rows: Rows, k: int) -> Neighbours:
     blocks = list(rows.slices(side))
     for left, right in track("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
         if right is left:
-            left_rows = rows.block(left)
+            left_rows = rows.take(left)
             products = (left_rows @ left_rows.T).clamp_(min=0)
             products.fill_diagonal_(2.0)  # a document comes first in its own list, before its duplicates
         else:
-            products = (left_rows @ rows.block(right).T).clamp_(min=0)
+            products = (left_rows @ rows.take(right).T).clamp_(min=0)
             _keep_best(similarity[right], index[right], products.T, left.start)
         _keep_best(similarity[left], index[left], products, right.start)
     similarity.clamp_(max=1.0)

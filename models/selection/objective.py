@@ -11,31 +11,15 @@ from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient,
 
 @dataclass(eq=False)
 class Objective:
-    """J = linear . m + sum of weights * metrics + constant, for selections of one size.
+    """J = linear . m + sum of weights * metrics + constant, for selections of one size."""
 
-    Attributes
-    ----------
-    quality
-        (n,) float32.
-    budget
-        Documents to select, K.
-    metrics
-        Metrics by name.
-    linear_weight
-        Weight of the mean quality Q.
-    weights
-        Weight of each metric's raw value.
-    constant
-        Added to J, so that 0 and 1 are where `normalize` puts them.
-    """
-
-    quality: Tensor
-    budget: int
+    quality: Tensor  # (n,) float32
+    budget: int  # documents to select, K
     metrics: Mapping[str, Metric]
     _: KW_ONLY
-    linear_weight: float
-    weights: Mapping[str, float]
-    constant: float = 0.0
+    linear_weight: float  # of the mean quality Q
+    weights: Mapping[str, float]  # of each metric's raw value
+    constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
 
     @property
     def n(self) -> int:
@@ -83,18 +67,7 @@ class Objective:
         return sum(map(abs, sizes))
 
     def worth(self, mask: Tensor) -> Tensor:
-        """Compute each document's marginal worth: the gain from adding it, or the loss from dropping it.
-
-        Parameters
-        ----------
-        mask
-            (n,) bool, the selection.
-
-        Returns
-        -------
-        Tensor
-            (n,) float32.
-        """
+        """Compute each document's gain from adding it, or loss from dropping it, for a mask (n,) bool: (n,) float32."""
         worth = self.linear.clone()
         for name, metric in self.active.items():
             if isinstance(metric, SupportsWorth):

@@ -82,14 +82,14 @@ def built_in_metrics(rows: Rows, settings: SelectionSettings, budget: int) -> di
 
 def find_ranges(
     rows: Rows,
-    quality: Tensor,  # (n,)
+    quality: Tensor,
     settings: SelectionSettings,
     metrics: Mapping[str, Metric],
     *,
     budget: int,
     generator: torch.Generator,
 ) -> Ranges:
-    """Find the scale of every term; for `range` every metric is maximised alone."""
+    """Find the scale of every term, quality (n,) first; for `range` every metric is maximised alone."""
     quality_term = Term(float(quality.mean(dtype=torch.float64)))
     terms = {name: Term(_random_value(metric, rows.n, budget, generator)) for name, metric in metrics.items()}
     if settings.normalize == "range":

@@ -17,24 +17,18 @@ BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
 
 
 class Rows:
-    """Rows of a matrix, scaled to unit norm, and for `standardised` centred and scaled per dimension.
+    """Rows of a matrix (n, d) float16 or float32, scaled to unit norm, and for `standardised` centred and scaled.
 
-    Parameters
-    ----------
-    stored
-        The matrix, (n, d) float16 or float32.
-    scale
-        Factor of each row, (n,) float32: one over its norm. None if the rows of `stored` have norm 1.
-    centre, inverse_deviation
-        Subtracted from each scaled row, then multiplied with it, (d,) float32.
+    `scale` is one over the norm of each row, (n,) float32; None if the norms are 1. `centre` is subtracted from each
+    scaled row, which is then multiplied with `inverse_deviation`, both (d,) float32.
     """
 
     def __init__(
         self,
-        stored: Tensor,  # (n, d)
-        scale: Tensor | None = None,  # (n,)
-        centre: Tensor | None = None,  # (d,)
-        inverse_deviation: Tensor | None = None,  # (d,)
+        stored: Tensor,
+        scale: Tensor | None = None,
+        centre: Tensor | None = None,
+        inverse_deviation: Tensor | None = None,
     ) -> None:
         self.n, self.d = stored.shape
         self.device = stored.device
@@ -46,7 +40,7 @@ class Rows:
         if not final and 4 * self.n * self.d <= COPY_BYTES[kind]:
             copy = torch.empty((self.n, self.d), dtype=torch.float32, device=self.device)
             for rows in self.slices():
-                copy[rows] = self.block(rows)
+                copy[rows] = self.take(rows)
             self._stored, self._transform = copy, (None, None, None)
 
     def slices(self, block_rows: int | None = None) -> Iterator[slice]:
@@ -56,15 +50,8 @@ class Rows:
             raise_if_stopped()
             yield slice(start, min(start + step, self.n))
 
-    def block(self, rows: slice) -> Tensor:
-        """Return consecutive rows, (b, d) float32."""
-        return self._read(rows)
-
-    def take(self, index: Tensor) -> Tensor:
-        """Return the rows of an index (b,): (b, d) float32."""
-        return self._read(index)
-
-    def _read(self, rows: slice | Tensor) -> Tensor:
+    def take(self, rows: slice | Tensor) -> Tensor:
+        """Return the rows of a slice or an index (b,): (b, d) float32."""
         scale, centre, inverse_deviation = self._transform
         block = self._stored[rows].float()
         if scale is not None:
@@ -74,17 +61,14 @@ class Rows:
         return block
 
     def standardised(self) -> "Rows":
-        """Centre and scale every dimension by its mean and standard deviation over all rows.
-
-        A dimension that does not vary becomes zero.
-        """
+        """Centre and scale every dimension by its mean and standard deviation; one that does not vary becomes zero."""
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for rows in self.slices():
-            total += self.block(rows).sum(0, dtype=torch.float64)
+            total += self.take(rows).sum(0, dtype=torch.float64)
         centre = (total / self.n).float()
         squares = torch.zeros_like(total)
         for rows in self.slices():
-            squares += (self.block(rows) - centre).square_().sum(0, dtype=torch.float64)
+            squares += (self.take(rows) - centre).square_().sum(0, dtype=torch.float64)
         deviation = (squares / self.n).sqrt()
         varies = deviation > 1e-6  # float32 rounding of a unit row's entry
         inverse = torch.where(varies, 1 / deviation.clamp(min=1e-30), 0.0).float()
@@ -94,7 +78,7 @@ class Rows:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""
         if self._is_final:
             return self._stored @ vectors
-        return torch.cat([self.block(rows) @ vectors for rows in self.slices()])
+        return torch.cat([self.take(rows) @ vectors for rows in self.slices()])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Sum the rows under weights or over masks, (n,) or (G, n): (d,) or (G, d) float64."""
@@ -104,7 +88,7 @@ class Rows:
                 total += self.take(part).sum(0, dtype=torch.float64)
             return total
         for rows in self.slices():
-            total += weights[..., rows].float() @ self.block(rows)
+            total += weights[..., rows].float() @ self.take(rows)
         return total
 
     def second_moment(self, weights: Tensor) -> Tensor:
@@ -119,7 +103,7 @@ class Rows:
     def quadratic(self, matrix: Tensor) -> Tensor:
         """Compute z_i^T A z_i of every row for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
-        return torch.cat([((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
+        return torch.cat([((block := self.take(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
 
     @property
     def _is_final(self) -> bool:

@@ -206,24 +206,10 @@ def checked_block(
 
 
 class BlockSolver:
-    """Solve one block of documents several times, sharing metrics and ranges.
-
-    Parameters
-    ----------
-    rows, quality
-        The documents: unit rows (n, d), and (n,) float32.
-    settings
-        What to maximise and how.
-    own_metrics
-        Metrics in addition to those of the settings: name -> (metric, weight).
-    """
+    """Solve one block, unit rows (n, d) and quality (n,) float32, several times, sharing metrics and ranges."""
 
     def __init__(
-        self,
-        rows: Rows,
-        quality: Tensor,  # (n,)
-        settings: SelectionSettings,
-        own_metrics: Mapping[str, tuple[Metric, float]],
+        self, rows: Rows, quality: Tensor, settings: SelectionSettings, own_metrics: Mapping[str, tuple[Metric, float]]
     ) -> None:
         if taken := settings.metric_weights.keys() & own_metrics.keys():
             raise SelectionInputError(

@@ -110,7 +110,7 @@ def _hold_matrices(block: BlockSolver) -> None:
     curved = not all(metric.linear_in_v for metric in kernels)  # then greedy picks for every value
     if curved and 4 * block.rows.n**2 * len(kernels) <= HELD_BYTES:
         for metric in kernels:
-            metric.hold_matrix()
+            metric.matrix = metric.whole_kernel()  # for all greedy picks that follow
 
 
 def _solve(block: BlockSolver, lamb: float, last: _Found | None) -> _Found:

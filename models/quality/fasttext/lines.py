@@ -25,10 +25,9 @@ _EMPTY, _END = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
 
 
 def fasttext_lines(texts: pa.Array, max_chars: int | None, lowercase: bool) -> list[bytes]:
-    """Return each text as one UTF-8 line that ends with a newline, for `multilinePredict`.
+    """Return each of (n,) strings without nulls as one UTF-8 line that ends with a newline, for `multilinePredict`.
 
-    Reads at most `max_chars` characters of each, of (n,) strings without nulls. `lowercase` converts as `str.lower`
-    does.
+    At most `max_chars` characters of each are read. `lowercase` converts as `str.lower` does.
     """
     texts = texts.cast(pa.large_string())
     if max_chars is not None:

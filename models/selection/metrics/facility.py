@@ -22,14 +22,6 @@ class Facility(BuiltInMetric):
     D = (1/n) sum_v max over selected i of max(0, <x_v, x_i>). Gradients and tangents read an exact graph of nearest
     documents, built on first use. A document without a selected neighbour counts with the similarity of its last
     neighbour there, and exactly in `value`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fineweb_mask.models.selection.rows import Rows
-    >>> metric = Facility(Rows(torch.eye(4)))
-    >>> metric.value(torch.tensor([[True, True, False, False]])).tolist()  # two of four documents have one
-    [0.5]
     """
 
     def __init__(self, rows: Rows, n_neighbours: int = 64) -> None:
@@ -132,8 +124,7 @@ class Facility(BuiltInMetric):
 
     def random_value(self, budget: int) -> float:
         """Compute the expected value under equal inclusion probabilities, on the graph."""
-        n = self.rows.n
-        return self.expected(torch.full((n,), budget / n, device=self.rows.device))
+        return self.expected(torch.full((self.rows.n,), budget / self.rows.n, device=self.rows.device))
 
     def restrict(self, index: Tensor) -> "Facility":
         """Return the metric of a batch (b,) with its own graph, built once for all masks over it."""
@@ -183,7 +174,7 @@ class FacilityGains:
             self._dense = torch.empty((n, n), device=device)
         self._upper = torch.empty(n, device=device)
         for part in track("blocks of similarities", list(rows.slices(256))):
-            similarity = rows.dot(rows.block(part).T).T.clamp_(min=0, max=1)
+            similarity = rows.dot(rows.take(part).T).T.clamp_(min=0, max=1)
             self._upper[part] = similarity.mean(1) * weight
             if self._dense is not None:
                 self._dense[part] = similarity

@@ -101,11 +101,10 @@ class KernelMetric(BuiltInMetric):
         v = budget * own / n + budget * (budget - 1) * pairs
         return float(self.outer(torch.tensor(max(v, 0.0), dtype=torch.float64), budget))
 
-    def hold_matrix(self) -> None:
-        """Store the kernel between all documents, for all greedy picks that follow: 4 n^2 bytes."""
-        if self.matrix is None:
-            everyone = self.rows.block(slice(None))
-            self.matrix = self.kernel(everyone, everyone)
+    def whole_kernel(self) -> Tensor:
+        """Evaluate the kernel between all documents: (n, n) float32."""
+        everyone = self.rows.take(slice(None))
+        return self.kernel(everyone, everyone)
 
     def restrict(self, index: Tensor) -> Self:
         """Return the metric over a batch (b,), with the rows as they are: `disf` keeps the block's standardisation."""
@@ -151,8 +150,7 @@ class KernelGains:
         self.v = torch.zeros((), dtype=torch.float64, device=metric.diagonal.device)
         self._matrix = metric.matrix
         if self._matrix is None and metric.rows.n <= WHOLE_KERNEL and budget > PICKS_WORTH_IT * metric.rows.n:
-            rows = metric.rows.block(slice(None))
-            self._matrix = metric.kernel(rows, rows)
+            self._matrix = metric.whole_kernel()
 
     def gains(self) -> Tensor:
         """Return every document's gain, (n,) float32."""

@@ -11,14 +11,6 @@ class Pairwise(KernelMetric):
     """Minus the mean cosine over ordered pairs of selected documents (paper: Pair_simi).
 
     D = -(||sum_i m_i x_i||^2 - K) / (K (K - 1)) for unit rows; a selection of one has no pairs and D = 0.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fineweb_mask.models.selection.rows import Rows
-    >>> metric = Pairwise(Rows(torch.eye(2)[[0, 0, 1]]))
-    >>> metric.value(torch.tensor([[True, True, False]])).tolist()  # two equal documents
-    [-1.0]
     """
 
     linear_in_v = True

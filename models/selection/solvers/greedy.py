@@ -16,10 +16,7 @@ from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 def solve_greedy(problem: Problem) -> Solution:
     """Add documents one by one; the inclusion falls from 1 in the order in which they are added.
 
-    Raises
-    ------
-    SelectionInputError
-        If a metric has no gains.
+    A metric without gains raises SelectionInputError.
     """
     return pick_greedily(problem, part=(0, 0.9))  # the proof follows
 

@@ -59,13 +59,7 @@ DAMPED = Schedule(1.0, 0.03, 60, 4)
 
 
 def solve_mean_field(problem: Problem) -> Solution:
-    """Anneal, keep K documents, refine them by swaps.
-
-    Raises
-    ------
-    SelectionInputError
-        If a metric has no gradient.
-    """
+    """Anneal, keep K documents, refine them by swaps. A metric without gradient raises SelectionInputError."""
     objective, settings = problem.objective, problem.settings.mean_field
     for name, metric in objective.metrics.items():
         if not isinstance(metric, SupportsGradient):
@@ -95,15 +89,7 @@ def solve_mean_field(problem: Problem) -> Solution:
 
 
 def _anneal(problem: Problem, path: "Annealing", best: Tensor, start: float) -> tuple[Tensor, bool]:
-    """Lower the temperature step by step.
-
-    Returns
-    -------
-    Tensor
-        (n,) bool, the best selection met.
-    bool
-        True if no selection can be noticeably better.
-    """
+    """Lower the temperature: the best selection met, (n,) bool, and whether no other can be noticeably better."""
     objective, reached = problem.objective, start
     for step, temperature in enumerate(path.temperatures(), start=path.first_step + 1):
         path.step(temperature)

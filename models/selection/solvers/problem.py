@@ -39,21 +39,13 @@ class Problem:
     --------
     A solver of your own, which takes the first K documents, entered in `SOLVERS`:
 
-    >>> import torch
-    >>> from fineweb_mask.models.selection import SelectionSettings
-    >>> from fineweb_mask.models.selection.objective import Objective
-    >>> from fineweb_mask.models.selection.rows import Rows
     >>> def solve_first(problem):
-    ...     n, budget = problem.objective.n, problem.objective.budget
-    ...     mask = torch.arange(n) < budget
+    ...     mask = torch.arange(problem.objective.n) < problem.objective.budget
     ...     problem.history.record(1, problem.objective.value_of(mask))
-    ...     return Solution(mask, inclusion=-torch.arange(n).float())
+    ...     return Solution(mask, inclusion=-torch.arange(len(mask)).float())
     >>> objective = Objective(torch.tensor([3.0, 1.0, 2.0]), 2, {}, linear_weight=1.0, weights={})
-    >>> problem = Problem(Rows(torch.eye(3)), objective, SelectionSettings(), torch.Generator())
-    >>> solve_first(problem).mask.tolist()
+    >>> solve_first(Problem(Rows(torch.eye(3)), objective, SelectionSettings(), torch.Generator())).mask.tolist()
     [True, True, False]
-    >>> problem.history.entries[-1][2]
-    2.0
     """
 
     rows: Rows
