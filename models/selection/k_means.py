@@ -36,5 +36,5 @@ def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Gen
 def _nearest_centre(rows: Rows, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     step = max(1, min(rows.block_rows, CENTRE_PRODUCTS // len(centres)))
     for part in rows.slices(step):
-        closeness, labels = (rows.take(part) @ centres.T).max(dim=1)
+        closeness, labels = (rows.block(part) @ centres.T).max(dim=1)
         yield closeness, labels

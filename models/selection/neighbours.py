@@ -64,11 +64,11 @@ def nearest(rows: Rows, k: int) -> Neighbours:
     blocks = list(rows.slices(side))
     for left, right in track("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
         if right is left:
-            left_rows = rows.take(left)
+            left_rows = rows.block(left)
             products = (left_rows @ left_rows.T).clamp_(min=0)
             products.fill_diagonal_(2.0)  # a document comes first in its own list, before its duplicates
         else:
-            products = (left_rows @ rows.take(right).T).clamp_(min=0)
+            products = (left_rows @ rows.block(right).T).clamp_(min=0)
             _keep_best(similarity[right], index[right], products.T, left.start)
         _keep_best(similarity[left], index[left], products, right.start)
     similarity.clamp_(max=1.0)

@@ -40,7 +40,7 @@ class Rows:
         if not final and 4 * self.n * self.d <= COPY_BYTES[kind]:
             copy = torch.empty((self.n, self.d), dtype=torch.float32, device=self.device)
             for rows in self.slices():
-                copy[rows] = self.take(rows)
+                copy[rows] = self.block(rows)
             self._stored, self._transform = copy, (None, None, None)
 
     def slices(self, block_rows: int | None = None) -> Iterator[slice]:
@@ -50,8 +50,15 @@ class Rows:
             raise_if_stopped()
             yield slice(start, min(start + step, self.n))
 
-    def take(self, rows: slice | Tensor) -> Tensor:
-        """Return the rows of a slice or an index (b,): (b, d) float32."""
+    def block(self, rows: slice) -> Tensor:
+        """Return consecutive rows, (b, d) float32."""
+        return self._read(rows)
+
+    def take(self, index: Tensor) -> Tensor:
+        """Return the rows of an index (b,): (b, d) float32."""
+        return self._read(index)
+
+    def _read(self, rows: slice | Tensor) -> Tensor:
         scale, centre, inverse_deviation = self._transform
         block = self._stored[rows].float()
         if scale is not None:
@@ -64,11 +71,11 @@ class Rows:
         """Centre and scale every dimension by its mean and standard deviation; one that does not vary becomes zero."""
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for rows in self.slices():
-            total += self.take(rows).sum(0, dtype=torch.float64)
+            total += self.block(rows).sum(0, dtype=torch.float64)
         centre = (total / self.n).float()
         squares = torch.zeros_like(total)
         for rows in self.slices():
-            squares += (self.take(rows) - centre).square_().sum(0, dtype=torch.float64)
+            squares += (self.block(rows) - centre).square_().sum(0, dtype=torch.float64)
         deviation = (squares / self.n).sqrt()
         varies = deviation > 1e-6  # float32 rounding of a unit row's entry
         inverse = torch.where(varies, 1 / deviation.clamp(min=1e-30), 0.0).float()
@@ -78,7 +85,7 @@ class Rows:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""
         if self._is_final:
             return self._stored @ vectors
-        return torch.cat([self.take(rows) @ vectors for rows in self.slices()])
+        return torch.cat([self.block(rows) @ vectors for rows in self.slices()])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Sum the rows under weights or over masks, (n,) or (G, n): (d,) or (G, d) float64."""
@@ -88,7 +95,7 @@ class Rows:
                 total += self.take(part).sum(0, dtype=torch.float64)
             return total
         for rows in self.slices():
-            total += weights[..., rows].float() @ self.take(rows)
+            total += weights[..., rows].float() @ self.block(rows)
         return total
 
     def second_moment(self, weights: Tensor) -> Tensor:
@@ -103,7 +110,7 @@ class Rows:
     def quadratic(self, matrix: Tensor) -> Tensor:
         """Compute z_i^T A z_i of every row for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
-        return torch.cat([((block := self.take(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
+        return torch.cat([((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
 
     @property
     def _is_final(self) -> bool:

@@ -22,7 +22,7 @@ class Disf(KernelMetric):
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows.standardised()
-        self.diagonal = torch.cat([self.rows.take(part).square().sum(1).square() for part in self.rows.slices()])
+        self.diagonal = torch.cat([self.rows.block(part).square().sum(1).square() for part in self.rows.slices()])
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by the smaller of Z^T Z (d x d) and Z Z^T (K x K) of each: (G,) float64."""
@@ -89,7 +89,7 @@ class Disf(KernelMetric):
         sign = torch.randint(0, 2, others.shape, generator=generator, device=others.device) * 2 - 1
         metric = object.__new__(Disf)
         metric.rows = Rows(torch.cat([kept, (others * sign)[:, None]], dim=1))
-        metric.diagonal = metric.rows.take(slice(None)).square().sum(1).square()
+        metric.diagonal = metric.rows.block(slice(None)).square().sum(1).square()
         return metric
 
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:

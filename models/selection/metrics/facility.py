@@ -174,7 +174,7 @@ class FacilityGains:
             self._dense = torch.empty((n, n), device=device)
         self._upper = torch.empty(n, device=device)
         for part in track("blocks of similarities", list(rows.slices(256))):
-            similarity = rows.dot(rows.take(part).T).T.clamp_(min=0, max=1)
+            similarity = rows.dot(rows.block(part).T).T.clamp_(min=0, max=1)
             self._upper[part] = similarity.mean(1) * weight
             if self._dense is not None:
                 self._dense[part] = similarity

@@ -103,7 +103,7 @@ class KernelMetric(BuiltInMetric):
 
     def whole_kernel(self) -> Tensor:
         """Evaluate the kernel between all documents: (n, n) float32."""
-        everyone = self.rows.take(slice(None))
+        everyone = self.rows.block(slice(None))
         return self.kernel(everyone, everyone)
 
     def restrict(self, index: Tensor) -> Self:

@@ -31,7 +31,7 @@ NAIVE = {"pairwise": naive_pairwise, "facility": naive_facility, "disf": naive_d
 def test_value_is_the_definition(name, budget):
     rows = unit_rows(12, 6)
     masks = random_masks(12, budget, 4)
-    x = rows.take(slice(None)).double()
+    x = rows.block(slice(None)).double()
     expected = [NAIVE[name](x, mask.nonzero()[:, 0].tolist()) for mask in masks]
     torch.testing.assert_close(
         METRICS[name](rows).value(masks), torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-6

@@ -10,7 +10,7 @@ from tests.models.selection.enumerable import central_differences, probabilities
 def test_disf_gradient_is_that_of_the_norm():
     rows, budget = unit_rows(14, 4), 5
     metric = Disf(rows)
-    z = metric.rows.take(slice(None)).double()
+    z = metric.rows.block(slice(None)).double()
 
     def value(pi):
         return -float((z.T @ (z * pi[:, None]) / (budget - 1)).square().sum().sqrt())
@@ -22,7 +22,7 @@ def test_disf_gradient_is_that_of_the_norm():
 
 def disf_by_selection(rows, mask):
     """DiSF as its published code evaluates it: standardised by the selected documents themselves."""
-    z = Rows(rows.take(mask.nonzero()[:, 0])).standardised().take(slice(None))
+    z = Rows(rows.take(mask.nonzero()[:, 0])).standardised().block(slice(None))
     gram = z @ z.T if len(z) < rows.d else z.T @ z
     return -float(torch.linalg.vector_norm(gram, dtype=torch.float64)) / max(len(z) - 1, 1)
 
@@ -35,7 +35,7 @@ def test_both_forms_of_disf_rank_selections_alike():
     metric = Disf(rows)
     own, published = [], []
     for share in torch.linspace(0, 1, 8):  # from uniform subsets to ones along a single direction
-        keys = torch.rand(200, generator=generator) * (1 - share) + share * rows.take(slice(None))[:, -1].abs()
+        keys = torch.rand(200, generator=generator) * (1 - share) + share * rows.block(slice(None))[:, -1].abs()
         mask = torch.zeros(200, dtype=torch.bool)
         mask[keys.topk(40).indices] = True
         own.append(float(metric.value(mask[None])[0]))

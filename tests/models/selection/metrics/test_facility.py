@@ -24,7 +24,7 @@ def test_facility_is_exact_with_short_lists():
 
 def test_facility_gradient_is_that_of_the_expectation_over_all_masks():
     rows = unit_rows(10, 4)
-    similarity = (rows.take(slice(None)) @ rows.take(slice(None)).T).clamp(min=0).double()
+    similarity = (rows.block(slice(None)) @ rows.block(slice(None)).T).clamp(min=0).double()
     metric = Facility(rows, 10)
     last = metric.graph.similarity[-1].double()  # what a document counts with if nothing is selected
 

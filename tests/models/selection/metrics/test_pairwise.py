@@ -8,7 +8,7 @@ from tests.models.selection.enumerable import bernoulli_expectation, central_dif
 
 def test_pairwise_gradient_is_that_of_the_expectation_over_all_masks():
     rows, budget = unit_rows(10, 4), 4
-    x = rows.take(slice(None)).double()
+    x = rows.block(slice(None)).double()
 
     def at_budget(mask):  # the definition with the budget's denominator
         s = x[mask].sum(0)

@@ -44,7 +44,7 @@ def test_estimators_mean_is_the_closed_form_gradient(name):
         rewards, gradient = metric.value(masks), metric.gradient(pi).double()
     else:
         facility = Facility(rows, n)
-        similarity = (rows.take(slice(None)) @ rows.take(slice(None)).T).clamp(min=0)
+        similarity = (rows.block(slice(None)) @ rows.block(slice(None)).T).clamp(min=0)
         rewards = torch.stack([similarity[:, mask].amax(1).mean() for mask in masks]).double()
         gradient = facility.gradient(pi).double()
     deviation = rewards.std(correction=0)
