@@ -25,7 +25,8 @@ Examples
 ...     def value(self, masks):  # (G, n) bool -> (G,)
 ...         share = masks / masks.sum(1, keepdim=True)
 ...         return share @ self.x**2 - (share @ self.x) ** 2
->>> settings = SelectionSettings(metrics={}, lamb=0.1, solver="policy_gradient", policy_gradient={"n_epochs": 99})
+>>> learning = {"n_epochs": 200, "partial": 1.0}
+>>> settings = SelectionSettings(metrics={}, lamb=0.1, solver="policy_gradient", policy_gradient=learning)
 >>> selection = select(np.eye(100), np.ones(100), settings, own_metrics={"variance": (Variance(), 1.0)})
 >>> bool(selection.terms["variance"] > Variance.x.var())
 True
