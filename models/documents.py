@@ -34,20 +34,12 @@ class ColumnTypeError(DataError):
 
 
 def content_hash(text: str) -> bytes:
-    """Return the 16-byte BLAKE2b hash of a text, ignoring case and the amount of white space.
-
-    >>> content_hash("The  cat sat ") == content_hash("the cat sat")
-    True
-    """
+    """Return the 16-byte BLAKE2b hash of a text, ignoring case and the amount of white space."""
     return hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
 
 
 def stable_id(source: str, source_row: int) -> str:
-    """Return the id for a document without one: a hash of its source file's name and its row in that file.
-
-    >>> stable_id("a.parquet", 3)
-    'fineweb-mask:765d63bba6d3801a45593ced721662ee'
-    """
+    """Return the id for a document without one: a hash of its source file's name and its row in that file."""
     digest = hashlib.blake2b(f"{source}\n{source_row}".encode(), digest_size=16).hexdigest()
     return f"fineweb-mask:{digest}"
 
@@ -55,25 +47,8 @@ def stable_id(source: str, source_row: int) -> str:
 def conform(batch: pa.RecordBatch, text_column: str, id_column: str, extra: Iterable[pa.Field]) -> pa.RecordBatch:
     """Return a batch with FineWeb's nine columns in FineWeb's types, then the `extra` columns.
 
-    Parameters
-    ----------
-    batch
-        Rows of the source; other columns are left out, missing ones become null.
-    text_column, id_column
-        Names of the source's columns for the text and the id.
-    extra
-        Further columns to keep, with their types.
-
-    Raises
-    ------
-    ColumnTypeError
-        If a column cannot be cast to its type, or exists more than once.
-
-    Examples
-    --------
-    >>> batch = conform(pa.record_batch({"body": ["a text"], "key": [7]}), "body", "key", [])
-    >>> batch["text"].to_pylist(), batch["id"].to_pylist(), batch["url"].to_pylist()
-    (['a text'], ['7'], [None])
+    The source's text and id are read from `text_column` and `id_column`. Missing columns become null, others are left
+    out. A column that cannot be cast or exists more than once raises ColumnTypeError.
     """
     source_names = {"text": text_column, "id": id_column}
     columns = [_cast_column(batch, source_names.get(field.name, field.name), field) for field in FINEWEB]
@@ -110,12 +85,7 @@ def _is_text(kind: pa.DataType) -> bool:
 class DocumentFilter:
     """Filter the rows of one shard and count the dropped rows by their first reason.
 
-    Parameters
-    ----------
-    settings
-        The thresholds.
-    source
-        Name of the source file, from which missing ids are derived.
+    `source` is the name of the source file, from which missing ids are derived.
 
     Examples
     --------
@@ -141,12 +111,8 @@ class DocumentFilter:
     def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
         """Return the kept rows of a batch, with `row`, `id`, `n_chars` and `content_hash` filled in.
 
-        Parameters
-        ----------
-        batch
-            The next n rows of the source file, as `conform` returns them.
-        problems
-            (n,) strings: the reason why a row could not be read, null for a good row. A row with a reason is dropped.
+        The batch holds the next n rows of the source file, as `conform` returns them. `problems`, (n,) strings, is the
+        reason why a row could not be read and is dropped, null for a good row.
         """
         self.tokens_in += int(token_counts(batch["token_count"], pc.utf8_length(batch["text"])).sum())
         first_source_row = self.rows_in
@@ -231,19 +197,6 @@ def _decodes(raw: bytes | None) -> bool:
 
 
 def token_counts(token_count: pa.Array | pa.ChunkedArray, length: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-    """Return each document's number of tokens, (n,): its `token_count`, else an estimate from its length.
-
-    Parameters
-    ----------
-    token_count
-        (n,) int64; null where the source has none.
-    length
-        (n,) characters; a document with neither counts 0.
-
-    Examples
-    --------
-    >>> token_counts(pa.array([7, None]), pa.array([1000, 46])).tolist()
-    [7, 10]
-    """
+    """Return each document's number of tokens, (n,): its `token_count`, else an estimate from its length, else 0."""
     estimate = pc.cast(pc.ceil(pc.divide(pc.cast(length, pa.float64()), CHARS_PER_TOKEN)), pa.int64())
     return np.asarray(pc.fill_null(pc.coalesce(token_count, estimate), 0))

@@ -50,30 +50,18 @@ RESERVED_COLUMNS = frozenset({"row", "n_chars", "content_hash", "quality", "incl
 
 
 def documents_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
-    """Return the schema of an ingested shard: `row`, FineWeb's columns, `MEASURED`, then the `extra` columns.
-
-    >>> documents_schema([pa.field("topic", pa.string())]).names[-3:]
-    ['n_chars', 'content_hash', 'topic']
-    """
+    """Return the schema of an ingested shard: `row`, FineWeb's columns, `MEASURED`, then the `extra` columns."""
     return pa.schema([ROW, *FINEWEB, *MEASURED, *extra])
 
 
 def scores_schema(scorers: Sequence[str]) -> pa.Schema:
-    """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`.
-
-    >>> scores_schema(["edu"]).names
-    ['row', 'edu', 'quality']
-    """
+    """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`."""
     columns = [pa.field(name, pa.float32(), nullable=False) for name in (*scorers, "quality")]
     return pa.schema([ROW, *columns])
 
 
 def embeddings_schema(dimensions: int, precision: Literal["float16", "float32", "int8"]) -> pa.Schema:
-    """Return the schema of an embedded shard: `row`, `embedding` as a fixed-size list, and `scale` for int8.
-
-    >>> embeddings_schema(768, "int8").names
-    ['row', 'embedding', 'scale']
-    """
+    """Return the schema of an embedded shard: `row`, `embedding` as a fixed-size list, and `scale` for int8."""
     value = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8()}[precision]
     fields = [ROW, pa.field("embedding", pa.list_(value, dimensions))]
     if precision == "int8":

@@ -20,27 +20,12 @@ COMMIT_OF_HUB = re.compile(r"^[^@]*@[0-9a-f]{40}(/|$)")
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is a URL, or a chain of URLs such as `simplecache::https://...`.
-
-    >>> is_url("s3://bucket/folder"), is_url("C:/folder")
-    (True, False)
-    """
+    """Return whether a path is a URL, or a chain of URLs such as `simplecache::https://...`."""
     return "://" in path
 
 
 def reject_credentials(path: str) -> str:
-    """Return the path or URL unchanged, or raise if the URL contains credentials.
-
-    Raises
-    ------
-    SettingsError
-        If the URL may contain a credential; the message does not repeat it.
-
-    Examples
-    --------
-    >>> reject_credentials("https://example.org/a.parquet?page=2")
-    'https://example.org/a.parquet?page=2'
-    """
+    """Return the path or URL unchanged; raise SettingsError, without repeating it, if it may contain credentials."""
     if is_url(path) and any(_holds_credentials(url) for url in path.split("::")):
         raise SettingsError(
             "a URL must contain no user, password, key, token or signature, because it is recorded in the workspace "
@@ -51,13 +36,7 @@ def reject_credentials(path: str) -> str:
 
 
 def require_writable(path: str) -> str:
-    """Return the path or URL unchanged, or raise if nothing can be written there.
-
-    Raises
-    ------
-    SettingsError
-        If the URL is of a read-only kind: http(s):// or hf://.
-    """
+    """Return the path or URL unchanged; raise SettingsError for a read-only one: http(s):// or hf://."""
     links = path.split("::")
     if any(link.startswith(READ_ONLY) for link in links):
         raise SettingsError("https:// can only be read: give a folder or s3://bucket/folder")
@@ -71,20 +50,12 @@ def require_writable(path: str) -> str:
 
 
 def names_a_commit(path: str) -> bool:
-    """Return whether a Hugging Face path names a commit (40 hex digits), so that its files never change.
-
-    >>> names_a_commit("datasets/x/y@main/a.parquet")
-    False
-    """
+    """Return whether a Hugging Face path names a commit (40 hex digits), so that its files never change."""
     return COMMIT_OF_HUB.match(path) is not None
 
 
 def redacted(text: str) -> str:
-    """Return a text with the users, passwords and queries of its URLs replaced by `***`.
-
-    >>> redacted("cannot read https://me:secret@example.org/a?token=1")
-    'cannot read https://***@example.org/a?***'
-    """
+    """Return a text with the users, passwords and queries of its URLs replaced by `***`."""
     return QUERY.sub(r"\1?***", USER.sub("://***@", USER_AND_PASSWORD.sub("://***@", text)))
 
 

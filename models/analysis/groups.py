@@ -12,11 +12,7 @@ LONGEST_HOST = 253  # characters of a domain name (RFC 1035)
 
 
 def domains(urls: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the host of each URL in lower case, without a leading "www."; null for a text without a host.
-
-    >>> domains(pa.array(["https://www.Example.org/a", "no url"])).to_pylist()
-    ['example.org', None]
-    """
+    """Return the host of each URL in lower case, without a leading "www."; null for a text without a host."""
     urls = urls.combine_chunks() if isinstance(urls, pa.ChunkedArray) else urls
     hosts = pc.struct_field(pc.extract_regex(urls, pattern=HOST), "host")
     hosts = pc.utf8_slice_codeunits(pc.utf8_rtrim(pc.utf8_lower(hosts), "."), 0, LONGEST_HOST)
@@ -28,9 +24,6 @@ def decile_edges(values: NDArray[np.floating[Any]], groups: int = 10) -> NDArray
 
     Equal edges are merged, so values with many repetitions make fewer groups, and equal values make one group. Whole
     numbers have whole edges. Only finite values count; without any, the result is empty.
-
-    >>> decile_edges(np.arange(101.0), groups=4).tolist()
-    [0.0, 25.0, 50.0, 75.0, 100.0]
     """
     present = values[np.isfinite(values)]
     if not len(present):
@@ -47,9 +40,6 @@ def group_of(values: NDArray[np.floating[Any]], edges: NDArray[np.float64]) -> N
 
     A group includes its lower edge; the last group also its upper edge. Values outside the edges are in the first or
     the last group.
-
-    >>> group_of(np.array([-1.0, 5.0, 7.0, np.nan]), np.array([0.0, 5.0, 10.0])).tolist()
-    [0, 1, 1, -1]
     """
     if not len(edges):
         return np.full(len(values), -1)
@@ -58,9 +48,5 @@ def group_of(values: NDArray[np.floating[Any]], edges: NDArray[np.float64]) -> N
 
 
 def counts_of(groups: NDArray[np.integer[Any]], n_groups: int) -> NDArray[np.int64]:
-    """Return the number of values in each group, (n_groups,), without group -1.
-
-    >>> counts_of(np.array([0, 2, 2, -1]), n_groups=3).tolist()
-    [1, 0, 2]
-    """
+    """Return the number of values in each group, (n_groups,), without group -1."""
     return np.bincount(groups[groups >= 0], minlength=n_groups)

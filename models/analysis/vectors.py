@@ -19,18 +19,7 @@ PRODUCT_ELEMENTS = 1 << 24  # of a block of similarities: 64 MiB
 
 
 def unit_rows(vectors: Vectors) -> Unit:
-    """Return rows scaled to norm 1, (n, d) float32.
-
-    Raises
-    ------
-    DataError
-        If a row is zero or not finite, and therefore has no direction.
-
-    Examples
-    --------
-    >>> unit_rows(np.array([[3.0, 4.0]]))
-    array([[0.6, 0.8]], dtype=float32)
-    """
+    """Return rows scaled to norm 1, (n, d) float32; raise DataError if one is zero or not finite."""
     rows = vectors.astype(np.float32)
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
@@ -42,9 +31,6 @@ def mean_cosine(unit: Unit) -> float | None:
     """Return the mean cosine over all pairs of two different rows; None for fewer than two rows.
 
     Computed in O(n d) from the sum s of the rows: the cosines of all ordered pairs add up to |s|^2 - n.
-
-    >>> mean_cosine(np.array([[1, 0], [0, 1], [1, 0]], dtype=np.float32))
-    0.3333333333333333
     """
     n = len(unit)
     if n < 2:
@@ -74,9 +60,6 @@ def effective_rank(values: NDArray[np.floating[Any]]) -> float:
 
     From 1 (all variance on one axis) to d (equal variance on all axes); 0 without variance. Source: Roy and Vetterli,
     "The effective rank", EUSIPCO 2007, here applied to the covariance.
-
-    >>> effective_rank(np.array([5.0, 0.0])), round(effective_rank(np.array([2.0, 2.0, 2.0])), 6)
-    (1.0, 3.0)
     """
     total = float(values.sum())
     if total <= np.finfo(np.float32).eps:  # rounding error of equal float32 rows
@@ -114,22 +97,9 @@ def principal_axes(unit: Unit, dimensions: int = 2) -> Axes:
 
 
 def nearest_cosines(unit: Unit, among: Unit, own: NDArray[np.integer[Any]] | None = None) -> NDArray[np.float32]:
-    """Return each row's largest cosine with a row of `among`, (n,); -1 if there is no row to compare with.
+    """Return the largest cosine of each row (n, d) with a row of `among` (m, d): (n,); -1 if there is none.
 
-    Parameters
-    ----------
-    unit
-        (n, d) rows to compare.
-    among
-        (m, d) rows to find neighbours in.
-    own
-        (n,) index of each row in `among`, -1 if absent; a row is not its own neighbour.
-
-    Examples
-    --------
-    >>> rows = np.array([[1, 0], [0.6, 0.8]], dtype=np.float32)
-    >>> nearest_cosines(rows, rows, own=np.array([0, 1]))
-    array([0.6, 0.6], dtype=float32)
+    `own` is the index of each row in `among`, (n,), -1 if absent; a row is not its own neighbour.
     """
     closest = np.full(len(unit), -1, dtype=np.float32)
     step = max(1, PRODUCT_ELEMENTS // max(1, len(among)))

@@ -16,32 +16,12 @@ WORD = r"(?u)\b[^\W\d_]{3,24}\b"
 def telling_words(
     texts: Sequence[str], labels: NDArray[np.integer[Any]], n_clusters: int, n_words: int = 3
 ) -> list[str]:
-    """Return a name for each cluster: its words with the highest class-based tf-idf, in descending order.
+    """Name each cluster by at most `n_words` words of highest class-based tf-idf, joined by commas: (n_clusters,).
 
     The weight of a word in a cluster is its share of the cluster's words times log(1 + A / f), where f is its count in
     all clusters and A the mean number of words per cluster. Source: Grootendorst, BERTopic (arXiv 2203.05794). A word
-    counts once per document, so that one page cannot name its cluster by repeating a word.
-
-    Parameters
-    ----------
-    texts
-        n documents.
-    labels
-        (n,) cluster of each document, 0 to n_clusters - 1.
-    n_clusters
-        Number of clusters.
-    n_words
-        Maximum words per name.
-
-    Returns
-    -------
-    list of str
-        (n_clusters,) words joined by commas; empty for a cluster without documents or words.
-
-    Examples
-    --------
-    >>> telling_words(["whale reef", "whale tide", "oven flour"], np.array([0, 0, 1]), 2, n_words=1)
-    ['whale', 'flour']
+    counts once per document, so that one page cannot name its cluster by repeating a word. `labels` are the clusters of
+    the n texts, (n,), from 0; the name of a cluster without documents or words is empty.
     """
     counter = CountVectorizer(
         token_pattern=WORD, stop_words="english", max_features=VOCABULARY, binary=True, dtype=np.float64

@@ -13,28 +13,10 @@ INT8_MAX = 127
 
 
 def vector_batch(rows: pa.Array, encoded: Encoded, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a record batch of row numbers and vectors; a bad vector is null.
+    """Return a record batch of row numbers (n,) uint32 and n vectors; a bad vector is null.
 
-    Parameters
-    ----------
-    rows
-        (n,) row numbers, uint32.
-    encoded
-        n vectors.
-    schema
-        Result of `embeddings_schema`; for int8, values are rounded to 1/127 of the vector's largest absolute value.
-
-    Examples
-    --------
-    >>> from fineweb_mask.models.forward.vectors import unit_vectors
-    >>> from fineweb_mask.models.schemas import embeddings_schema
-    >>> encoded = unit_vectors(np.array([[3, 4], [0, 0]], dtype=np.float32))
-    >>> batch = vector_batch(pa.array([0, 1], pa.uint32()), encoded, embeddings_schema(2, "int8"))
-    >>> batch["embedding"].to_pylist()
-    [[95, 127], None]
-    >>> vectors, present = vectors_of(pa.Table.from_batches([batch]))
-    >>> vectors[0].round(2).tolist(), present.tolist()
-    ([0.60009765625, 0.7998046875], [True, False])
+    `schema` is a result of `embeddings_schema`. For int8, values are rounded to 1/127 of the vector's largest absolute
+    value.
     """
     kind = schema.field("embedding").type
     missing = pa.array(encoded.bad)
@@ -53,10 +35,8 @@ def _lists(values: NDArray[Any], kind: pa.DataType, missing: pa.Array) -> pa.Arr
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=kind, mask=missing)
 
 
-def vectors_of(
-    table: pa.Table,
-) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:  # (n, d) float16 or float32; (n,)
-    """Return the vectors of the columns `embedding` and, for int8, `scale`, and a mask of rows that are not null."""
+def vectors_of(table: pa.Table) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
+    """Return a table's vectors, (n, d) float16 or float32, and a mask (n,) of those that are not null."""
     column = table["embedding"].combine_chunks()
     dimensions = column.type.list_size
     present = column.is_valid().to_numpy(zero_copy_only=False)

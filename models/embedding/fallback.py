@@ -16,19 +16,7 @@ BATCH_SIZE = 32  # default of sentence-transformers
 class WholeModelEncoder(Encoder[Sequence[str]]):
     """Pass the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
 
-    Parameters
-    ----------
-    model
-        The model on its device.
-    settings
-        Tokens per document, and the precision of stored vectors.
-    prompt
-        Text put before each document.
-
-    Raises
-    ------
-    EncoderError
-        If the settings require windows (`long_documents: mean_chunks`), which need a fast tokenizer.
+    They cannot cut windows: `long_documents: mean_chunks` raises EncoderError.
     """
 
     def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:

@@ -17,23 +17,6 @@ class TokenVectorEncoder(Encoder[TokenIds]):
     """Run a sentence-transformers model with a `StaticEmbedding` as its first module, in float32.
 
     It runs on the CPU, because most of the work is tokenising.
-
-    Parameters
-    ----------
-    model
-        The model on the CPU.
-    settings
-        Tokens per document, and the precision of stored vectors.
-    prompt
-        Text put before each document.
-
-    Examples
-    --------
-    >>> from fineweb_mask.models.embedding.static_fit import fit_static_encoder
-    >>> fitted = fit_static_encoder(lambda: ["piano sonata", "football goal"] * 9, vocabulary=300, dimensions=2)
-    >>> encoder = TokenVectorEncoder(fitted.as_sentence_transformer(), EmbeddingSettings(), prompt="")
-    >>> encoder.encode(["piano", ""]).bad.tolist()
-    [False, True]
     """
 
     on_cpu = True

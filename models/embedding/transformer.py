@@ -31,21 +31,8 @@ BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 class TransformerEncoder(Encoder[Windows]):
     """Run a sentence-transformers model with a text transformer as its first module.
 
-    Parameters
-    ----------
-    model
-        The model on its device. Converted in place to the type that it computes in.
-    settings
-        Tokens per document, treatment of long documents, precisions, tokens per forward pass.
-    prompt
-        Text put before each document.
-    device
-        Device of the model.
-
-    Raises
-    ------
-    EncoderError
-        If the settings require more tokens than the model reads.
+    The model is on `device`, and is converted in place to the type that it computes in. More tokens than it reads, or a
+    prompt without room for a document, raise EncoderError.
     """
 
     def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str, device: str) -> None:
@@ -130,13 +117,7 @@ def _in_precision(
 
 
 def _tokens_read(transformer: Transformer, wanted: int | None) -> int:
-    """Return the number of tokens to read of a text.
-
-    Raises
-    ------
-    EncoderError
-        If `wanted` is more than the model has positions for.
-    """
+    """Return the number of tokens to read of a text, or raise EncoderError if the model reads less than `wanted`."""
     positions = _positions(transformer)
     if wanted is None:
         return min(transformer.document_length or transformer.max_seq_length or positions, positions)
@@ -165,11 +146,8 @@ def _prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
     return len(ids) - (ids[-1] in tokenizer.all_special_ids)
 
 
-def _to_host(
-    vectors: Tensor,  # (n, d)
-    bad: Tensor,  # (n,) bool
-) -> Callable[[], Encoded]:
-    """Copy results to the host in the background; return a function that waits for them."""
+def _to_host(vectors: Tensor, bad: Tensor) -> Callable[[], Encoded]:
+    """Copy vectors (n, d) and flags (n,) to the host in the background; return a function that waits for them."""
     if vectors.device.type != "cuda":
         return lambda: Encoded(vectors.numpy(), bad.numpy())
     hosts = [

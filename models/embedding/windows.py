@@ -29,21 +29,8 @@ def first_window(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) ->
 class WindowCutter:
     """Cut documents of any length into windows of at most `max_tokens` tokens, special tokens included.
 
-    Each window starts with the prompt. The first window equals the result of `first_window`.
-
-    Parameters
-    ----------
-    tokenizer
-        A tokenizer without truncation and padding.
-    max_tokens
-        Maximum tokens per window.
-    prompt
-        Text put before each document.
-
-    Raises
-    ------
-    SettingsError
-        If the prompt leaves no room for a document.
+    Each window starts with the prompt. The first window equals the result of `first_window`. The tokenizer must have no
+    truncation and no padding. A prompt that leaves no room for a document raises SettingsError.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int, prompt: str) -> None:

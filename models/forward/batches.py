@@ -20,13 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class TokenBudget:
-    """Maximum number of tokens per forward pass, padding included; halved when the device runs out of memory.
-
-    >>> budget = TokenBudget(1_000)
-    >>> budget.halve(used=600)
-    >>> budget.tokens
-    300
-    """
+    """Maximum number of tokens per forward pass, padding included; halved when the device runs out of memory."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -36,26 +30,12 @@ class TokenBudget:
         self.tokens = max(1, min(self.tokens, used) // 2)
 
 
-def for_each_batch(
-    lengths: NDArray[np.int64],  # (n,) tokens
-    budget: TokenBudget,
-    work: Callable[[NDArray[np.int64]], None],
-) -> None:
-    """Call `work` with the row numbers of one batch after the other, longest texts first.
+def for_each_batch(lengths: NDArray[np.int64], budget: TokenBudget, work: Callable[[NDArray[np.int64]], None]) -> None:
+    """Call `work` with the row numbers of one batch after the other, longest texts first; `lengths` in tokens, (n,).
 
     A batch holds as many rows as fit the budget when padded to the longest, and at least one. If the device runs out of
-    memory, the budget is halved, for later calls too, and the rows are tried again in smaller batches.
-
-    Raises
-    ------
-    torch.OutOfMemoryError
-        If a single row does not fit into memory.
-
-    Examples
-    --------
-    >>> for_each_batch(np.array([3, 9, 4]), TokenBudget(10), lambda rows: print(rows.tolist()))
-    [1]
-    [2, 0]
+    memory, the budget is halved, for later calls too, and the rows are tried again in smaller batches. A single row
+    that does not fit raises torch.OutOfMemoryError.
     """
     remaining = np.argsort(-lengths, kind="stable")
 
@@ -91,17 +71,7 @@ def _fits_into_memory(work: Callable[[NDArray[np.int64]], None], rows: NDArray[n
 
 
 class PaddedTokens:
-    """Copy token ids to a device once, and pad each batch there.
-
-    Parameters
-    ----------
-    tokens
-        Token ids of the texts.
-    padding
-        Id of the padding token.
-    device
-        Device of the batches.
-    """
+    """Copy token ids to a device once, and pad each batch there with the id `padding`."""
 
     def __init__(self, tokens: TokenIds, padding: int, device: str) -> None:
         self._lengths = tokens.lengths

@@ -8,11 +8,7 @@ ComputePrecision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def choose_device(device: str) -> str:
-    """Return the first GPU, or the CPU, for `auto`; return any other name unchanged.
-
-    >>> choose_device("cuda:3")
-    'cuda:3'
-    """
+    """Return the first GPU, or the CPU, for `auto`; return any other name unchanged."""
     return choose_devices(device)[0]
 
 

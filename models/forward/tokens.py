@@ -25,12 +25,7 @@ CALL_CHARS = 1 << 24  # maximum characters per call of the tokenizer
 
 @dataclass(frozen=True, slots=True)
 class TokenIds:
-    """Token ids of n texts, concatenated.
-
-    >>> tokens = TokenIds.of([[5, 6], [], [7]])
-    >>> tokens.ids.tolist(), tokens.starts.tolist()
-    ([5, 6, 7], [0, 2, 2])
-    """
+    """Token ids of n texts, concatenated."""
 
     ids: NDArray[np.int32]  # (total,)
     lengths: NDArray[np.int64]  # (n,) number of tokens
@@ -58,27 +53,8 @@ def first_tokens(
 
     The result is that of tokenising the whole text and truncating it. Only the start of a long text is read: until the
     last wanted token is in an earlier word than the last token read, or up to `MOST_CHARS_PER_TOKEN` characters per
-    token. A lone surrogate is read as "?".
-
-    Parameters
-    ----------
-    tokenizer
-        A tokenizer without truncation and padding that splits a text into words from left to right.
-    texts
-        Documents.
-    max_tokens
-        Maximum tokens per text, special tokens included.
-    special_tokens
-        Whether to add special tokens such as [CLS].
-
-    Examples
-    --------
-    >>> from tokenizers.models import WordLevel
-    >>> from tokenizers.pre_tokenizers import Whitespace
-    >>> tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "sea": 1, "tide": 2}, unk_token="[UNK]"))
-    >>> tokenizer.pre_tokenizer = Whitespace()
-    >>> first_tokens(tokenizer, ["sea tide sea tide", "tide"], max_tokens=3).tolist()
-    [[1, 2, 1], [2]]
+    token. A lone surrogate is read as "?". The tokenizer must have no truncation and no padding, and split a text into
+    words from left to right. `max_tokens` includes special tokens such as [CLS], if these are added.
     """
     wanted = max_tokens - (tokenizer.num_special_tokens_to_add(is_pair=False) if special_tokens else 0)
     found: dict[int, list[int]] = {}
@@ -100,14 +76,7 @@ def all_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenIds:
     """Return all token ids of each text, without special tokens.
 
     A text of more than `PIECE_CHARS` characters is tokenised in pieces, cut before white space if possible. A lone
-    surrogate is read as "?".
-
-    Parameters
-    ----------
-    tokenizer
-        A tokenizer without truncation and padding.
-    texts
-        Documents.
+    surrogate is read as "?". The tokenizer must have no truncation and no padding.
     """
     parts: list[TokenIds] = []
     owners: list[int] = []

@@ -15,10 +15,8 @@ class Encoded(NamedTuple):
     bad: NDArray[np.bool_]  # (n,) true if the model returned a zero or non-finite vector
 
 
-def unit_rows(
-    vectors: Tensor,  # (n, d)
-) -> tuple[Tensor, Tensor]:  # (n, d) float32, (n,) bool
-    """Scale rows to norm 1; a zero or non-finite row becomes zero and is flagged."""
+def unit_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale rows (n, d) to norm 1: (n, d) float32; a zero or non-finite row becomes zero and is flagged, (n,) bool."""
     vectors = vectors.float()
     norms = torch.linalg.vector_norm(vectors, dim=1)
     bad = ~torch.isfinite(norms) | (norms < torch.finfo(torch.float32).tiny)
@@ -27,11 +25,6 @@ def unit_rows(
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> Encoded:
-    """Scale vectors (n, dimensions) to norm 1; a zero or non-finite vector becomes zero and is flagged.
-
-    >>> unit_vectors(np.array([[3.0, 4.0], [0.0, 0.0]], dtype=np.float32))
-    Encoded(vectors=array([[0.6, 0.8],
-           [0. , 0. ]], dtype=float32), bad=array([False,  True]))
-    """
+    """Scale vectors (n, dimensions) to norm 1; a zero or non-finite vector becomes zero and is flagged."""
     unit, bad = unit_rows(torch.from_numpy(vectors))
     return Encoded(unit.numpy(), bad.numpy())

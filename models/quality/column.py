@@ -21,11 +21,6 @@ class ColumnValueError(DataError):
 class ColumnScorer:
     """Score a document with a number from one of its columns.
 
-    Parameters
-    ----------
-    settings
-        The column, and the score for a missing value.
-
     Examples
     --------
     >>> ColumnScorer(ColumnScorerSettings(column="score", missing=0.0)).score([2.5, None])

@@ -14,11 +14,7 @@ Statistics = Mapping[str, tuple[float, float]]
 
 
 def fit_statistics(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, tuple[float, float]]:
-    """Return the mean and standard deviation of each column (n,); a constant column gets deviation 1.
-
-    >>> fit_statistics({"edu": np.array([1, 3], dtype=np.float32)})
-    {'edu': (2.0, 1.0)}
-    """
+    """Return the mean and standard deviation of each column (n,); a constant column gets deviation 1."""
     statistics = {}
     for name, column in scores.items():
         values = column.astype(np.float64)
@@ -32,24 +28,9 @@ def combine_scores(
     statistics: Statistics,
     how: Literal["weighted_sum", "minimum"],
 ) -> NDArray[np.float32]:
-    """Return one quality per document, (n,).
+    """Combine standardised columns (n,), by scorer name, into one quality per document: (n,).
 
-    Parameters
-    ----------
-    scores
-        Columns (n,) by scorer name.
-    weights
-        Weight in the sum by scorer name; not used by `minimum`.
-    statistics
-        Result of `fit_statistics` for this corpus.
-    how
-        `weighted_sum` or `minimum` of the standardised scores.
-
-    Examples
-    --------
-    >>> scores = {"edu": np.array([1, 3], dtype=np.float32), "length": np.array([20, 0], dtype=np.float32)}
-    >>> combine_scores(scores, {"edu": 1.0, "length": 0.5}, fit_statistics(scores), "weighted_sum")
-    array([-0.5,  0.5], dtype=float32)
+    `statistics` is the result of `fit_statistics` for this corpus. `minimum` does not use the weights.
     """
     standardised = {
         name: (column.astype(np.float64) - statistics[name][0]) / statistics[name][1] for name, column in scores.items()

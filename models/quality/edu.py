@@ -35,12 +35,8 @@ class ScoredVectors(NamedTuple):
 class EduScorer:
     """Score a text with the output of a sequence-classification model, unchanged; FineWeb-Edu's is about 0 to 5.
 
-    Parameters
-    ----------
-    settings
-        Tokens per text, precision, tokens per forward pass and device.
-    model_path
-        Folder of the model and its tokenizer. Weights are read only from safetensors, and code of the model is not run.
+    `model_path` is the folder of the model and its tokenizer. Weights are read only from safetensors, and code of the
+    model is not run.
 
     Raises
     ------
@@ -48,12 +44,6 @@ class EduScorer:
         If the folder holds no classifier with one output, or no fast tokenizer.
     SettingsError
         If `max_tokens` is more than the model reads.
-
-    Examples
-    --------
-    >>> settings = EduScorerSettings(model="models/edu", device="cpu")
-    >>> EduScorer(settings, "models/edu").score(["A text."])  # doctest: +SKIP
-    array([1.27], dtype=float32)
     """
 
     column = "text"

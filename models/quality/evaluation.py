@@ -34,17 +34,10 @@ class Evaluation(BaseModel):
 
 
 def evaluate(scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> Evaluation:
-    """Measure scores in [0, 1] against labels.
+    """Measure scores in [0, 1], (n,) probabilities of the positive label, against labels (n,) of both kinds.
 
     Precision, recall and F1 are for the decision at 0.5. The calibration error is the distance between mean score and
     share of positives, averaged over ten equal bins weighted by their documents (ECE; Naeini et al., AAAI 2015).
-
-    Parameters
-    ----------
-    scores
-        (n,) probability of the positive label.
-    positive
-        (n,) labels; at least one true and one false.
 
     Examples
     --------
@@ -71,15 +64,7 @@ def evaluate(scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> Evalua
 
 
 def reliability_bins(scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> list[ReliabilityBin]:
-    """Return the bins that are not empty, in ascending order; a score of 1 is in the last bin.
-
-    Parameters
-    ----------
-    scores
-        (n,) probability of the positive label.
-    positive
-        (n,) labels.
-    """
+    """Return the bins, ascending, that hold some of the scores (n,); a score of 1 is in the last bin."""
     bin_of = np.digitize(scores, np.arange(1, BINS) / BINS)
     return [
         ReliabilityBin(

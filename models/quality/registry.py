@@ -53,14 +53,7 @@ SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
 
 
 def load_scorer(settings: ScorerSettings, model_path: str) -> Scorer:
-    """Return the scorer that the settings name.
-
-    Parameters
-    ----------
-    settings
-        Settings of a scorer of any kind.
-    model_path
-        Local file or folder of its model; not used by a scorer without a model.
+    """Return the scorer that the settings name; `model_path` is the local file or folder of its model, if it has one.
 
     Examples
     --------

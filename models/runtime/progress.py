@@ -82,13 +82,8 @@ _reporter: ContextVar[_Reporter | None] = ContextVar("reporter", default=None)
 def reporting_to(callback: ProgressCallback) -> Iterator[None]:
     """Report the progress of all tracked loops that run in the block or in a copy of its context.
 
-    Only one copy of the context may run at a time.
-
-    Parameters
-    ----------
-    callback
-        Called in the loop's thread, every `SECONDS` and at the end of a loop that ran for at least `SECONDS`. It must
-        return quickly.
+    The callback runs in the loop's thread, every `SECONDS` and at the end of a loop that ran for at least `SECONDS`. It
+    must return quickly. Only one copy of the context may run at a time.
 
     Examples
     --------
@@ -131,33 +126,14 @@ def track(what: str, items: Sequence[Item], *, part: tuple[float, float] = (0.0,
 
 
 def track_by_size(
-    what: str,
-    items: Iterable[Item],
-    total: int,
-    size: Callable[[Item], int],
-    *,
-    part: tuple[float, float] = (0.0, 0.0),
+    what: str, items: Iterable[Item], total: int, size: Callable[[Item], int], *, part: tuple[float, float] = (0.0, 0.0)
 ) -> Iterator[Item]:
-    """Iterate as `track` does, counting each item by its size: the documents of a batch.
-
-    Parameters
-    ----------
-    what, items, part
-        As for `track`; `what` names the counted units.
-    total
-        Sum of all sizes.
-    size
-        Function that returns the size of an item.
+    """Iterate as `track` does, counting each item by its `size`: the documents of a batch, `total` in all.
 
     Raises
     ------
     StoppedError
         If a stop was requested.
-
-    Examples
-    --------
-    >>> list(track_by_size("documents", ["ab", "c"], total=3, size=len))
-    ['ab', 'c']
     """
     reporter = _reporter.get()
     if reporter is None:

@@ -20,22 +20,6 @@ def clear_stop_request() -> None:
 
 
 def raise_if_stopped() -> None:
-    """Raise if a stop was requested.
-
-    Raises
-    ------
-    StoppedError
-        If a stop was requested and not cleared since.
-
-    Examples
-    --------
-    >>> request_stop()
-    >>> raise_if_stopped()
-    Traceback (most recent call last):
-        ...
-    fineweb_mask.models.runtime.stopping.StoppedError: stopped on request
-    >>> clear_stop_request()
-    >>> raise_if_stopped()
-    """
+    """Raise StoppedError if a stop was requested and not cleared since."""
     if _requested.is_set():
         raise StoppedError("stopped on request")

@@ -9,21 +9,14 @@ and the maximum is the sum of the K largest entries of the gradient. Every metri
 steps of Polyak's length tighten it. Sums are accumulated in float64.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.base import SupportsTangent
 from fineweb_mask.models.selection.metrics.kernel import kernels_first
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.objective import Objective
 
 ROUNDING = 1e-5  # of the terms' sizes: a bound this far below an objective may be due to float32 products
 
@@ -31,17 +24,8 @@ ROUNDING = 1e-5  # of the terms' sizes: a bound this far below an objective may 
 class Bound:
     """An upper bound on the objective of every selection of K documents, from one tangent per metric.
 
-    Parameters
-    ----------
-    objective
-        What is maximised.
-    inclusion
-        (n,) probabilities that sum to K. Any give a bound; better ones give a tighter bound.
-
-    Raises
-    ------
-    ValueError
-        If not `is_bounded(objective)`.
+    Any inclusion probabilities (n,) that sum to K give a bound; better ones give a tighter bound. An objective that
+    is not `is_bounded` raises ValueError.
     """
 
     def __init__(self, objective: Objective, inclusion: Tensor) -> None:
@@ -80,33 +64,14 @@ def is_bounded(objective: Objective) -> bool:
 
 
 def tightened_bound(
-    objective: Objective,
-    inclusion: Tensor,  # (n,) probabilities that sum to K
-    mask: Tensor,  # (n,) bool, the selection to prove
-    random_objective: float,
-    *,
-    effort_share: float = 1.0,
+    objective: Objective, inclusion: Tensor, mask: Tensor, random_objective: float, *, effort_share: float = 1.0
 ) -> float | None:
-    """Bound the objective of every selection from above, as tightly as a few steps allow.
+    """Bound the objective of every selection from above, as tightly as a few steps allow; None unless `is_bounded`.
 
-    Parameters
-    ----------
-    objective, inclusion, mask
-        The problem, probabilities near its solution, and its solution.
-    random_objective
-        J expected of a uniform random selection: gaps are measured from there.
-    effort_share
-        Share of the usual steps that may be taken; fewer make a looser bound, not a wrong one.
-
-    Returns
-    -------
-    float or None
-        None where a metric has no tangent or a negative weight.
-
-    Raises
-    ------
-    FalseBoundError
-        If `mask` exceeds the bound by more than rounding.
+    `inclusion` (n,) are probabilities near the solution that sum to K, `mask` (n,) bool is the selection to prove, and
+    `random_objective` is the J expected of a uniform random selection, from which gaps are measured. Fewer steps, the
+    `effort_share` of the usual ones, make a looser bound, not a wrong one. A mask that exceeds the bound by more than
+    rounding raises FalseBoundError.
     """
     if not is_bounded(objective):
         return None

@@ -1,18 +1,14 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
-from __future__ import annotations
-
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.selection.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CHECK_ROWS = 16_384  # rows read at once
 UNIT = 1e-6  # a float32 row of a norm this close to 1 is not rescaled
@@ -50,25 +46,7 @@ def as_tensor(
 
 
 def checked_features(values: Any, device: torch.device) -> Rows:  # noqa: ANN401 - see as_tensor
-    """Check the features and return them as unit rows.
-
-    Parameters
-    ----------
-    values
-        (n, d) array or tensor.
-    device
-        Where the rows are stored.
-
-    Returns
-    -------
-    Rows
-        Unit rows, (n, d).
-
-    Raises
-    ------
-    SelectionInputError
-        If the shape is not (n, d), or a row holds NaN or an infinity, or is zero.
-    """
+    """Check features (n, d) and return them as unit rows; raise SelectionInputError for a bad shape or row."""
     stored = as_tensor(values, "features", device)
     if stored.ndim != 2 or 0 in stored.shape:
         raise SelectionInputError(
@@ -108,31 +86,11 @@ def checked_quality(
     device: torch.device,
     weights: list[float] | None = None,
 ) -> Tensor:
-    """Check the quality and combine its columns.
+    """Check quality, (n,) or (n, columns), and combine its columns under their weights (None: all 1): (n,) float32.
 
     Several columns are each standardised (mean 0, standard deviation 1; a constant column becomes 0) and summed under
-    their weights. One column is only multiplied by its weight.
-
-    Parameters
-    ----------
-    values
-        (n,) or (n, columns) array or tensor.
-    n
-        Rows of the features.
-    device
-        Where the quality is stored.
-    weights
-        One for each column; None: all 1.
-
-    Returns
-    -------
-    Tensor
-        (n,) float32.
-
-    Raises
-    ------
-    SelectionInputError
-        If the length is not n, a value is NaN or infinite, or there is not one weight per column.
+    their weights. One column is only multiplied by its weight. A wrong length, NaN, an infinite value or a wrong number
+    of weights raises SelectionInputError.
     """
     quality = as_tensor(values, "quality", device).float()
     if quality.ndim not in {1, 2} or len(quality) != n or quality.numel() == 0:

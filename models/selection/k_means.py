@@ -3,58 +3,21 @@
 Used by `semdedup` and by the clusters of the report.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows
 
 CENTRE_PRODUCTS = 1 << 25  # entries of one block of similarities to centres
 
 
-def k_means(
-    rows: Rows,
-    n_clusters: int,
-    n_iterations: int,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Cluster unit rows by cosine, starting from random documents.
+def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Cluster unit rows (n, d) by cosine, starting from random documents.
 
-    Parameters
-    ----------
-    rows
-        Unit rows, (n, d).
-    n_clusters
-        Clusters, at most n.
-    n_iterations
-        Rounds of assigning documents and moving centres.
-    generator
-        On the rows' device: draws the first centres.
-
-    Returns
-    -------
-    Tensor
-        (n,) int64 cluster of each document.
-    Tensor
-        (n,) float32 cosine with its centre.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fineweb_mask.models.selection.rows import Rows
-    >>> rows = Rows(torch.eye(2).repeat(3, 1))
-    >>> labels, _ = k_means(rows, 2, 5, torch.Generator().manual_seed(1))
-    >>> bool((labels[::2] == labels[0]).all())
-    True
+    Return the cluster of each document, (n,) int64, and its cosine with the cluster's centre, (n,) float32.
     """
     start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
     centres = rows.take(start)

@@ -1,13 +1,7 @@
 """Find the knee of a frontier: where a little more of one good begins to cost much of the other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 STRAIGHT = 1e-3  # of the frontier's range: a curve closer to its chord has no knee
 

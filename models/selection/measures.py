@@ -24,25 +24,7 @@ class FalseBoundError(FinewebMaskError, ArithmeticError):
 
 
 class Measures:
-    """Measure selections from one block of documents by mean quality, every built-in metric and near-duplicates.
-
-    Parameters
-    ----------
-    features
-        (n, d) float16 or float32.
-    quality
-        (n,) float32.
-    device
-        Where the measures are computed.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> features, quality = np.eye(4), np.array([1.0, 2.0, 3.0, 4.0])
-    >>> measured = Measures(features, quality).of(np.array([2, 3]))
-    >>> measured["mean_quality"], measured["facility"], measured["near_duplicates"]
-    (3.5, 0.5, 0.0)
-    """
+    """Measure selections from one block, features (n, d) and quality (n,), by quality, metrics and near-duplicates."""
 
     def __init__(self, features: Any, quality: Any, *, device: str | torch.device = "cpu") -> None:  # noqa: ANN401
         import torch
@@ -57,17 +39,9 @@ class Measures:
         self._metrics = kernels_first({name: metric_class(name)(self._rows) for name in METRICS})
 
     def of(self, indices: NDArray[np.integer[Any]]) -> dict[str, float]:
-        """Measure a selection.
+        """Measure the selection of documents (K,).
 
-        Parameters
-        ----------
-        indices
-            (K,) the selected documents.
-
-        Returns
-        -------
-        dict
-            "mean_quality", every metric's raw value under its name, and the rate of "near_duplicates".
+        Return "mean_quality", every metric's raw value under its name, and the rate of "near_duplicates".
         """
         import torch
 
@@ -86,50 +60,15 @@ class Measures:
 
 
 def near_duplicate_rate(nearest: NDArray[np.floating[Any]], threshold: float = NEAR_DUPLICATE) -> float | None:
-    """Return the share of documents with a near-duplicate.
-
-    Parameters
-    ----------
-    nearest
-        (n,) cosine of each document with its nearest other document.
-    threshold
-        Least cosine of near-duplicates.
-
-    Returns
-    -------
-    float or None
-        None without documents.
-
-    Examples
-    --------
-    >>> near_duplicate_rate(np.array([0.2, 0.97]))
-    0.5
-    """
+    """Return the share of cosines (n,) with the nearest other document that reach the threshold; None if n = 0."""
     return float((nearest >= threshold).mean()) if len(nearest) else None
 
 
 def relative_gap(objective: float, bound: float | None, random_objective: float) -> float | None:
     """Return how far an objective may be below the best, as a share of the way there from a random selection.
 
-    Parameters
-    ----------
-    objective, bound, random_objective
-        J of the selection, an upper bound on J, and J expected of a random selection.
-
-    Returns
-    -------
-    float or None
-        (bound - objective) / (bound - random_objective). None without a bound.
-
-    Raises
-    ------
-    FalseBoundError
-        If the objective exceeds the bound by more than rounding.
-
-    Examples
-    --------
-    >>> relative_gap(0.75, 1.0, 0.5)
-    0.5
+    (bound - objective) / (bound - random_objective); None without a bound. An objective that exceeds the bound by more
+    than rounding raises FalseBoundError.
     """
     if bound is None:
         return None
@@ -144,23 +83,7 @@ def intersections(masks: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def jaccard(both: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute |A and B| / |A or B| for each two selections.
-
-    Parameters
-    ----------
-    both
-        (s, s) documents that each two share; on the diagonal the size of each.
-
-    Returns
-    -------
-    ndarray
-        (s, s); 1 for two empty selections.
-
-    Examples
-    --------
-    >>> jaccard(intersections(np.array([[True, True, False], [True, False, True]]))).round(2).tolist()
-    [[1.0, 0.33], [0.33, 1.0]]
-    """
+    """Compute |A and B| / |A or B| of each two selections from the counts they share, (s, s); 1 if both are empty."""
     sizes = np.diag(both)
     either = sizes[:, None] + sizes[None] - both
     overlap: NDArray[np.float64] = np.divide(both, either, out=np.ones(both.shape), where=either > 0)
@@ -176,18 +99,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(selected: ArrayLike) -> Coverage:
-    """Measure how evenly a selection covers the topics of a corpus.
-
-    Parameters
-    ----------
-    selected
-        (t,) selected documents of each topic.
-
-    Examples
-    --------
-    >>> coverage([5, 5, 0])
-    Coverage(topics=2, effective=2.0, rarest=0.0)
-    """
+    """Measure how evenly a selection covers the topics of a corpus, from its documents of each topic, (t,)."""
     counts = np.asarray(selected, dtype=np.float64)
     if not counts.sum():
         return Coverage(0, 0.0, 0.0)

@@ -4,21 +4,15 @@ Similarity is symmetric, so every pair of blocks is multiplied once and read fro
 top-k, so memory is two lists and one block of products for any n.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows
 
 PRODUCT_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 29}  # entries of one block of similarities (float32)
 
@@ -57,27 +51,9 @@ class Neighbours:
 
 
 def nearest(rows: Rows, k: int) -> Neighbours:
-    """Find every document's k most similar documents by exact blocked products.
+    """Find the min(k, n) most similar documents of each unit row (n, d), itself included, by exact blocked products.
 
-    Parameters
-    ----------
-    rows
-        Unit rows, (n, d).
-    k
-        Length of the lists, the document itself included; at most n.
-
-    Returns
-    -------
-    Neighbours
-        Lists of length min(k, n). Similarities below 0 count as 0: facility location never uses them.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fineweb_mask.models.selection.rows import Rows
-    >>> found = nearest(Rows(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])), 2)
-    >>> found.index.tolist()
-    [[0, 1, 2], [2, 2, 1]]
+    Similarities below 0 count as 0: facility location never uses them.
     """
     n, device = rows.n, rows.device
     k = min(k, n)

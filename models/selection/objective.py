@@ -1,47 +1,25 @@
 """Define the objective J(m) = lamb * Q(m) + (1 - lamb) * D(m), where D is a weighted sum of diversity metrics."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRestrict, SupportsWorth
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
 
 
 @dataclass(eq=False)
 class Objective:
-    """J = linear . m + sum of weights * metrics + constant, for selections of one size.
+    """J = linear . m + sum of weights * metrics + constant, for selections of one size."""
 
-    Attributes
-    ----------
-    quality
-        (n,) float32.
-    budget
-        Documents to select, K.
-    metrics
-        Metrics by name.
-    linear_weight
-        Weight of the mean quality Q.
-    weights
-        Weight of each metric's raw value.
-    constant
-        Added to J, so that 0 and 1 are where `normalize` puts them.
-    """
-
-    quality: Tensor
-    budget: int
+    quality: Tensor  # (n,) float32
+    budget: int  # documents to select, K
     metrics: Mapping[str, Metric]
     _: KW_ONLY
-    linear_weight: float
-    weights: Mapping[str, float]
-    constant: float = 0.0
+    linear_weight: float  # of the mean quality Q
+    weights: Mapping[str, float]  # of each metric's raw value
+    constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
 
     @property
     def n(self) -> int:
@@ -58,7 +36,7 @@ class Objective:
         """Each document's contribution to J through its quality, (n,) float32."""
         return self.quality * (self.linear_weight / self.budget)
 
-    def restrict(self, index: Tensor, budget: int) -> Objective:
+    def restrict(self, index: Tensor, budget: int) -> "Objective":
         """Return the objective for selections of `budget` documents among some, index (b,)."""
         metrics = {
             name: metric.restrict(index) if isinstance(metric, SupportsRestrict) else _Widened(metric, index, self.n)
@@ -89,18 +67,7 @@ class Objective:
         return sum(map(abs, sizes))
 
     def worth(self, mask: Tensor) -> Tensor:
-        """Compute each document's marginal worth: the gain from adding it, or the loss from dropping it.
-
-        Parameters
-        ----------
-        mask
-            (n,) bool, the selection.
-
-        Returns
-        -------
-        Tensor
-            (n,) float32.
-        """
+        """Compute each document's gain from adding it, or loss from dropping it, for a mask (n,) bool: (n,) float32."""
         worth = self.linear.clone()
         for name, metric in self.active.items():
             if isinstance(metric, SupportsWorth):

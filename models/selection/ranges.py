@@ -5,27 +5,20 @@ reach: lamb = 0.5 then means the same on every corpus. Both ends of quality are 
 its `random_value`, or else the mean over sampled masks; its best end is what the solver finds with lamb = 0.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue, metric_class
 from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
-    from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
 NO_RANGE = 1e-6  # a range below this share of the term's size is float32 rounding: the term is constant
@@ -89,14 +82,14 @@ def built_in_metrics(rows: Rows, settings: SelectionSettings, budget: int) -> di
 
 def find_ranges(
     rows: Rows,
-    quality: Tensor,  # (n,)
+    quality: Tensor,
     settings: SelectionSettings,
     metrics: Mapping[str, Metric],
     *,
     budget: int,
     generator: torch.Generator,
 ) -> Ranges:
-    """Find the scale of every term; for `range` every metric is maximised alone."""
+    """Find the scale of every term, quality (n,) first; for `range` every metric is maximised alone."""
     quality_term = Term(float(quality.mean(dtype=torch.float64)))
     terms = {name: Term(_random_value(metric, rows.n, budget, generator)) for name, metric in metrics.items()}
     if settings.normalize == "range":

@@ -5,42 +5,30 @@ that copy is small (`COPY_BYTES`), and otherwise converted block by block on eve
 one block. Sums over documents are accumulated in float64 between blocks.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
 
 COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
 BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
 
 
 class Rows:
-    """Rows of a matrix, scaled to unit norm, and for `standardised` centred and scaled per dimension.
+    """Rows of a matrix (n, d) float16 or float32, scaled to unit norm, and for `standardised` centred and scaled.
 
-    Parameters
-    ----------
-    stored
-        The matrix, (n, d) float16 or float32.
-    scale
-        Factor of each row, (n,) float32: one over its norm. None if the rows of `stored` have norm 1.
-    centre, inverse_deviation
-        Subtracted from each scaled row, then multiplied with it, (d,) float32.
+    `scale` is one over the norm of each row, (n,) float32; None if the norms are 1. `centre` is subtracted from each
+    scaled row, which is then multiplied with `inverse_deviation`, both (d,) float32.
     """
 
     def __init__(
         self,
-        stored: Tensor,  # (n, d)
-        scale: Tensor | None = None,  # (n,)
-        centre: Tensor | None = None,  # (d,)
-        inverse_deviation: Tensor | None = None,  # (d,)
+        stored: Tensor,
+        scale: Tensor | None = None,
+        centre: Tensor | None = None,
+        inverse_deviation: Tensor | None = None,
     ) -> None:
         self.n, self.d = stored.shape
         self.device = stored.device
@@ -79,11 +67,8 @@ class Rows:
             block = (block - centre) * inverse_deviation
         return block
 
-    def standardised(self) -> Rows:
-        """Centre and scale every dimension by its mean and standard deviation over all rows.
-
-        A dimension that does not vary becomes zero.
-        """
+    def standardised(self) -> "Rows":
+        """Centre and scale every dimension by its mean and standard deviation; one that does not vary becomes zero."""
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for rows in self.slices():
             total += self.block(rows).sum(0, dtype=torch.float64)

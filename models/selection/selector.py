@@ -1,11 +1,13 @@
 """Select documents from one block, and prove how much better any selection could be."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.certificate import tightened_bound
@@ -17,7 +19,9 @@ from fineweb_mask.models.selection.inputs import (
     checked_tokens,
 )
 from fineweb_mask.models.selection.measures import relative_gap
+from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.ranges import Ranges, Scaled, built_in_metrics, find_ranges, weigh
+from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.baselines import (
     solve_quality_sampling,
     solve_random,
@@ -29,16 +33,6 @@ from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.settings.selection import SelectionSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.metrics.base import Metric
-    from fineweb_mask.models.selection.rows import Rows
 
 __all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select", "term_ranges"]
 
@@ -200,7 +194,7 @@ def checked_block(
     device: str | torch.device,
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
-) -> BlockSolver:
+) -> "BlockSolver":
     """Check the inputs of a selection, as `select` describes them, and make its solver."""
     device = torch.device(device)
     rows = checked_features(features, device)
@@ -212,24 +206,10 @@ def checked_block(
 
 
 class BlockSolver:
-    """Solve one block of documents several times, sharing metrics and ranges.
-
-    Parameters
-    ----------
-    rows, quality
-        The documents: unit rows (n, d), and (n,) float32.
-    settings
-        What to maximise and how.
-    own_metrics
-        Metrics in addition to those of the settings: name -> (metric, weight).
-    """
+    """Solve one block, unit rows (n, d) and quality (n,) float32, several times, sharing metrics and ranges."""
 
     def __init__(
-        self,
-        rows: Rows,
-        quality: Tensor,  # (n,)
-        settings: SelectionSettings,
-        own_metrics: Mapping[str, tuple[Metric, float]],
+        self, rows: Rows, quality: Tensor, settings: SelectionSettings, own_metrics: Mapping[str, tuple[Metric, float]]
     ) -> None:
         if taken := settings.metric_weights.keys() & own_metrics.keys():
             raise SelectionInputError(
@@ -278,12 +258,7 @@ class BlockSolver:
         """Find the scales of the terms at a budget, once."""
         if budget not in self._ranges:
             self._ranges[budget] = find_ranges(
-                self.rows,
-                self.quality,
-                self.settings,
-                self.metrics(budget),
-                budget=budget,
-                generator=self._generator(),
+                self.rows, self.quality, self.settings, self.metrics(budget), budget=budget, generator=self._generator()
             )
         return self._ranges[budget]
 

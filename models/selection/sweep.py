@@ -7,26 +7,20 @@ solved the previous value, without the hot part of the annealing. The others sta
 be evaluated under every `lamb`. Each value gets the best of all, which makes the frontier monotone.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import BuiltInMetric
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.selection.ranges import Ranges, Scaled
 from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block, solve_tokens
-from fineweb_mask.models.selection.solvers.problem import History
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-
-    from fineweb_mask.models.selection.ranges import Ranges, Scaled
-    from fineweb_mask.models.selection.solvers.problem import Solution
-    from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.selection.solvers.problem import History, Solution
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 HELD_BYTES = 2 << 30  # of stored kernel matrices: n = 23,000 for one metric
 
@@ -116,7 +110,7 @@ def _hold_matrices(block: BlockSolver) -> None:
     curved = not all(metric.linear_in_v for metric in kernels)  # then greedy picks for every value
     if curved and 4 * block.rows.n**2 * len(kernels) <= HELD_BYTES:
         for metric in kernels:
-            metric.hold_matrix()
+            metric.matrix = metric.whole_kernel()  # for all greedy picks that follow
 
 
 def _solve(block: BlockSolver, lamb: float, last: _Found | None) -> _Found:

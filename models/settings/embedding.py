@@ -48,8 +48,7 @@ class EmbeddingSettings(Settings):
         "it, else float32.",
     )
     on_bad_vector: Literal["raise", "drop"] = Field(
-        "drop",
-        description="On a zero or non-finite vector: `raise` ends the run; `drop` drops the document.",
+        "drop", description="On a zero or non-finite vector: `raise` ends the run; `drop` drops the document."
     )
     batch_tokens: int | None = Field(
         None,

@@ -35,9 +35,7 @@ class MaterializeSettings(Settings):
     format: Literal["parquet", "jsonl.zst"] = Field("parquet", description="Format of the dataset's files.")
     file_size: int = Field(512 * 2**20, ge=2**20, description="Target size of a dataset file, in bytes.")
     row_group_size: int = Field(
-        20_000,
-        ge=1,
-        description="Maximum documents per Parquet row group (a group also ends at 256 MiB of text).",
+        20_000, ge=1, description="Maximum documents per Parquet row group (a group also ends at 256 MiB of text)."
     )
     shuffle: bool = Field(
         False,
@@ -46,9 +44,7 @@ class MaterializeSettings(Settings):
     )
     seed: int = Field(0, ge=0, description="Seed of the random order.")
     memory_limit: str = Field(
-        "2GB",
-        pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$",
-        description="Memory that DuckDB may use before it spills to disk.",
+        "2GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", description="Memory that DuckDB may use before it spills to disk."
     )
     threads: int | None = Field(None, ge=1, description="Threads that DuckDB uses; null: one per core.")
     spill: str | None = Field(
@@ -77,6 +73,5 @@ class ReportSettings(Settings):
         description="Documents sampled from the source and from the selection, each, to compare their vectors.",
     )
     map: Literal["pca", "umap"] = Field(
-        "pca",
-        description="Projection of the vectors on a map: `pca`, or `umap` (slower; needs umap-learn).",
+        "pca", description="Projection of the vectors on a map: `pca`, or `umap` (slower; needs umap-learn)."
     )

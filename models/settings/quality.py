@@ -82,9 +82,7 @@ class FastTextScorerSettings(ScorerBase):
     name: ScorerName = "fasttext"
     kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
     model: str | None = Field(
-        None,
-        min_length=1,
-        description="A .bin or .ftz file, or hf://owner/repo/file; null trains a model on `labels`.",
+        None, min_length=1, description="A .bin or .ftz file, or hf://owner/repo/file; null trains a model on `labels`."
     )
     labels: LabelSettings | None = Field(None, description="Labels to train on if `model` is null.")
     training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
@@ -131,9 +129,7 @@ class ColumnScorerSettings(ScorerBase):
     kind: Literal["column"] = Field("column", description="Kind of scorer.")
     column: str = Field(min_length=1, description="Numeric column of the source with the score.")
     missing: float | None = Field(
-        None,
-        allow_inf_nan=False,
-        description="Score for a null or non-finite value; null: such a value is an error.",
+        None, allow_inf_nan=False, description="Score for a null or non-finite value; null: such a value is an error."
     )
 
 

@@ -121,8 +121,7 @@ class SelectionSettings(Settings):
     )
     seed: int = Field(0, ge=0, description="Seed of every random draw.")
     quality_weights: list[float] | None = Field(
-        None,
-        description="Weight (dimensionless) of each quality column after standardising it. None: equal weights.",
+        None, description="Weight (dimensionless) of each quality column after standardising it. None: equal weights."
     )
     mean_field: MeanFieldSettings = Field(
         default_factory=MeanFieldSettings, description="Options of the closed-form solver."

@@ -15,12 +15,10 @@ class SourceSettings(Settings):
     """Where the raw documents are, and the names of their columns."""
 
     path: str = Field(
-        min_length=1,
-        description="File, folder or glob; a local path or an fsspec URL (s3://, hf://, https://).",
+        min_length=1, description="File, folder or glob; a local path or an fsspec URL (s3://, hf://, https://)."
     )
     format: Literal["auto", "parquet", "jsonl"] = Field(
-        "auto",
-        description="File format; `auto` takes it from the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst).",
+        "auto", description="File format; `auto` takes it from the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst)."
     )
     text_column: str = Field("text", min_length=1, description="Column with the document's text.")
     id_column: str = Field(
@@ -29,8 +27,7 @@ class SourceSettings(Settings):
         description="Column with the document's id; a missing or null id is replaced by a stable one.",
     )
     extra_columns: Literal["all"] | list[str] = Field(
-        "all",
-        description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names.",
+        "all", description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names."
     )
     fingerprint: Literal["mtime", "content"] = Field(
         "mtime",

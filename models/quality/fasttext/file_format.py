@@ -47,13 +47,7 @@ class _Reader:
 
 
 def check_fasttext_file(path: str) -> None:
-    """Check that a file is a supervised fastText model, complete from the first byte to the last.
-
-    Raises
-    ------
-    FastTextFormatError
-        If it is not; the message names the file and the problem.
-    """
+    """Raise FastTextFormatError unless a file is a supervised fastText model, complete to the last byte."""
     file = Path(path)
     if not file.is_file():
         raise FastTextFormatError(f"{path} cannot be opened: no such file")

@@ -25,21 +25,9 @@ _EMPTY, _END = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
 
 
 def fasttext_lines(texts: pa.Array, max_chars: int | None, lowercase: bool) -> list[bytes]:
-    r"""Return each text as one UTF-8 line that ends with a newline, for `multilinePredict`.
+    """Return each of (n,) strings without nulls as one UTF-8 line that ends with a newline, for `multilinePredict`.
 
-    Parameters
-    ----------
-    texts
-        (n,) strings without nulls.
-    max_chars
-        Characters read per text; None reads all.
-    lowercase
-        Convert to lower case first, as `str.lower` does.
-
-    Examples
-    --------
-    >>> fasttext_lines(pa.array(["One\nText", "two"]), None, lowercase=True)
-    [b'one text\n', b'two\n']
+    At most `max_chars` characters of each are read. `lowercase` converts as `str.lower` does.
     """
     texts = texts.cast(pa.large_string())
     if max_chars is not None:
@@ -64,10 +52,8 @@ def _lower_case(texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(pc.ascii_lower(texts), not_ascii, lowered)
 
 
-def _overwrite_newlines(
-    data: NDArray[np.uint8],  # (bytes,)
-) -> NDArray[np.intp]:  # (m,)
-    """Replace newlines by spaces; return the indices of bytes that may begin a separator.
+def _overwrite_newlines(data: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Replace newlines in (bytes,) by spaces; return the indices (m,) of bytes that may begin a separator.
 
     Candidates are 1C-1F, 3C-3F, C0-C3 and E0-E3, which one mask of bits finds.
     """
@@ -87,10 +73,7 @@ def _overwrite_newlines(
     return np.concatenate(candidates)
 
 
-def _overwrite_separators(
-    data: NDArray[np.uint8],  # (bytes,)
-    candidates: NDArray[np.intp],  # (m,) indices into `data`
-) -> None:
+def _overwrite_separators(data: NDArray[np.uint8], candidates: NDArray[np.intp]) -> None:
     first = data[candidates]
     end_of_line = candidates[first == END_OF_LINE[0]]
     for offset, byte in enumerate(END_OF_LINE[1:], start=1):  # the newline at a line's end stops a match

@@ -26,11 +26,7 @@ POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
 
 
 def one_line(text: str, max_chars: int | None, lowercase: bool, max_words: int | None = None) -> str:
-    r"""Return a text as one line for fastText, cut to `max_chars` characters and `max_words` words.
-
-    >>> one_line("One\n Text</s> more", None, lowercase=True, max_words=2)
-    'one text'
-    """
+    """Return a text as one line for fastText, cut to `max_chars` characters and `max_words` words."""
     line = text[:max_chars].lower() if lowercase else text[:max_chars]
     words = line.replace(END_OF_LINE, " ").split(None, -1 if max_words is None else max_words)
     return " ".join(words[:max_words])
@@ -39,31 +35,12 @@ def one_line(text: str, max_chars: int | None, lowercase: bool, max_words: int |
 class FastTextScorer:
     """Score a text with the probability of the model's positive label, in [0, 1].
 
-    Parameters
-    ----------
-    settings
-        The positive label, and how much of a text is read.
-    model_path
-        A supervised `.bin` or `.ftz` model.
-
     Raises
     ------
     FastTextFormatError
         If the file is not a complete supervised model.
     SettingsError
         If the model has no label `positive_label`.
-
-    Examples
-    --------
-    >>> texts, positive = ["careful proof of a theorem", "buy cheap pills now"] * 9, [True, False] * 9
-    >>> training = FastTextTrainingSettings(dimensions=2, buckets=1)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     model = f"{folder}/quality.bin"
-    ...     train_fasttext(texts, positive, training, lowercase=True).save_model(model)
-    ...     scorer = FastTextScorer(FastTextScorerSettings(model=model, lowercase=True), model)
-    >>> good, bad = scorer.score(["Proof of a theorem", "cheap pills"])
-    >>> bool(good > bad)
-    True
     """
 
     column = "text"
@@ -104,18 +81,10 @@ class FastTextScorer:
 def train_fasttext(
     texts: Sequence[str], positive: Sequence[bool], settings: FastTextTrainingSettings, *, lowercase: bool
 ) -> Any:  # noqa: ANN401
-    """Train a supervised fastText model with the labels `__label__1` (positive) and `__label__0`.
+    """Train a supervised fastText model on n texts, `positive` (n,) true for an example of good text.
 
-    Parameters
-    ----------
-    texts
-        n labelled documents.
-    positive
-        (n,) true for an example of good text.
-    settings
-        Training settings.
-    lowercase
-        Convert the texts to lower case first; must equal the setting of the scorer that uses the model.
+    Its labels are `__label__1` (positive) and `__label__0`. `lowercase` must equal the setting of the scorer that uses
+    the model.
 
     Raises
     ------

@@ -21,21 +21,10 @@ class FastTextTrainingError(ModelError):
 
 
 def train_in_new_process(examples: str, model: str, options: Mapping[str, float | int | str]) -> None:
-    """Train a supervised model on a file of examples, one per line, and save it.
+    """Train a supervised model on a file of examples in fastText's format, one per line, and write it to `model`.
 
-    Parameters
-    ----------
-    examples
-        File of examples in fastText's format.
-    model
-        File to write the model to.
-    options
-        Arguments of `fasttext.train_supervised`.
-
-    Raises
-    ------
-    FastTextTrainingError
-        If the process fails; the message ends with its error output.
+    `options` are arguments of `fasttext.train_supervised`. If the process fails, FastTextTrainingError ends with its
+    error output.
     """
     command = [sys.executable, "-m", __name__, examples, model, json.dumps(dict(options))]
     finished = subprocess.run(  # noqa: S603 - this interpreter, this module

@@ -17,44 +17,29 @@ A metric needs `value` only. Every other method is optional and enables one thin
 
 Examples
 --------
-A metric of your own: the variance of the first feature among the selected documents.
-
 >>> import numpy as np, torch
->>> from fineweb_mask.models.selection import SelectionSettings, select
->>> class Variance:
-...     def __init__(self, features):
-...         self.x = torch.from_numpy(features[:, 0])
+>>> from fineweb_mask import SelectionSettings, select
+>>> class Variance:  # of one number per document
+...     x = torch.arange(100.0)
 ...
 ...     def value(self, masks):  # (G, n) bool -> (G,)
-...         share = masks.double() / masks.sum(1, keepdim=True)
+...         share = masks / masks.sum(1, keepdim=True)
 ...         return share @ self.x**2 - (share @ self.x) ** 2
-...
-...     def gradient(self, inclusion):  # (n,) -> (n,), with the sum of inclusion taken as constant
-...         share = inclusion.double() / inclusion.sum()
-...         return (self.x**2 - 2 * self.x * (share @ self.x)) / inclusion.sum()
->>> random = np.random.default_rng(0)
->>> features, quality = random.normal(size=(100, 8)), random.random(100)
->>> own = {"variance": (Variance(features), 1.0)}
->>> selection = select(features, quality, SelectionSettings(metrics={}, lamb=0.1), own_metrics=own)
->>> bool(selection.terms["variance"] > 2 * features[:, 0].var())
-True
->>> selection.upper_bound is None  # it has no tangent
+>>> learning = {"n_epochs": 200, "partial": 1.0}
+>>> settings = SelectionSettings(metrics={}, lamb=0.1, solver="policy_gradient", policy_gradient=learning)
+>>> selection = select(np.eye(100), np.ones(100), settings, own_metrics={"variance": (Variance(), 1.0)})
+>>> bool(selection.terms["variance"] > Variance.x.var())
 True
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
-from fineweb_mask.models.settings.selection import METRICS
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
-    from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 
 @runtime_checkable
@@ -63,7 +48,6 @@ class Metric(Protocol):
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,)."""
-        ...
 
 
 @runtime_checkable
@@ -75,7 +59,6 @@ class SupportsGradient(Metric, Protocol):
 
         The size of the selection, the sum of `inclusion`, counts as a constant.
         """
-        ...
 
 
 @runtime_checkable
@@ -87,7 +70,6 @@ class SupportsWorth(Metric, Protocol):
 
         The size of the selection counts as a constant.
         """
-        ...
 
 
 class Effort(NamedTuple):
@@ -109,11 +91,9 @@ class Tangent(Protocol):
 
     def evaluate(self) -> tuple[float, Tensor]:
         """Return h and w, (n,) float64, with weight * D(m) <= h + w . m for every mask m of K documents."""
-        ...
 
     def descend(self, mask: Tensor, fall: float) -> None:
         """Move so that h + w . mask falls by `fall`, to first order; the function stays above the metric."""
-        ...
 
 
 @runtime_checkable
@@ -122,7 +102,6 @@ class SupportsTangent(Metric, Protocol):
 
     def tangent(self, inclusion: Tensor, budget: int, weight: float) -> Tangent:
         """Return the tangent of weight * D, weight > 0, at inclusion probabilities (n,) that sum to `budget`."""
-        ...
 
 
 @runtime_checkable
@@ -131,11 +110,9 @@ class Gains(Protocol):
 
     def gains(self) -> Tensor:
         """Return the gain of adding each document, (n,) float32."""
-        ...
 
     def add(self, document: int) -> None:
         """Add a document to the selection."""
-        ...
 
 
 @runtime_checkable
@@ -144,7 +121,6 @@ class LazyGains(Gains, Protocol):
 
     def refresh(self, document: int) -> float:
         """Evaluate the gain of one document exactly, and store it."""
-        ...
 
 
 @runtime_checkable
@@ -153,7 +129,6 @@ class SupportsGains(Metric, Protocol):
 
     def gains(self, budget: int, weight: float) -> Gains:
         """Return the gains of weight * D for an empty selection, with the denominators of `budget` documents."""
-        ...
 
 
 @runtime_checkable
@@ -162,7 +137,6 @@ class SupportsNeighbours(Metric, Protocol):
 
     def neighbours(self, count: int) -> Tensor:
         """Return the documents that share most with each document, itself included, (count, n) int64."""
-        ...
 
 
 @runtime_checkable
@@ -171,7 +145,6 @@ class SupportsRestrict(Metric, Protocol):
 
     def restrict(self, index: Tensor) -> Metric:
         """Return the same metric over a batch of documents, index (b,)."""
-        ...
 
 
 @runtime_checkable
@@ -180,7 +153,6 @@ class SupportsRandomValue(Metric, Protocol):
 
     def random_value(self, budget: int) -> float:
         """Return the expected value of a uniform random subset of `budget` documents."""
-        ...
 
 
 class BuiltInMetric(ABC):

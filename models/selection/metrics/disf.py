@@ -1,17 +1,11 @@
 """`disf`: minus the norm of the second moment, which is least if the selection covers all directions evenly."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 PCA_ROWS = 8192  # rows from which the principal directions are computed
 
@@ -78,7 +72,7 @@ class Disf(KernelMetric):
         """Compute 1 / (2 (K - 1) sqrt(v)); 0 for v = 0."""
         return float(1 / (2 * max(budget - 1, 1) * v**0.5)) if v > 0 else 0.0
 
-    def reduced(self, n_directions: int, generator: torch.Generator) -> Disf:
+    def reduced(self, n_directions: int, generator: torch.Generator) -> "Disf":
         """Approximate the metric in its principal directions, where there are much more: O(n_directions^2) per row.
 
         All other directions become one of equal variance: this is exact for their share of ||C||_F if the

@@ -1,22 +1,16 @@
 """`facility`: mean similarity of each document to its nearest selected document."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric
 from fineweb_mask.models.selection.metrics.kernel import falling_step
 from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 DENSE_BYTES = {"cpu": 12 << 30, "cuda": 64 << 30}  # the largest (n, n) float32: n = 56,000 and n = 131,000
 LONGEST_LIST = 512  # neighbours per document, however small the budget
@@ -28,14 +22,6 @@ class Facility(BuiltInMetric):
     D = (1/n) sum_v max over selected i of max(0, <x_v, x_i>). Gradients and tangents read an exact graph of nearest
     documents, built on first use. A document without a selected neighbour counts with the similarity of its last
     neighbour there, and exactly in `value`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fineweb_mask.models.selection.rows import Rows
-    >>> metric = Facility(Rows(torch.eye(4)))
-    >>> metric.value(torch.tensor([[True, True, False, False]])).tolist()  # two of four documents have one
-    [0.5]
     """
 
     def __init__(self, rows: Rows, n_neighbours: int = 64) -> None:
@@ -44,7 +30,7 @@ class Facility(BuiltInMetric):
         self._graph: Neighbours | None = None
 
     @classmethod
-    def for_block(cls, rows: Rows, settings: SelectionSettings, budget: int) -> Facility:
+    def for_block(cls, rows: Rows, settings: SelectionSettings, budget: int) -> "Facility":
         """Make the metric with lists that hold six selected documents on average, so that nearly all hold one."""
         return cls(rows, max(settings.mean_field.n_neighbours, min(LONGEST_LIST, math.ceil(6 * rows.n / budget))))
 
@@ -107,11 +93,11 @@ class Facility(BuiltInMetric):
             pre.addcmul_(pre, pi[j], value=-1)
         return self.graph.sum_back(advantage).div_(self.rows.n)
 
-    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> FacilityTangent:  # noqa: ARG002 - holds for any
+    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> "FacilityTangent":  # noqa: ARG002 - holds for any
         """Return the tangent of weight * D at inclusion probabilities (n,)."""
         return FacilityTangent(self, self.levels(inclusion), weight)
 
-    def gains(self, budget: int, weight: float) -> FacilityGains:  # noqa: ARG002 - the same for every budget
+    def gains(self, budget: int, weight: float) -> "FacilityGains":  # noqa: ARG002 - the same for every budget
         """Return the marginal gains of weight * D, for an empty selection."""
         return FacilityGains(self.rows, weight)
 
@@ -138,10 +124,9 @@ class Facility(BuiltInMetric):
 
     def random_value(self, budget: int) -> float:
         """Compute the expected value under equal inclusion probabilities, on the graph."""
-        n = self.rows.n
-        return self.expected(torch.full((n,), budget / n, device=self.rows.device))
+        return self.expected(torch.full((self.rows.n,), budget / self.rows.n, device=self.rows.device))
 
-    def restrict(self, index: Tensor) -> Facility:
+    def restrict(self, index: Tensor) -> "Facility":
         """Return the metric of a batch (b,) with its own graph, built once for all masks over it."""
         batch = Facility(Rows(self.rows.take(index)), self.n_neighbours)
         _ = batch.graph

@@ -1,20 +1,14 @@
 """Share the code of `pairwise` and `disf`: metrics that are concave in one small moment of the selection."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from collections.abc import Mapping
+from typing import ClassVar, Self, TypeVar
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Metric
 from fineweb_mask.models.selection.rows import Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
-
-    from torch import Tensor
 
 AnyMetric = TypeVar("AnyMetric", bound=Metric)
 
@@ -83,11 +77,11 @@ class KernelMetric(BuiltInMetric):
         v = moment.square().sum()
         return float(self.outer(v, budget) + 2 * self.slope(float(v), budget) * v)
 
-    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> KernelTangent:
+    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> "KernelTangent":
         """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
         return KernelTangent(self, self.moment(inclusion), budget, weight)
 
-    def gains(self, budget: int, weight: float) -> KernelGains:
+    def gains(self, budget: int, weight: float) -> "KernelGains":
         """Return the marginal gains of weight * D, for an empty selection."""
         return KernelGains(self, budget, weight)
 
@@ -107,11 +101,10 @@ class KernelMetric(BuiltInMetric):
         v = budget * own / n + budget * (budget - 1) * pairs
         return float(self.outer(torch.tensor(max(v, 0.0), dtype=torch.float64), budget))
 
-    def hold_matrix(self) -> None:
-        """Store the kernel between all documents, for all greedy picks that follow: 4 n^2 bytes."""
-        if self.matrix is None:
-            everyone = self.rows.block(slice(None))
-            self.matrix = self.kernel(everyone, everyone)
+    def whole_kernel(self) -> Tensor:
+        """Evaluate the kernel between all documents: (n, n) float32."""
+        everyone = self.rows.block(slice(None))
+        return self.kernel(everyone, everyone)
 
     def restrict(self, index: Tensor) -> Self:
         """Return the metric over a batch (b,), with the rows as they are: `disf` keeps the block's standardisation."""
@@ -120,7 +113,7 @@ class KernelMetric(BuiltInMetric):
         batch.diagonal = self.diagonal[index]
         return batch
 
-    def reduced(self, n_directions: int, generator: torch.Generator) -> KernelMetric:  # noqa: ARG002 - for subclasses
+    def reduced(self, n_directions: int, generator: torch.Generator) -> "KernelMetric":  # noqa: ARG002 - for subclasses
         """Return an approximation in fewer directions for the annealing, where there is a faster one."""
         return self
 
@@ -157,8 +150,7 @@ class KernelGains:
         self.v = torch.zeros((), dtype=torch.float64, device=metric.diagonal.device)
         self._matrix = metric.matrix
         if self._matrix is None and metric.rows.n <= WHOLE_KERNEL and budget > PICKS_WORTH_IT * metric.rows.n:
-            rows = metric.rows.block(slice(None))
-            self._matrix = metric.kernel(rows, rows)
+            self._matrix = metric.whole_kernel()
 
     def gains(self) -> Tensor:
         """Return every document's gain, (n,) float32."""

@@ -1,31 +1,16 @@
 """`pairwise`: minus the mean cosine between selected documents."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows
 
 
 class Pairwise(KernelMetric):
     """Minus the mean cosine over ordered pairs of selected documents (paper: Pair_simi).
 
     D = -(||sum_i m_i x_i||^2 - K) / (K (K - 1)) for unit rows; a selection of one has no pairs and D = 0.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fineweb_mask.models.selection.rows import Rows
-    >>> metric = Pairwise(Rows(torch.eye(2)[[0, 0, 1]]))
-    >>> metric.value(torch.tensor([[True, True, False]])).tolist()  # two equal documents
-    [-1.0]
     """
 
     linear_in_v = True

@@ -1,19 +1,13 @@
 """Solve by the baselines that the learned selections are compared with, through the same `select`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.k_means import k_means
 from fineweb_mask.models.selection.solvers.mean_field import top
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CLUSTER_ROWS = 2048  # rows of one cluster compared at once
 

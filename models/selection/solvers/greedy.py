@@ -4,28 +4,19 @@ Gains are those of J with the denominators of the full budget, updated increment
 (`SupportsGains`). Where gains are lazy, only documents that could win are evaluated again.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import Gains, LazyGains, SupportsGains
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 def solve_greedy(problem: Problem) -> Solution:
     """Add documents one by one; the inclusion falls from 1 in the order in which they are added.
 
-    Raises
-    ------
-    SelectionInputError
-        If a metric has no gains.
+    A metric without gains raises SelectionInputError.
     """
     return pick_greedily(problem, part=(0, 0.9))  # the proof follows
 

@@ -14,29 +14,23 @@ which one product of the candidates with each other makes cheap. The answer is t
 start included, so no setting ends below its own start.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import SupportsGradient
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMetric
+from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_greedily
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.swaps import refine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.objective import Objective
-    from fineweb_mask.models.settings.selection import MeanFieldSettings
+from fineweb_mask.models.settings.selection import MeanFieldSettings
 
 DAMPING = 0.25  # share of the way per step if a metric has no exact line search
 WARM = 0.5  # share of the annealing that remains if the start is the solution of a similar problem
@@ -65,13 +59,7 @@ DAMPED = Schedule(1.0, 0.03, 60, 4)
 
 
 def solve_mean_field(problem: Problem) -> Solution:
-    """Anneal, keep K documents, refine them by swaps.
-
-    Raises
-    ------
-    SelectionInputError
-        If a metric has no gradient.
-    """
+    """Anneal, keep K documents, refine them by swaps. A metric without gradient raises SelectionInputError."""
     objective, settings = problem.objective, problem.settings.mean_field
     for name, metric in objective.metrics.items():
         if not isinstance(metric, SupportsGradient):
@@ -100,16 +88,8 @@ def solve_mean_field(problem: Problem) -> Solution:
     return Solution(best, inclusion, path.inclusion)
 
 
-def _anneal(problem: Problem, path: Annealing, best: Tensor, start: float) -> tuple[Tensor, bool]:
-    """Lower the temperature step by step.
-
-    Returns
-    -------
-    Tensor
-        (n,) bool, the best selection met.
-    bool
-        True if no selection can be noticeably better.
-    """
+def _anneal(problem: Problem, path: "Annealing", best: Tensor, start: float) -> tuple[Tensor, bool]:
+    """Lower the temperature: the best selection met, (n,) bool, and whether no other can be noticeably better."""
     objective, reached = problem.objective, start
     for step, temperature in enumerate(path.temperatures(), start=path.first_step + 1):
         path.step(temperature)

@@ -10,40 +10,22 @@ Source: DATAMASK, arXiv 2512.24265. The batches are consecutive parts of a rando
 redrawn when it is used up (ours: every document is then visited equally often).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
 EPSILON = 1e-8  # keeps the advantages finite if all rewards of a group are equal
 
 
-def gumbel_top_k(
-    logits: Tensor,  # (b,)
-    k: int,
-    n_masks: int,
-    generator: torch.Generator,
-) -> Tensor:
-    """Draw masks of k documents without replacement from softmax(logits), exactly: (n_masks, b) bool.
+def gumbel_top_k(logits: Tensor, k: int, n_masks: int, generator: torch.Generator) -> Tensor:
+    """Draw masks of k documents without replacement from softmax of logits (b,), exactly: (n_masks, b) bool.
 
     Keeping the top k of logits plus Gumbel noise is this draw. Minus the log of an exponential variable is Gumbel
     noise.
-
-    Examples
-    --------
-    >>> import torch
-    >>> masks = gumbel_top_k(torch.zeros(5), k=2, n_masks=3, generator=torch.Generator().manual_seed(0))
-    >>> masks.sum(1).tolist()
-    [2, 2, 2]
     """
     noise = torch.empty((n_masks, len(logits)), device=logits.device).exponential_(generator=generator)
     keys = logits - noise.clamp_(min=torch.finfo(torch.float32).tiny).log_()

@@ -1,22 +1,16 @@
 """Define the input and the output of a solver: a function from `Problem` to `Solution`."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.objective import Objective
-    from fineweb_mask.models.selection.rows import Rows
-    from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 @dataclass
@@ -45,21 +39,13 @@ class Problem:
     --------
     A solver of your own, which takes the first K documents, entered in `SOLVERS`:
 
-    >>> import torch
-    >>> from fineweb_mask.models.selection import SelectionSettings
-    >>> from fineweb_mask.models.selection.objective import Objective
-    >>> from fineweb_mask.models.selection.rows import Rows
     >>> def solve_first(problem):
-    ...     n, budget = problem.objective.n, problem.objective.budget
-    ...     mask = torch.arange(n) < budget
+    ...     mask = torch.arange(problem.objective.n) < problem.objective.budget
     ...     problem.history.record(1, problem.objective.value_of(mask))
-    ...     return Solution(mask, inclusion=-torch.arange(n).float())
+    ...     return Solution(mask, inclusion=-torch.arange(len(mask)).float())
     >>> objective = Objective(torch.tensor([3.0, 1.0, 2.0]), 2, {}, linear_weight=1.0, weights={})
-    >>> problem = Problem(Rows(torch.eye(3)), objective, SelectionSettings(), torch.Generator())
-    >>> solve_first(problem).mask.tolist()
+    >>> solve_first(Problem(Rows(torch.eye(3)), objective, SelectionSettings(), torch.Generator())).mask.tolist()
     [True, True, False]
-    >>> problem.history.entries[-1][2]
-    2.0
     """
 
     rows: Rows

@@ -9,23 +9,16 @@ Other objectives are refined by batches of swaps, chosen by the marginal worth o
 until it raises the objective.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from fineweb_mask.models.selection.objective import Objective
-    from fineweb_mask.models.selection.solvers.problem import Problem
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.solvers.problem import Problem
 
 NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
 QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
@@ -33,22 +26,10 @@ LEAST_RISE = 1e-6  # of the objective: a round that gains less is the last
 LEAST_GAIN = 1e-7  # of the range of worths in the pool: smaller gains are float32 rounding
 
 
-def pool_round(
-    objective: Objective,
-    mask: Tensor,  # (n,) bool
-    pool_size: int,
-    most: int,
-) -> tuple[Tensor, int]:
-    """Swap inside one pool, by the tangent of every metric in its v.
+def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) -> tuple[Tensor, int]:
+    """Make at most `most` swaps inside one pool, by the tangent of every metric in its v: (n,) bool, and their number.
 
     D is convex in v, so the objective gains at least what the tangent promises.
-
-    Returns
-    -------
-    Tensor
-        (n,) bool, the swapped selection.
-    int
-        Swaps made.
     """
     worth = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
     sign = torch.where(mask, 1.0, -1.0)
@@ -112,25 +93,12 @@ def _swap_in_pool(
     return chosen, most
 
 
-def batch_round(
-    objective: Objective,
-    mask: Tensor,  # (n,) bool
-    reached: float,
-    most: int,
-) -> tuple[Tensor, float, int]:
-    """Swap many pairs at once, as many as raise the objective.
+def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -> tuple[Tensor, float, int]:
+    """Swap as many pairs at once as raise the objective: (n,) bool, its objective, the swaps made.
 
     Neighbours share their worth, so of each neighbourhood only the best document to add and the best to drop take
-    part. If all pairs together do not help, the better half is tried, and so on down to one pair.
-
-    Returns
-    -------
-    Tensor
-        (n,) bool, the swapped selection; `mask` itself if no swap helped.
-    float
-        Its objective.
-    int
-        Swaps made.
+    part. If all pairs together do not help, the better half is tried, and so on down to one pair. If no swap helps, the
+    result is `mask` itself.
     """
     worth = objective.worth(mask)
     gain, loss = torch.where(mask, -torch.inf, worth), torch.where(mask, worth, torch.inf)
