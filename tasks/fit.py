@@ -63,15 +63,7 @@ class FitJob(StageJob):
 
 
 def sampled_shards(workspace: Workspace, shards: list[str]) -> list[str]:
-    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on.
-
-    Parameters
-    ----------
-    workspace
-        The workspace with what was fitted earlier.
-    shards
-        Names of all shards.
-    """
+    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on."""
     every = max(1, -(-len(shards) // SAMPLED_SHARDS))
     manifests = [read_manifest(path) for path in workspace.files("fitted/*.json")]
     earlier = {name for manifest in manifests if manifest is not None for name in manifest.fitted_on}

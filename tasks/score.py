@@ -55,11 +55,7 @@ class ScoreJob(ShardJob):
         """Return how scores are combined, and the documents, models and statistics that they are made from."""
         return Dependencies(
             settings=[self.settings.combine, {scorer.name: scorer.weight for scorer in self.settings.scorers}],
-            inputs=[
-                self.documents.fingerprint,
-                [model.identity for model in self.models],
-                self.statistics.fingerprint,
-            ],
+            inputs=[self.documents.fingerprint, [model.identity for model in self.models], self.statistics.fingerprint],
         )
 
 

@@ -93,10 +93,7 @@ class _Masks(NamedTuple):
 
 
 def write_masks(
-    job: BlocksJob,
-    group: "Candidates",
-    selections: "list[tuple[Block, Selection]]",
-    blocks: list[dict[str, Any]],
+    job: BlocksJob, group: "Candidates", selections: "list[tuple[Block, Selection]]", blocks: list[dict[str, Any]]
 ) -> None:
     """Write the masks of a group of shards, with what the reports need of each block."""
     n = len(group.candidate)

@@ -34,15 +34,7 @@ UPLOADED_LAST = {"provenance.json": 1, "README.md": 2}
 
 
 class Mirror:
-    """A local folder that mirrors a folder at a URL. Its methods are thread-safe.
-
-    Parameters
-    ----------
-    url
-        The folder at the URL.
-    root
-        The local folder.
-    """
+    """A local folder that mirrors a folder at a URL. Its methods are thread-safe."""
 
     def __init__(self, url: str, root: Path) -> None:
         self.url = url.rstrip("/")

@@ -34,13 +34,7 @@ class Tagged(NamedTuple):
 
 
 class Store:
-    """A writable folder at a URL; file names are relative to it, with "/".
-
-    Parameters
-    ----------
-    url
-        The folder.
-    """
+    """A writable folder at a URL; file names are relative to it, with "/"."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")

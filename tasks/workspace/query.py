@@ -126,13 +126,6 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a workspace's catalog read-only, without access to anything outside the workspace.
 
-    Parameters
-    ----------
-    workspace
-        Workspace with a catalog.
-    memory_limit
-        Memory that DuckDB may use, such as "2GB"; beyond it, data is spilled to `catalog.duckdb.tmp`.
-
     Raises
     ------
     QueryError

@@ -29,12 +29,7 @@ DISK_REMEDIES = {
 
 @contextmanager
 def disk_errors_explained(folder: Path) -> Iterator[None]:
-    """Turn "disk full" and "read-only" errors into messages that name the path and the remedy.
-
-    Parameters
-    ----------
-    folder
-        The path to name if the error names none.
+    """Turn "disk full" and "read-only" errors into messages that name the path, or else `folder`, and the remedy.
 
     Raises
     ------
