@@ -25,14 +25,10 @@ class DedupJob(GroupJob):
     stage: ClassVar[Stage] = Stage(
         "dedup", version=1, folders=("duplicates",), product=True, run_with=("select",), counts=("ingested", "eligible")
     )
+    name: ClassVar[str] = "corpus"
     documents: list[StageFile]
     across_shards: bool
     memory_limit: str
-
-    @property
-    def name(self) -> str:
-        """The corpus: there is one job."""
-        return "corpus"
 
     @property
     def shard_names(self) -> list[str]:

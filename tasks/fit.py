@@ -92,20 +92,17 @@ def sampled_documents(
     total = sum(file.rows for file in shards)
     step = max(1, -(-total // limit))
     position = 0
-    batches = _batches(workspace, shards, columns)
-    for shard, batch in track_by_size("documents of the sample", batches, total, lambda batch: batch[1].num_rows):
+
+    def batches() -> Iterator[tuple[str, pa.RecordBatch]]:
+        for shard in shards:
+            with pq.ParquetFile(workspace.resolve(shard)) as file:
+                for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
+                    yield shard.name, batch
+
+    for shard, batch in track_by_size("documents of the sample", batches(), total, lambda batch: batch[1].num_rows):
         wanted = np.arange(-position % step, batch.num_rows, step)
         position += batch.num_rows
         yield shard, batch.take(pa.array(wanted))
-
-
-def _batches(
-    workspace: Workspace, shards: list[StageFile], columns: Callable[[pa.Schema, str], list[str]]
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    for shard in shards:
-        with pq.ParquetFile(workspace.resolve(shard)) as file:
-            for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
-                yield shard.name, batch
 
 
 class FitClassifierJob(FitJob):
@@ -152,14 +149,10 @@ class FitStatisticsJob(FitJob):
     """Measure the mean and deviation of every score; `processes` as in the score stage."""
 
     stage: ClassVar[Stage] = Stage("fit_statistics", version=1, label="fit", run_with=("score",))
+    name: ClassVar[str] = "quality-statistics"
     models: list[QualityModel]
     settings: QualitySettings
     processes: int = 1
-
-    @property
-    def name(self) -> str:
-        """The name of the statistics' manifest."""
-        return "quality-statistics"
 
     def depends_on(self) -> Dependencies:
         """Return the models and the size of the sample."""
@@ -197,12 +190,8 @@ class FitEncoderJob(FitJob):
     """Fit the built-in encoder."""
 
     stage: ClassVar[Stage] = Stage("fit_encoder", version=2, label="fit", run_with=("embed",))
+    name: ClassVar[str] = "encoder"
     settings: EmbeddingSettings
-
-    @property
-    def name(self) -> str:
-        """The name of the encoder's folder."""
-        return "encoder"
 
     def depends_on(self) -> Dependencies:
         """Return the size of the encoder and of its sample."""

@@ -57,16 +57,12 @@ class MaterializeJob(StageJob):
         documents=rows_through,
         counts=("selected", "selected"),
     )
+    name: ClassVar[str] = "dataset"
     shards: list[ShardFiles]
     sources: list[SourceShard]  # of the shards
     counts: Counts
     blocks: list[dict[str, Any]]  # what the selection recorded of every block
     recipe: PipelineSettings
-
-    @property
-    def name(self) -> str:
-        """The dataset: there is one."""
-        return "dataset"
 
     @property
     def output(self) -> Output:
