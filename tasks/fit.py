@@ -1,8 +1,8 @@
-"""What is fitted on the corpus: the quality classifier, the score statistics, the built-in encoder.
+"""Fit models on the corpus: the quality classifier, the score statistics, the built-in encoder.
 
-A fitted thing is kept in `fitted/` and reused, however the corpus grows, until its settings change or a refit is
-asked for: shards embedded on different days must share one encoder. One that was lost or damaged is fitted again on
-the shards that it was first fitted on, while those are still the same.
+A fitted model is kept in `fitted/` and reused while the corpus grows, because all shards must share one encoder. It is
+fitted again if its settings change or a refit is requested. A lost or damaged model is fitted again on the same shards
+as before if these are unchanged.
 """
 
 from collections import defaultdict
@@ -33,13 +33,13 @@ SAMPLED_SHARDS = 64
 
 
 class FitJob(StageJob):
-    """Fit one thing on the documents and keep it: a grown corpus does not refit."""
+    """Fit one model on the documents and keep it when the corpus grows."""
 
     documents: list[StageFile]
 
     @property
     def manifest_path(self) -> Path:
-        """Where the manifest of the fitted thing lies; its file or folder has the same stem."""
+        """The manifest of the fitted model; its file or folder has the same stem."""
         return self.workspace.fitted / f"{self.name}.json"
 
     def current(self) -> StageFile | None:
@@ -85,7 +85,7 @@ def sampled_documents(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield about `limit` documents in batches with their shard, evenly spaced over at most `SAMPLED_SHARDS` shards.
 
-    `columns` says what is read of a shard, given its schema and name.
+    `columns` returns the columns to read of a shard, from its schema and name.
     """
     every = max(1, -(-len(documents) // SAMPLED_SHARDS))
     shards = documents[::every]
@@ -162,7 +162,7 @@ class FitStatisticsJob(FitJob):
 
 @stage_task
 def fit_statistics(job: FitStatisticsJob) -> None:
-    """Score a sample of the corpus and keep every scorer's mean and deviation."""
+    """Score a sample of the corpus and keep the mean and deviation of every scorer."""
     documents = job.fitting_documents()
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
