@@ -1,4 +1,4 @@
-"""Exact duplicates across shards: which rows of each shard hold a text that an earlier shard already has.
+"""Find exact duplicates across shards: the rows of each shard that hold a text of an earlier shard.
 
 Ingest drops repeats within a shard and records each text's hash; here DuckDB compares the hashes of all shards, and
 spills to disk where they do not fit in memory. The rows stay in the documents, so that shards can be scored and
@@ -25,14 +25,10 @@ class DedupJob(GroupJob):
     stage: ClassVar[Stage] = Stage(
         "dedup", version=1, folders=("duplicates",), product=True, run_with=("select",), counts=("ingested", "eligible")
     )
+    name: ClassVar[str] = "corpus"
     documents: list[StageFile]
     across_shards: bool
     memory_limit: str
-
-    @property
-    def name(self) -> str:
-        """The corpus: there is one job."""
-        return "corpus"
 
     @property
     def shard_names(self) -> list[str]:

@@ -1,7 +1,7 @@
-"""Embed: one unit vector per document, by the built-in encoder or any sentence-transformers model.
+"""Embed documents as unit vectors, by the built-in encoder or any sentence-transformers model.
 
-A shard is embedded chunk by chunk: while the model works on one, the next is read and tokenised and the last is
-written. Each chunk is kept as a part until the shard is whole, so a run that is killed goes on where it was.
+A shard is embedded chunk by chunk: while the model encodes one, the next is read and tokenised and the last is written.
+A checkpoint of each chunk is kept until the shard is complete, so that a killed run resumes mid-shard.
 """
 
 import logging
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class EmbeddingModel(BaseModel):
-    """The encoder's folder, known by its content."""
+    """The encoder's folder and a fingerprint of its content."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -201,7 +201,7 @@ class VectorWriter:
 
 @contextmanager
 def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
-    """Write a shard's vectors with the writer that is given."""
+    """Yield the writer of a shard's vectors."""
     schema = embeddings_schema(dimensions, job.settings.precision)
     with stage_file_writer(
         job.output,

@@ -1,8 +1,8 @@
-"""What is fitted on the corpus: the quality classifier, the score statistics, the built-in encoder.
+"""Fit models on the corpus: the quality classifier, the score statistics, the built-in encoder.
 
-A fitted thing is kept in `fitted/` and reused, however the corpus grows, until its settings change or a refit is
-asked for: shards embedded on different days must share one encoder. One that was lost or damaged is fitted again on
-the shards that it was first fitted on, while those are still the same.
+A fitted model is kept in `fitted/` and reused while the corpus grows, because all shards must share one encoder. It is
+fitted again if its settings change or a refit is requested. A lost or damaged model is fitted again on the same shards
+as before if these are unchanged.
 """
 
 from collections import defaultdict
@@ -33,13 +33,13 @@ SAMPLED_SHARDS = 64
 
 
 class FitJob(StageJob):
-    """Fit one thing on the documents and keep it: a grown corpus does not refit."""
+    """Fit one model on the documents and keep it when the corpus grows."""
 
     documents: list[StageFile]
 
     @property
     def manifest_path(self) -> Path:
-        """Where the manifest of the fitted thing lies; its file or folder has the same stem."""
+        """The manifest of the fitted model; its file or folder has the same stem."""
         return self.workspace.fitted / f"{self.name}.json"
 
     def current(self) -> StageFile | None:
@@ -63,15 +63,7 @@ class FitJob(StageJob):
 
 
 def sampled_shards(workspace: Workspace, shards: list[str]) -> list[str]:
-    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on.
-
-    Parameters
-    ----------
-    workspace
-        The workspace with what was fitted earlier.
-    shards
-        Names of all shards.
-    """
+    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on."""
     every = max(1, -(-len(shards) // SAMPLED_SHARDS))
     manifests = [read_manifest(path) for path in workspace.files("fitted/*.json")]
     earlier = {name for manifest in manifests if manifest is not None for name in manifest.fitted_on}
@@ -93,27 +85,24 @@ def sampled_documents(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield about `limit` documents in batches with their shard, evenly spaced over at most `SAMPLED_SHARDS` shards.
 
-    `columns` says what is read of a shard, given its schema and name.
+    `columns` returns the columns to read of a shard, from its schema and name.
     """
     every = max(1, -(-len(documents) // SAMPLED_SHARDS))
     shards = documents[::every]
     total = sum(file.rows for file in shards)
     step = max(1, -(-total // limit))
     position = 0
-    batches = _batches(workspace, shards, columns)
-    for shard, batch in track_by_size("documents of the sample", batches, total, lambda batch: batch[1].num_rows):
+
+    def batches() -> Iterator[tuple[str, pa.RecordBatch]]:
+        for shard in shards:
+            with pq.ParquetFile(workspace.resolve(shard)) as file:
+                for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
+                    yield shard.name, batch
+
+    for shard, batch in track_by_size("documents of the sample", batches(), total, lambda batch: batch[1].num_rows):
         wanted = np.arange(-position % step, batch.num_rows, step)
         position += batch.num_rows
         yield shard, batch.take(pa.array(wanted))
-
-
-def _batches(
-    workspace: Workspace, shards: list[StageFile], columns: Callable[[pa.Schema, str], list[str]]
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    for shard in shards:
-        with pq.ParquetFile(workspace.resolve(shard)) as file:
-            for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
-                yield shard.name, batch
 
 
 class FitClassifierJob(FitJob):
@@ -160,14 +149,10 @@ class FitStatisticsJob(FitJob):
     """Measure the mean and deviation of every score; `processes` as in the score stage."""
 
     stage: ClassVar[Stage] = Stage("fit_statistics", version=1, label="fit", run_with=("score",))
+    name: ClassVar[str] = "quality-statistics"
     models: list[QualityModel]
     settings: QualitySettings
     processes: int = 1
-
-    @property
-    def name(self) -> str:
-        """The name of the statistics' manifest."""
-        return "quality-statistics"
 
     def depends_on(self) -> Dependencies:
         """Return the models and the size of the sample."""
@@ -177,7 +162,7 @@ class FitStatisticsJob(FitJob):
 
 @stage_task
 def fit_statistics(job: FitStatisticsJob) -> None:
-    """Score a sample of the corpus and keep every scorer's mean and deviation."""
+    """Score a sample of the corpus and keep the mean and deviation of every scorer."""
     documents = job.fitting_documents()
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
@@ -205,12 +190,8 @@ class FitEncoderJob(FitJob):
     """Fit the built-in encoder."""
 
     stage: ClassVar[Stage] = Stage("fit_encoder", version=2, label="fit", run_with=("embed",))
+    name: ClassVar[str] = "encoder"
     settings: EmbeddingSettings
-
-    @property
-    def name(self) -> str:
-        """The name of the encoder's folder."""
-        return "encoder"
 
     def depends_on(self) -> Dependencies:
         """Return the size of the encoder and of its sample."""

@@ -1,4 +1,4 @@
-"""Ingest: one source file in, one file of clean, uniform documents out, every dropped row counted by its reason."""
+"""Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
 from typing import ClassVar
 

@@ -1,7 +1,7 @@
-"""Materialize: the product.
+"""Write the dataset: the selected documents with their scores, a card and a provenance record.
 
-DuckDB joins documents, scores and masks, the selected rows are written; a card and a provenance record lie beside them.
-The folder is put in place whole, once it is verified; one at a URL as `fineweb_mask.tasks.dataset.publish` says.
+DuckDB joins documents, scores and masks. The folder replaces the last one after its rows and tokens are verified; a
+folder at a URL is written by `fineweb_mask.tasks.dataset.publish`.
 """
 
 import os
@@ -57,16 +57,12 @@ class MaterializeJob(StageJob):
         documents=rows_through,
         counts=("selected", "selected"),
     )
+    name: ClassVar[str] = "dataset"
     shards: list[ShardFiles]
     sources: list[SourceShard]  # of the shards
     counts: Counts
     blocks: list[dict[str, Any]]  # what the selection recorded of every block
     recipe: PipelineSettings
-
-    @property
-    def name(self) -> str:
-        """The dataset: there is one."""
-        return "dataset"
 
     @property
     def output(self) -> Output:

@@ -1,4 +1,4 @@
-"""Score: one quality per document, next to the score of every scorer that it is made of."""
+"""Score documents: write the score of every scorer, and the quality that combines them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,11 +55,7 @@ class ScoreJob(ShardJob):
         """Return how scores are combined, and the documents, models and statistics that they are made from."""
         return Dependencies(
             settings=[self.settings.combine, {scorer.name: scorer.weight for scorer in self.settings.scorers}],
-            inputs=[
-                self.documents.fingerprint,
-                [model.identity for model in self.models],
-                self.statistics.fingerprint,
-            ],
+            inputs=[self.documents.fingerprint, [model.identity for model in self.models], self.statistics.fingerprint],
         )
 
 
@@ -82,7 +78,11 @@ def score(job: ScoreJob) -> None:
         score_writer(job, documents.schema_arrow) as writer,
     ):
         columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
-        pool_scores = dict(zip((model.settings.name for model in pooled), _pool_scores(job, pooled), strict=True))
+        pool_scores: Scores = {}
+        if pooled:
+            path = job.workspace.resolve(job.documents)
+            found = score_file(job.workspace, pooled, path, job.processes, part=(0, POOL_SHARE))
+            pool_scores = dict(zip((model.settings.name for model in pooled), found, strict=True))
         start = 0
         batches, part = documents.iter_batches(BATCH_ROWS, columns=columns), (POOL_SHARE if pooled else 0.0, 1.0)
         for batch in track_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=part):
@@ -128,7 +128,7 @@ class ScoreWriter:
 
 @contextmanager
 def score_writer(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]:
-    """Write a shard's scores with the writer that is given.
+    """Yield the writer of a shard's scores.
 
     Raises
     ------
@@ -144,10 +144,3 @@ def score_writer(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]:
     schema = scores_schema(names)
     with stage_file_writer(job.output, schema, job.key) as writer:
         yield ScoreWriter(job, schema, writer)
-
-
-def _pool_scores(job: ScoreJob, pooled: list[QualityModel]) -> NDArray[np.float32]:
-    """Return the scores of the models in the process pool, (models, rows) float32."""
-    if not pooled:
-        return np.empty((0, job.documents.rows), dtype=np.float32)
-    return score_file(job.workspace, pooled, job.workspace.resolve(job.documents), job.processes, part=(0, POOL_SHARE))

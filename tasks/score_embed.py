@@ -1,7 +1,7 @@
 """Score and embed in one pass: the forward pass of a scorer of kind `edu` gives a document's score and its vector.
 
-Writes the same two files as the stages `score` and `embed`, under the same keys as they: a lost one is rebuilt alone,
-and a corpus that was scored before is not scored again.
+It writes the same two files as the stages `score` and `embed`, under the same keys: a lost file is rebuilt alone, and a
+corpus that was scored before is not scored again.
 """
 
 from collections.abc import Iterator

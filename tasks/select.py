@@ -1,4 +1,4 @@
-"""Select: a mask over the documents of each block, chosen for quality and diversity together.
+"""Select documents of each block for quality and diversity together, and write the masks.
 
 A block is what is selected from at one time: several small shards, one shard, or an even slice of a large one.
 A job covers whole shards, so that every shard's mask is written once, and gives each block its own seed, derived from

@@ -1,8 +1,8 @@
 """Train a quality classifier outside any workspace, and measure it on labels that it has not seen.
 
-`model.bin` gets two files beside it, `model.metrics.json` and `model.reliability.png`, and a manifest that says what it
-was made from: the same labels and settings are not trained again. Texts that are equal but for case and white space
-count once, so none is on both sides of the split.
+Next to `model.bin`, the task writes `model.metrics.json`, `model.reliability.png` and a manifest: a model of the same
+labels and settings is not trained again. Texts that are equal except for case and white space count once, so none
+is on both sides of the split.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
 from fineweb_mask.tasks.reporting.charts import reliability
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
-from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, file_digest
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -48,7 +48,7 @@ class TrainedMetrics(BaseModel):
     held_out: Evaluation
 
 
-class TrainQualityJob(StageJob):
+class TrainQualityJob(ProductJob):
     """Train a classifier; `root` is the folder of the model, `file` its name. `of` makes one."""
 
     stage: ClassVar[Stage] = Stage("train_quality", version=1)
@@ -102,17 +102,10 @@ class TrainQualityJob(StageJob):
         """The model to write."""
         return self.workspace.root / self.name
 
-    def beside(self, suffix: str) -> Path:
-        """Return the file beside the model with another suffix."""
-        return self.model_path.with_suffix(suffix)
-
-    def current(self) -> StageFile | None:
-        """Return a reference to the model if it and its files are whole and of these settings, else None."""
-        path = self.beside(".manifest.json")
-        manifest = read_manifest(path)
-        if manifest is None or manifest.key != self.key or not is_whole(path, manifest):
-            return None
-        return manifest_reference(self.workspace, path, self.name, manifest)
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the model and the files next to it."""
+        return self.model_path.with_suffix(".manifest.json")
 
 
 @stage_task
@@ -160,12 +153,13 @@ def train_quality(job: TrainQualityJob, progress: Callable[[Step], None] = lambd
         train_positive=int(labelled.positive[train].sum()),
         held_out=evaluation,
     )
-    with atomic_write(job.beside(".metrics.json")) as partial:
+    metrics_path, chart_path = (job.model_path.with_suffix(suffix) for suffix in (".metrics.json", ".reliability.png"))
+    with atomic_write(metrics_path) as partial:
         partial.write_text(metrics.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    with atomic_write(job.beside(".reliability.png")) as partial:
+    with atomic_write(chart_path) as partial:
         partial.write_bytes(reliability(evaluation))
-    files = [job.model_path, job.beside(".metrics.json"), job.beside(".reliability.png")]
-    write_manifest(job.beside(".manifest.json"), job.key, files, {**metrics.model_dump(), "rows": rows})
+    files = [job.model_path, metrics_path, chart_path]
+    write_manifest(job.manifest_path, job.key, files, {**metrics.model_dump(), "rows": rows})
 
 
 def unique(labelled: Labelled) -> None:
@@ -212,9 +206,9 @@ def split(positive: NDArray[np.bool_], held_out: float, seed: int) -> tuple[NDAr
 def _taught(
     job: TrainQualityJob, settings: TeacherSettings, teacher: QualityModel, progress: Callable[[Step], None]
 ) -> Labelled:
-    """Return a sample of the texts with the teacher's scores, which stay beside the model for the next training."""
+    """Return a sample of the texts with the teacher's scores, kept next to the model for the next training."""
     labels = job.settings.labels
-    path = job.beside(".teacher.parquet")
+    path = job.model_path.with_suffix(".teacher.parquet")
     key = StageKey(
         stage="teacher_scores",
         version=job.stage.version,

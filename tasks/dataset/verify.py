@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -238,7 +239,7 @@ class _Check:
     def _present_files(self) -> dict[str, int]:
         """Return the size in bytes of every file in the dataset's folder."""
         root = self._dataset.root
-        found = attempt(self._dataset.url, self._dataset.filesystem.find, root, detail=True)
+        found = attempt(self._dataset.url, partial(self._dataset.filesystem.find, detail=True), root)
         sizes = {str(PurePosixPath(path).relative_to(root)): int(info["size"]) for path, info in found.items()}
         return {name: size for name, size in sizes.items() if not name.startswith(NOT_OURS)}
 

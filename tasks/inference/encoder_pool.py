@@ -24,13 +24,6 @@ def load_copy(path: str, settings: EmbeddingSettings, device: str) -> Encoder[An
 class EncoderPool:
     """A copy of a model on each device; each copy runs one forward pass at a time.
 
-    Parameters
-    ----------
-    path
-        The model's folder.
-    settings
-        Settings of the encoder; `device: auto` uses every GPU.
-
     Raises
     ------
     EncoderError

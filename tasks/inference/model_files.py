@@ -28,13 +28,6 @@ class ModelFolder(NamedTuple):
 def model_folder(model: str, setting: str) -> ModelFolder:
     """Return a model's folder, downloading the newest snapshot from the hub if no such local folder exists.
 
-    Parameters
-    ----------
-    model
-        Folder, or name on the hub such as `Snowflake/snowflake-arctic-embed-m`.
-    setting
-        The setting that names the model, for error messages.
-
     Raises
     ------
     ModelNotFoundError
@@ -53,15 +46,7 @@ def model_folder(model: str, setting: str) -> ModelFolder:
 
 
 def model_file(model: str, setting: str) -> Path:
-    """Return a model's file, downloading it from the hub if `model` is an address there.
-
-    Parameters
-    ----------
-    model
-        File, or address on the hub: `hf://owner/repository/file`, or `hf://owner/repository@revision/file` for a
-        branch, tag or commit other than the newest commit of the main branch.
-    setting
-        The setting that names the model, for error messages.
+    """Return a model's file, downloading it if `model` is an address on the hub: `hf://owner/repository[@revision]/file`.
 
     Raises
     ------

@@ -128,16 +128,7 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
 def score_columns(
     scorers: Mapping[str, Scorer], columns: Mapping[str, Sequence[Any]], place: Callable[[int], str]
 ) -> dict[str, NDArray[np.float32]]:
-    """Return every scorer's scores (n,) of n documents.
-
-    Parameters
-    ----------
-    scorers
-        Scorers by name.
-    columns
-        The columns that they read, each with n values.
-    place
-        Returns the shard and row of the document at a position, for error messages.
+    """Return every scorer's scores (n,) of n documents; `place` names the shard and row of a position, for errors.
 
     Raises
     ------

@@ -137,12 +137,7 @@ class Shares:
 class ScoringProcesses:
     """Start worker processes that share one copy of the models; several threads may score at the same time.
 
-    Parameters
-    ----------
-    models
-        Models with absolute paths, of kinds in `FORKED_KINDS`.
-    processes
-        Number of workers.
+    The models have absolute paths and are of kinds in `FORKED_KINDS`.
 
     Raises
     ------
@@ -179,13 +174,6 @@ class ScoringProcesses:
 
     def score(self, path: Path, part: tuple[float, float] = (0.0, 0.0)) -> NDArray[np.float32]:
         """Return the scores of the `text` column of a Parquet file, (scorers, rows).
-
-        Parameters
-        ----------
-        path
-            The Parquet file.
-        part
-            The share of the caller's progress, as `fineweb_mask.models.runtime.progress.track` takes it.
 
         Raises
         ------
@@ -286,18 +274,7 @@ def score_file(
 ) -> NDArray[np.float32]:
     """Return the scores of a Parquet file's `text` column, (models, rows); the workers are kept for the next file.
 
-    Parameters
-    ----------
-    workspace
-        The workspace that the models' paths are relative to.
-    models
-        Models of kinds in `FORKED_KINDS`; see `pooled_models`.
-    path
-        The Parquet file.
-    processes
-        Number of workers.
-    part
-        The share of the caller's progress, as `fineweb_mask.models.runtime.progress.track` takes it.
+    The models are of kinds in `FORKED_KINDS`, see `pooled_models`.
 
     Raises
     ------

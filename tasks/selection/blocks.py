@@ -6,7 +6,7 @@ A block is what is selected from at one time: several small shards, one shard, o
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,36 +84,39 @@ def group_name(group: list[ShardFiles]) -> str:
     return first if first == last else f"{first}..{last}"
 
 
-class _Masks(NamedTuple):
-    """The columns of the group's masks, all its shards one after the other."""
-
-    selected: NDArray[np.bool_]  # (n,)
-    inclusion: NDArray[np.float32]  # (n,), NaN where the document was in no block
-    block: NDArray[np.object_]  # (n,), None where the document was in no block
-
-
 def write_masks(
-    job: BlocksJob,
-    group: "Candidates",
-    selections: "list[tuple[Block, Selection]]",
-    blocks: list[dict[str, Any]],
+    job: BlocksJob, group: "Candidates", selections: "list[tuple[Block, Selection]]", blocks: list[dict[str, Any]]
 ) -> None:
     """Write the masks of a group of shards, with what the reports need of each block."""
     n = len(group.candidate)
-    masks = _Masks(
-        selected=np.zeros(n, dtype=bool),
-        inclusion=np.full(n, np.nan, dtype=np.float32),
-        block=np.full(n, None, dtype=object),
-    )
+    selected = np.zeros(n, dtype=bool)
+    inclusion = np.full(n, np.nan, dtype=np.float32)  # NaN and no name where the document was in no block
+    names = np.full(n, None, dtype=object)
     for block, selection in selections:
-        masks.selected[block.rows[selection.indices]] = True
-        masks.inclusion[block.rows] = selection.inclusion
-        masks.block[block.rows] = block.name
+        selected[block.rows[selection.indices]] = True
+        inclusion[block.rows] = selection.inclusion
+        names[block.rows] = block.name
+
+    def columns(rows: slice) -> list[pa.Array]:
+        included = pa.array(inclusion[rows], mask=np.isnan(inclusion[rows]))
+        return [pa.array(selected[rows]), included, pa.array(names[rows], pa.string())]
+
+    write_shards(job, group, MASKS, columns, blocks)
+
+
+def write_shards(
+    job: BlocksJob,
+    group: "Candidates",
+    schema: pa.Schema,
+    columns: Callable[[slice], list[pa.Array]],  # after `row`, for a shard's rows in the group
+    blocks: list[dict[str, Any]],
+) -> None:
+    """Write one file for each shard of a group, with what the reports need of each block."""
     start = 0
     for shard in job.shards:
-        path = job.workspace.shard_path(job.folder, shard.name)
-        with stage_file_writer(path, MASKS, job.key) as writer:
-            writer.write(_as_batch(masks, start, start + shard.rows))
+        batch = [pa.array(np.arange(shard.rows, dtype=np.uint32)), *columns(slice(start, start + shard.rows))]
+        with stage_file_writer(job.workspace.shard_path(job.folder, shard.name), schema, job.key) as writer:
+            writer.write(pa.record_batch(batch, schema=schema))
             writer.details = {"blocks": blocks, "excluded": group.excluded}
         start += shard.rows
 
@@ -175,13 +178,8 @@ def _read_shard(workspace: Workspace, shard: ShardFiles) -> Candidates:
 def _joined(shards: list[Candidates]) -> Candidates:
     if len(shards) == 1:
         return shards[0]
-    return Candidates(
-        vectors=np.concatenate([shard.vectors for shard in shards]),
-        quality=np.concatenate([shard.quality for shard in shards]),
-        candidate=np.concatenate([shard.candidate for shard in shards]),
-        tokens=np.concatenate([shard.tokens for shard in shards]),
-        excluded=dict(sum((Counter(shard.excluded) for shard in shards), Counter())),
-    )
+    columns = [np.concatenate(arrays) for arrays in zip(*(shard[:-1] for shard in shards), strict=True)]
+    return Candidates(*columns, dict(sum((Counter(shard.excluded) for shard in shards), Counter())))
 
 
 def select_block(
@@ -218,16 +216,3 @@ def describe(block: Block, group: Candidates, selection: "Selection") -> dict[st
         "terms": selection.terms,
         "history": [[step, objective] for step, _seconds, objective in selection.history],
     }
-
-
-def _as_batch(masks: _Masks, start: int, stop: int) -> pa.RecordBatch:
-    inclusion = masks.inclusion[start:stop]
-    return pa.record_batch(
-        [
-            pa.array(np.arange(stop - start, dtype=np.uint32)),
-            pa.array(masks.selected[start:stop]),
-            pa.array(inclusion, mask=np.isnan(inclusion)),
-            pa.array(masks.block[start:stop], pa.string()),
-        ],
-        schema=MASKS,
-    )

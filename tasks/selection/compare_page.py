@@ -1,4 +1,4 @@
-"""Compare: a page on what several selectors choose under the same budget."""
+"""Write the page of a comparison: what several selectors choose under the same budget."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettin
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
-from fineweb_mask.tasks.selection.contenders import described_settings, diversity_axis, over_blocks
+from fineweb_mask.tasks.selection.contenders import described_settings, diversity_axis, figures_table, over_blocks
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
@@ -70,7 +70,7 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
 
 
 class CompareJob(PageJob):
-    """Write the page on a comparison."""
+    """Write the page of a comparison."""
 
     stage: ClassVar[Stage] = Stage("compare", version=1, folders=("compare",))
     settings: PipelineSelectionSettings
@@ -124,7 +124,7 @@ def _metrics(job: CompareJob) -> dict[str, Any]:
 def _with_shared_bounds(
     blocks: list[dict[str, Any]], everyone: list[list[dict[str, Any]]], settings: PipelineSelectionSettings
 ) -> list[dict[str, Any]]:
-    """Give every selection the lowest bound that any proved: it holds for all of that size under the same objective."""
+    """Return the blocks with the lowest bound of any selector: it holds for all selections of that size."""
     if settings.budget_by == "tokens":
         return blocks
     shared = []
@@ -194,26 +194,13 @@ def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:
 
 
 def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
-    columns = {
-        "mean_quality": Column("mean quality", "number"),
-        **{name: Column(name, "number") for name in METRICS},
-        "near_duplicates": Column("near-dup.", "share"),
-    }
-    if job.label_column is not None:
-        columns["effective_topics"] = Column("topics", "number")
-    columns |= {
-        "objective": Column("J", "number"),
-        "gap": Column("gap", "gap"),
-        "tokens": Column("tokens", "count"),
-        "seconds": Column("seconds", "seconds"),
-    }
+    topics = [] if job.label_column is None else ["effective_topics"]
+    names = ["mean_quality", *METRICS, "near_duplicates", *topics, "objective", "gap", "tokens", "seconds"]
     if len({one["selected"] for one in metrics["selectors"].values()}) > 1:  # a budget of tokens
-        columns["selected"] = Column("selected", "count")
-    rows = [[name, *(one[figure] for figure in columns)] for name, one in metrics["selectors"].items()]
+        names.append("selected")
     note = "Seconds: the selection alone. The selectors ran one after the other, each on all cores."
-    if job.label_column is not None:
-        note += " Topics: their effective number, explained below."
-    return Table("All selectors", [Column("selector"), *columns.values()], rows, note=note, wide=True)
+    note += " Topics: their effective number, explained below." if topics else ""
+    return figures_table("All selectors", Column("selector"), metrics["selectors"].items(), names, note)
 
 
 def _trade_offs(job: CompareJob, metrics: Mapping[str, Any], note: str) -> list[Figure]:
@@ -239,24 +226,13 @@ def _trade_offs(job: CompareJob, metrics: Mapping[str, Any], note: str) -> list[
 
 def _overlap(metrics: Mapping[str, Any], note: str) -> Section:
     names, values = metrics["jaccard"]["selectors"], metrics["jaccard"]["values"]
-    chart = charts.heat_map(
-        "Overlap of the selections",
-        "Jaccard overlap (0 to 1)",
-        names,
-        names,
-        np.array(values),
-        limits=(0, 1),
-        note=note,
-    )
+    title, label = "Overlap of the selections", "Jaccard overlap (0 to 1)"
+    chart = charts.heat_map(title, label, names, names, np.array(values), limits=(0, 1), note=note)
     caption = f"1: the same selection. 0: no document in common. {note}."
+    figure = Figure("overlap", chart, "Jaccard overlap of each pair of selections.", caption)
+    columns = [Column("selector"), *(Column(name, "number") for name in names)]
     rows = [[name, *row] for name, row in zip(names, values, strict=True)]
-    return Section(
-        "Overlap",
-        figures=[Figure("overlap", chart, "Jaccard overlap of each pair of selections.", caption)],
-        tables=[
-            Table("Jaccard overlap", [Column("selector"), *(Column(name, "number") for name in names)], rows, wide=True)
-        ],
-    )
+    return Section("Overlap", figures=[figure], tables=[Table("Jaccard overlap", columns, rows, wide=True)])
 
 
 def _topics(metrics: Mapping[str, Any], note: str, column: str) -> Section:
@@ -264,11 +240,7 @@ def _topics(metrics: Mapping[str, Any], note: str, column: str) -> Section:
     drawn = topics[:DRAWN_TOPICS]
     totals = {name: max(sum(counts[name] for _, counts in topics), 1) for name in ["", *names]}
     shares = np.array([[100 * counts[name] / totals[name] for name in ["", *names]] for _, counts in drawn])
-    which = (
-        f"the {DRAWN_TOPICS} largest of {len(topics):,} topics"
-        if len(topics) > len(drawn)
-        else f"{len(topics):,} topics"
-    )
+    which = ("" if len(topics) == len(drawn) else f"the {DRAWN_TOPICS} largest of ") + f"{len(topics):,} topics"
     figures = []
     if drawn:
         chart = charts.heat_map(
@@ -284,12 +256,9 @@ def _topics(metrics: Mapping[str, Any], note: str, column: str) -> Section:
         note=f"Topics from the column {column}: {which}.",
         wide=True,
     )
-    spread = Table(
-        "Coverage",
-        [Column("selector"), Column("topics", "count"), Column("effective", "number"), Column("rarest", "share")],
-        [
-            [name, one["topics"], one["effective_topics"], one["rarest_topic"]]
-            for name, one in metrics["selectors"].items()
-        ],
-    )
-    return Section("Topics", figures=figures, tables=[spread, table])
+    columns = [Column("selector"), Column("topics", "count"), Column("effective", "number"), Column("rarest", "share")]
+    coverages = [
+        [name, one["topics"], one["effective_topics"], one["rarest_topic"]]
+        for name, one in metrics["selectors"].items()
+    ]
+    return Section("Topics", figures=figures, tables=[Table("Coverage", columns, coverages), table])

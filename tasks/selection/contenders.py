@@ -1,13 +1,13 @@
-"""Contenders: a selection of every block by one of several selectors, all measured in the same terms.
+"""Select from every block by one of several selectors, and measure all selections in the same terms.
 
-The ranges of the terms are found once for each block (`find_scale`) and given to every contender, so that all are
-judged by the same objective and none solves it anew. Contenders write masks of their own below `compare/`: those of the
-pipeline's run stay as they are. How long each took lies beside its masks, in a file that nothing depends on.
+The ranges of the terms are found once for each block (`find_ranges`) and passed to every selector, so that all maximise
+the same objective. The masks are written below `compare/`: those of the pipeline's run are unchanged. How long each
+took is in a file next to its masks that nothing depends on.
 """
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +18,7 @@ from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS, Solver
 from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.reporting.page import Column, Table
 from fineweb_mask.tasks.selection.blocks import (
     Block,
     BlocksJob,
@@ -30,8 +31,9 @@ from fineweb_mask.tasks.selection.blocks import (
     write_masks,
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.manifest import manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.counts import mean_of
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 
 if TYPE_CHECKING:
@@ -48,6 +50,18 @@ SELECTORS: dict[str, Solver] = {
     "greedy": "greedy",
 }
 """By the name that a comparison gives them: DATAMASK in its closed form, the paper's learner, and the baselines."""
+FIGURES = {
+    "selected": Column("selected", "count"),
+    "mean_quality": Column("mean quality", "number"),
+    **{name: Column(name, "number") for name in METRICS},
+    "near_duplicates": Column("near-dup.", "share"),
+    "effective_topics": Column("topics", "number"),
+    "tokens": Column("tokens", "count"),
+    "objective": Column("J", "number"),
+    "gap": Column("gap", "gap"),
+    "seconds": Column("seconds", "seconds"),
+}
+"""The columns that tables of selections are made of."""
 NOT_SCALED = {"lamb", "solver", "device", "block_size", "quality_sampling", "semdedup"}
 """Settings that the ranges of the terms do not depend on."""
 
@@ -72,7 +86,7 @@ def check_selectors(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-class RangesJob(BlocksJob):
+class RangesJob(ProductJob, BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
     stage: ClassVar[Stage] = Stage("scale", version=1, folders=("compare/ranges",))
@@ -85,13 +99,6 @@ class RangesJob(BlocksJob):
     def settings_read(self) -> object:
         """Return the settings that the ranges depend on."""
         return self.settings.model_dump(exclude=NOT_SCALED)
-
-    def current(self) -> StageFile | None:
-        """Return a reference to the ranges if they are current, else None."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or manifest.key != self.key:
-            return None
-        return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
 
 
 @stage_task
@@ -122,12 +129,27 @@ def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
     return Ranges(Term(**found["quality"]), {name: Term(**term) for name, term in found["metrics"].items()})
 
 
-class ContenderJob(BlocksJob):
+class TimedJob(BlocksJob):
+    """Select from one group of shards with the ranges that all selectors share, and record how long it took."""
+
+    ranges: StageFile | None  # of the group; None with a budget of tokens
+
+    @property
+    def seconds_path(self) -> Path:
+        """The record of how long it took."""
+        return self.workspace.root / self.folder / f"{self.group}.seconds.json"
+
+    def depends_on(self) -> Dependencies:
+        """Return what every selection depends on, and the ranges."""
+        found = super().depends_on()
+        return found._replace(inputs=[digest(found.inputs), None if self.ranges is None else self.ranges.fingerprint])
+
+
+class ContenderJob(TimedJob):
     """Select from one group of shards, by the selector that a comparison calls `selector`."""
 
     stage: ClassVar[Stage] = Stage("contend", version=1, folders=("compare/masks",))
     selector: str
-    ranges: StageFile | None  # of the group; None with a budget of tokens
 
     @property
     def name(self) -> str:
@@ -140,11 +162,6 @@ class ContenderJob(BlocksJob):
         return f"{self.stage.folders[0]}/{self.selector}"
 
     @property
-    def seconds_path(self) -> Path:
-        """The record of how long the selection took."""
-        return self.workspace.root / self.folder / f"{self.group}.seconds.json"
-
-    @property
     def solved(self) -> PipelineSelectionSettings:
         """The settings with the selector's solver."""
         return self.settings.model_copy(update={"solver": SELECTORS[self.selector]})
@@ -152,15 +169,6 @@ class ContenderJob(BlocksJob):
     def settings_read(self) -> object:
         """Return all settings but the device and the size of blocks."""
         return self.solved.model_dump(exclude={"device", "block_size"})
-
-    def depends_on(self) -> Dependencies:
-        """Return what every selection depends on, and the ranges."""
-        return with_ranges(super().depends_on(), self.ranges)
-
-
-def with_ranges(dependencies: Dependencies, ranges: StageFile | None) -> Dependencies:
-    """Return dependencies with the ranges of the terms added."""
-    return dependencies._replace(inputs=[digest(dependencies.inputs), None if ranges is None else ranges.fingerprint])
 
 
 @stage_task
@@ -204,40 +212,39 @@ def noted_seconds(path: Path, key: StageKey) -> dict[str, float]:
 
 
 def over_blocks(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one selection's figures over all its blocks.
+    """Return one selection's figures over all its blocks; the bound is None if a block has none.
 
-    Sums are sums; what is an average over selected documents is weighted by their number, what describes a block by
-    the block's documents. There is a bound only if every block has one.
+    Averages over selected documents are weighted by the number of these, all others by the documents of each block.
     """
-    documents = sum(block["documents"] for block in blocks)
-    selected = sum(block["selected"] for block in blocks)
 
-    def mean(values: Sequence[float], weight: str, total: int) -> float:
-        weighted = (value * int(block[weight]) for value, block in zip(values, blocks, strict=True))
-        return float(sum(weighted) / max(total, 1))
-
-    def by_selected(name: str) -> float:
-        return mean([block["measures"][name] for block in blocks], "selected", selected)
-
-    def by_documents(values: Sequence[float]) -> float:
-        return mean(values, "documents", documents)
+    def measured(name: str, weight: str) -> float:
+        return mean_of([block["measures"][name] for block in blocks], blocks, weight)
 
     bounds = [block["upper_bound"] for block in blocks]
-    objective = by_documents([block["objective"] for block in blocks])
-    random_objective = by_documents([block["random_objective"] for block in blocks])
-    bound = None if None in bounds else by_documents(bounds)
+    objective = mean_of([block["objective"] for block in blocks], blocks)
+    random_objective = mean_of([block["random_objective"] for block in blocks], blocks)
+    bound = None if None in bounds else mean_of(bounds, blocks)
     return {
-        "selected": selected,
-        "mean_quality": by_selected("mean_quality"),
-        **{name: by_documents([block["measures"][name] for block in blocks]) for name in METRICS},
-        "diversity": by_documents([block["terms"]["diversity"] for block in blocks]),
-        "near_duplicates": by_selected("near_duplicates"),
+        "selected": sum(block["selected"] for block in blocks),
+        "mean_quality": measured("mean_quality", "selected"),
+        **{name: measured(name, "documents") for name in METRICS},
+        "diversity": mean_of([block["terms"]["diversity"] for block in blocks], blocks),
+        "near_duplicates": measured("near_duplicates", "selected"),
         "tokens": sum(block["tokens_selected"] for block in blocks),
         "objective": objective,
         "random_objective": random_objective,
         "upper_bound": bound,
         "gap": relative_gap(objective, bound, random_objective),
     }
+
+
+def figures_table(
+    title: str, label: Column, rows: Iterable[tuple[object, Mapping[str, Any]]], names: Iterable[str], note: str = ""
+) -> Table:
+    """Return a table of these figures of several selections, each of which has a label."""
+    names = list(names)
+    columns = [label, *(FIGURES[name] for name in names)]
+    return Table(title, columns, [[of, *(one[name] for name in names)] for of, one in rows], note=note, wide=True)
 
 
 def diversity_axis(settings: PipelineSelectionSettings) -> tuple[str, str]:

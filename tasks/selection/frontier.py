@@ -1,10 +1,8 @@
-"""Frontier: many selections of every block, one for each weight of quality, found together.
+"""Select from every block once for each weight of quality.
 
-A file holds the masks of all values, one column each, for they depend on each other: every solve starts from the last.
+A file holds the masks of all values, one column each, because every solve starts from the result of the last.
 """
 
-from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,38 +14,26 @@ from fineweb_mask.models.schemas import ROW
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import (
     Block,
-    BlocksJob,
     Candidates,
     block_settings,
     blocks_of,
     describe,
     read_group,
+    write_shards,
 )
-from fineweb_mask.tasks.selection.contenders import measures_of, note_seconds, ranges_of, with_ranges
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
-from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.selection.contenders import TimedJob, measures_of, note_seconds, ranges_of
+from fineweb_mask.tasks.workspace.job import Stage, stage_task
 
 
-class FrontierJob(BlocksJob):
+class FrontierJob(TimedJob):
     """Select from one group of shards for every weight of quality, and measure what was selected."""
 
     stage: ClassVar[Stage] = Stage("frontier", version=1, folders=("sweep/masks",))
     lambs: tuple[float, ...]
-    ranges: StageFile | None  # of the group; None with a budget of tokens
-
-    @property
-    def seconds_path(self) -> Path:
-        """The record of how long each value took."""
-        return self.workspace.root / self.folder / f"{self.group}.seconds.json"
 
     def settings_read(self) -> object:
         """Return the settings that a sweep reads, and the weights of quality."""
         return [self.settings.model_dump(exclude={"device", "block_size", "solver", "lamb"}), self.lambs]
-
-    def depends_on(self) -> Dependencies:
-        """Return what every selection depends on, and the ranges."""
-        return with_ranges(super().depends_on(), self.ranges)
 
 
 @stage_task
@@ -66,13 +52,11 @@ def sweep_lambs(job: FrontierJob) -> None:
         [ROW, pa.field("block", pa.string())]
         + [pa.field(f"lamb={lamb}", pa.bool_(), nullable=False) for lamb in job.lambs]
     )
-    edges = accumulate((shard.rows for shard in job.shards), initial=0)
-    for shard, (start, stop) in zip(job.shards, pairwise(edges), strict=True):
-        columns = [pa.array(np.arange(stop - start, dtype=np.uint32)), pa.array(names[start:stop], pa.string())]
-        columns += [pa.array(mask[start:stop]) for mask in chosen]
-        with stage_file_writer(job.workspace.shard_path(job.folder, shard.name), schema, job.key) as writer:
-            writer.write(pa.record_batch(columns, schema=schema))
-            writer.details = {"blocks": described, "excluded": group.excluded}
+
+    def columns(rows: slice) -> list[pa.Array]:
+        return [pa.array(names[rows], pa.string()), *(pa.array(mask[rows]) for mask in chosen)]
+
+    write_shards(job, group, schema, columns, described)
 
 
 def _sweep_block(

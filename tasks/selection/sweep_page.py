@@ -1,4 +1,4 @@
-"""Sweep: a page on the frontier of quality and diversity, with a weight of quality to begin with."""
+"""Write the page of a sweep: the frontier of quality and diversity, and the recommended weight of quality."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -6,24 +6,19 @@ from typing import Any, ClassVar
 
 from fineweb_mask.models.selection.knee import knee
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
-from fineweb_mask.tasks.selection.contenders import described_settings, diversity_axis, over_blocks
+from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Tile, write_page
+from fineweb_mask.tasks.selection.contenders import (
+    FIGURES,
+    described_settings,
+    diversity_axis,
+    figures_table,
+    over_blocks,
+)
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
-COLUMNS = [
-    Column("selected", "count"),
-    Column("mean quality", "number"),
-    *(Column(name, "number") for name in METRICS),
-    Column("near-dup.", "share"),
-    Column("tokens", "count"),
-    Column("J", "number"),
-    Column("gap", "gap"),
-    Column("seconds", "seconds"),
-]
-FIGURES = ["selected", "mean_quality", *METRICS, "near_duplicates", "tokens", "objective", "gap", "seconds"]
+COLUMNS = [name for name in FIGURES if name != "effective_topics"]
 DEFINITIONS = (
     "Each value of lamb gives one selection by datamask, which maximises J = lamb * quality + (1 - lamb) * diversity. "
     "No selection has a J above the upper bound. The gap is the distance from J to that bound, as a share of the "
@@ -37,7 +32,7 @@ DEFINITIONS = (
 
 
 class SweepJob(PageJob):
-    """Write the page on a sweep."""
+    """Write the page of a sweep."""
 
     stage: ClassVar[Stage] = Stage("sweep", version=1, folders=("sweep",))
     settings: PipelineSelectionSettings
@@ -96,31 +91,21 @@ def _page(job: SweepJob, metrics: Mapping[str, Any]) -> Page:
         advice = "The trade-off is linear, so there is no knee. Pick the value that suits your use."
     else:
         advice = f"The knee is at lamb = {recommended:g}. To use it: --set selection.lamb={recommended:g}"
-    tiles = [
-        Tile(f"{documents:,}", "documents"),
-        Tile(amount, "selected at each value"),
-        Tile(str(len(values)), "values of lamb"),
-        Tile("none" if recommended is None else f"{recommended:g}", "recommended lamb"),
-    ]
+    note = f"J and gap are computed at lamb = {job.settings.lamb:g}, the value in the recipe."
+    baselines = [(_named(name, one), one) for name, one in metrics["baselines"].items()]
     tables = [
-        Table(
-            "By lamb",
-            [Column("lamb", "number"), *COLUMNS],
-            [[value["lamb"], *_figures(value)] for value in values],
-            wide=True,
-        ),
-        Table(
-            "Baselines",
-            [Column("selector"), *COLUMNS],
-            [[_named(name, one), *_figures(one)] for name, one in metrics["baselines"].items()],
-            note=f"J and gap are computed at lamb = {job.settings.lamb:g}, the value in the recipe.",
-            wide=True,
-        ),
+        figures_table("By lamb", Column("lamb", "number"), [(value["lamb"], value) for value in values], COLUMNS),
+        figures_table("Baselines", Column("selector"), baselines, COLUMNS, note),
     ]
     return Page(
         title="Quality against diversity",
         lead=f"One selection for each weight of quality (lamb). {described_settings(job.settings)}",
-        tiles=tiles,
+        tiles=[
+            Tile(f"{documents:,}", "documents"),
+            Tile(amount, "selected at each value"),
+            Tile(str(len(values)), "values of lamb"),
+            Tile("none" if recommended is None else f"{recommended:g}", "recommended lamb"),
+        ],
         sections=[
             Section("Frontier", [advice], _charts(job, metrics, amount), tables),
             Section("How to read this", DEFINITIONS),
@@ -128,10 +113,6 @@ def _page(job: SweepJob, metrics: Mapping[str, Any]) -> Page:
         footer=f"fineweb-mask {version('fineweb-mask')}",
         metrics=metrics,
     )
-
-
-def _figures(one: Mapping[str, Any]) -> list[Any]:
-    return [one[name] for name in FIGURES]
 
 
 def _named(name: str, one: Mapping[str, Any]) -> str:
@@ -147,35 +128,20 @@ def _charts(job: SweepJob, metrics: Mapping[str, Any], amount: str) -> list[Figu
     labels = [f"lamb {lamb:g}" if place in marked else f"{lamb:g}" for place, lamb in enumerate(job.lambs)]
     points = [charts.MapLabel(one["mean_quality"], one[axis], name) for name, one in baselines.items()]
     curve = charts.Series("datamask at each lamb", quality, diversity, marked, labels)
-    frontier = charts.trade_off(
-        "Frontier of quality and diversity",
-        "mean quality (standardised score)",
-        y_label,
-        points,
-        curve=curve,
-        note=note,
-    )
-    figures = [
-        Figure(
-            "frontier",
-            frontier,
-            "Mean quality against diversity of the selection at each lamb, with the baselines as points.",
-            f"Up and to the right is better. {note}.",
-        )
-    ]
+    title, x_label = "Frontier of quality and diversity", "mean quality (standardised score)"
+    frontier = charts.trade_off(title, x_label, y_label, points, curve=curve, note=note)
+    alt = "Mean quality against diversity of the selection at each lamb, with the baselines as points."
+    figures = [Figure("frontier", frontier, alt, f"Up and to the right is better. {note}.")]
     if len(values) > 1:
         both = [
             charts.Series("quality", job.lambs, _shares(quality), marked),
             charts.Series("diversity", job.lambs, _shares(diversity), marked),
         ]
-        shares = charts.lines(
-            "Quality and diversity by lamb", "lamb (weight of quality)", "share of the range over the sweep (%)", both,
-            note=note,
-        )  # fmt: skip
+        x_label, y_label = "lamb (weight of quality)", "share of the range over the sweep (%)"
+        shares = charts.lines("Quality and diversity by lamb", x_label, y_label, both, note=note)
+        alt = "Quality and diversity at each lamb, as a share of their range."
         caption = f"100% is the highest value over the sweep, 0% the lowest. {note}."
-        figures.append(
-            Figure("shares", shares, "Quality and diversity at each lamb, as a share of their range.", caption)
-        )
+        figures.append(Figure("shares", shares, alt, caption))
     return figures
 
 

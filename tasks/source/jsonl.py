@@ -33,16 +33,8 @@ def jsonl_batches(
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
     """Yield batches of at most `batch_rows` rows, each with a string column of problems (null: none).
 
-    The values of a row with a problem are null. Problems are `broken_row`, `wrong_type` and `invalid_utf8`.
-
-    Parameters
-    ----------
-    shard
-        The file.
-    fields
-        Columns to read: the text, the id and the others of FineWeb, then the extra ones.
-    batch_rows
-        Rows in a batch.
+    The fields are the text, the id and the others of FineWeb, then the extra ones. The values of a row with a problem
+    are null. Problems are `broken_row`, `wrong_type` and `invalid_utf8`.
     """
     pending: list[Row] = []
     for record in _records(shard):

@@ -29,13 +29,6 @@ class Labelled:
 def check_labels(labels: LabelSettings, *, only_texts: bool = False) -> None:
     """Check that the file has the columns, with usable types, reading only its schema.
 
-    Parameters
-    ----------
-    labels
-        The file and its columns.
-    only_texts
-        Check the column of texts only.
-
     Raises
     ------
     LabelsError

@@ -121,17 +121,7 @@ def is_storage_error(error: BaseException) -> bool:
 
 
 def explain(url: str, error: BaseException, patience: float) -> RemoteError:
-    """Return an error that names the URL and the remedy, without any credentials.
-
-    Parameters
-    ----------
-    url
-        The file or folder that was read or written.
-    error
-        The error that was raised.
-    patience
-        Seconds for which the operation was retried.
-    """
+    """Return an error that names the URL and the remedy, without any credentials; retries lasted `patience` seconds."""
     where, text = redacted(url), redacted(" ".join(str(error).split()) or type(error).__name__)
     status, _ = response_of(error) or (0, "")
     if is_transient(error):

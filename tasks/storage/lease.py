@@ -36,13 +36,8 @@ class HeldError(WorkspaceError):
 def lease(store: Store, token_file: Path) -> Iterator[None]:
     """Lock a remote folder while the block runs; does nothing if the store has no conditional writes.
 
-    Parameters
-    ----------
-    store
-        The folder.
-    token_file
-        Local file with the token of this machine's last lease; if that run was killed, its lease can be taken over at
-        once.
+    The local `token_file` keeps the token of this machine's last lease. If that run was killed, its lease can be taken
+    over at once.
 
     Raises
     ------

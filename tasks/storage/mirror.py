@@ -1,9 +1,8 @@
 """Mirror a remote workspace in a local folder.
 
-Guarantees: a file appears in the local folder only after its upload, so a file that one run sees finished is finished
-for every machine. The URL is the truth: when a run begins, local files that the URL lacks, or has in another version,
-are deleted. Files that are only at the URL are downloaded when they are read. Prefect's results, spilled data,
-checkpoints and hidden files stay local.
+Guarantees: a file appears in the local folder only after its upload. When a run begins, local files that the URL lacks,
+or has in another version, are deleted. Files that are only at the URL are downloaded when they are read. Prefect's
+results, spilled data, checkpoints and hidden files stay local.
 """
 
 import hashlib
@@ -34,15 +33,7 @@ UPLOADED_LAST = {"provenance.json": 1, "README.md": 2}
 
 
 class Mirror:
-    """A local folder that mirrors a folder at a URL. Its methods are thread-safe.
-
-    Parameters
-    ----------
-    url
-        The folder at the URL.
-    root
-        The local folder.
-    """
+    """A local folder that mirrors a folder at a URL. Its methods are thread-safe."""
 
     def __init__(self, url: str, root: Path) -> None:
         self.url = url.rstrip("/")
@@ -227,7 +218,8 @@ _lock = threading.Lock()
 def mirror_at(url: str, scratch: str | Path | None = None) -> Mirror:
     """Return this process's mirror of a URL below the folder `scratch`; None is the user's cache folder."""
     url = url.rstrip("/")
-    parent = default_scratch() if scratch is None else Path(scratch).absolute()
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"
+    parent = users if scratch is None else Path(scratch).absolute()
     code = hashlib.sha256(f"{endpoint() or ''} {url}".encode()).hexdigest()[:12]
     name = "".join(character if character.isalnum() or character in "._-" else "-" for character in url.split("/")[-1])
     root = parent / f"{name.lstrip('.')[:80]}-{code}"
@@ -283,8 +275,3 @@ def size_of(path: Path) -> int | None:
     mirror = mirror_of(path)
     info = None if mirror is None else mirror.info(path)
     return None if info is None else info.bytes
-
-
-def default_scratch() -> Path:
-    """Return the default folder of mirrors, in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"

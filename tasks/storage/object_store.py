@@ -20,7 +20,7 @@ from fineweb_mask.tasks.storage.filesystem import (
     open_filesystem,
 )
 from fineweb_mask.tasks.storage.remote_file import RemoteFile
-from fineweb_mask.tasks.storage.retries import attempt, attempt_briefly
+from fineweb_mask.tasks.storage.retries import attempt
 
 _log = logging.getLogger(__name__)
 
@@ -34,13 +34,7 @@ class Tagged(NamedTuple):
 
 
 class Store:
-    """A writable folder at a URL; file names are relative to it, with "/".
-
-    Parameters
-    ----------
-    url
-        The folder.
-    """
+    """A writable folder at a URL; file names are relative to it, with "/"."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -181,7 +175,7 @@ class Store:
             if found is not None and is_own(found.content):
                 self._delete(name)
 
-        attempt_briefly(self.url_of(name), delete_own)
+        attempt(self.url_of(name), delete_own, is_brief=True)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""

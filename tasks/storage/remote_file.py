@@ -116,12 +116,9 @@ class RemoteFile(io.RawIOBase):
         except BaseException:
             self._disconnect()
             raise
-        if len(found) > size:
+        if len(found) != size:
             self._disconnect()
-            raise self._no_ranges()
-        if len(found) < size:
-            self._disconnect()
-            raise ConnectionError(f"received {len(found)} of {size} bytes")
+            raise self._no_ranges() if len(found) > size else ConnectionError(f"received {len(found)} of {size} bytes")
         return found
 
     def _disconnect(self) -> None:

@@ -7,14 +7,14 @@ errors fail at once with a remedy. No error and no log line of this module conta
 import logging
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.errors import RemoteError, explain, is_storage_error, is_transient
 
-Parameters = ParamSpec("Parameters")
+Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 PATIENCE_SECONDS = 300.0
@@ -28,10 +28,8 @@ LONGEST_WAIT_SECONDS = 15.0
 _log = logging.getLogger(__name__)
 
 
-def attempt(
-    url: str, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
-) -> Result:
-    """Return the result of `work(*args, **kwargs)`, retrying it on transient errors.
+def attempt(url: str, work: Callable[[*Arguments], Result], *arguments: *Arguments, is_brief: bool = False) -> Result:
+    """Return the result of `work(*arguments)`, retrying it on transient errors, for `BRIEF_SECONDS` only if brief.
 
     Raises
     ------
@@ -40,15 +38,7 @@ def attempt(
     UnansweredError
         If it still fails after `PATIENCE_SECONDS`.
     """
-    return _attempt(PATIENCE_SECONDS, url, lambda: work(*args, **kwargs))
-
-
-def attempt_briefly(url: str, work: Callable[[], Result]) -> Result:
-    """Return the result of `work()`, retrying it like `attempt`, but for `BRIEF_SECONDS` only."""
-    return _attempt(BRIEF_SECONDS, url, work)
-
-
-def _attempt(patience: float, url: str, work: Callable[[], Result]) -> Result:
+    patience = BRIEF_SECONDS if is_brief else PATIENCE_SECONDS
     retrying = Retrying(
         stop=stop_after_delay(patience),
         wait=wait_random_exponential(multiplier=0.25, max=LONGEST_WAIT_SECONDS),
@@ -58,7 +48,7 @@ def _attempt(patience: float, url: str, work: Callable[[], Result]) -> Result:
         reraise=True,
     )
     try:
-        return retrying(work)
+        return retrying(work, *arguments)
     except RemoteError:
         raise
     except Exception as error:

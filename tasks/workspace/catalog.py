@@ -99,15 +99,7 @@ def ensure_views_local(workspace: Workspace) -> None:
 
 
 def write_catalog(workspace: Workspace, shards: Sequence[ShardFiles]) -> Path:
-    """Write the catalog of these files, replacing the existing one, and return its path.
-
-    Parameters
-    ----------
-    workspace
-        Workspace that contains the files.
-    shards
-        Current files of each shard, in the order of the source.
-    """
+    """Write the catalog of these files, replacing the existing one, and return its path."""
     path = catalog_path(workspace)
     for leftover in workspace.root.glob(f".{NAME}.*.wal"):  # of a killed process
         leftover.unlink()

@@ -40,14 +40,7 @@ def discard_finished(workspace: Workspace) -> None:
 class Checkpoints(Generic[Values_contra]):
     """Writes a stage file through a writer, with a checkpoint on disk for every batch until the file is complete.
 
-    Parameters
-    ----------
-    writer
-        The writer of the file.
-    output
-        Path of the file; the checkpoints are in a hidden folder next to it.
-    key
-        Key of the file; checkpoints of another key are deleted.
+    The checkpoints are in a hidden folder next to the file; those of another key are deleted.
     """
 
     def __init__(self, writer: RowWriter[Values_contra], output: Path, key: StageKey) -> None:

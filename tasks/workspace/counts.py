@@ -1,6 +1,7 @@
 """Count every document and token by stage and drop reason."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -75,13 +76,13 @@ def account(ingested: list[StageFile], masks: list[StageFile]) -> Counts:
 def mean_terms(masks: list[StageFile]) -> tuple[float | None, dict[str, float]]:
     """Return the objective and its terms, averaged over the blocks by their number of documents."""
     blocks = [block for file in masks for block in file.details["blocks"]]
-    documents = sum(block["documents"] for block in blocks)
-    if not documents:
+    if not any(block["documents"] for block in blocks):
         return None, {}
+    terms = {name: mean_of([block["terms"][name] for block in blocks], blocks) for name in blocks[0]["terms"]}
+    return mean_of([block["objective"] for block in blocks], blocks), terms
 
-    def mean(values: list[float]) -> float:
-        weighted = (value * int(block["documents"]) for value, block in zip(values, blocks, strict=True))
-        return float(sum(weighted) / documents)
 
-    terms = {name: mean([block["terms"][name] for block in blocks]) for name in blocks[0]["terms"]}
-    return mean([block["objective"] for block in blocks]), terms
+def mean_of(values: Sequence[float], blocks: Sequence[Mapping[str, Any]], weight: str = "documents") -> float:
+    """Return the mean of a value per block, weighted by this count of each block; 0 if all counts are 0."""
+    total = sum(block[weight] for block in blocks)
+    return float(sum(value * block[weight] for value, block in zip(values, blocks, strict=True)) / max(total, 1))

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
@@ -34,40 +35,17 @@ def rows_through(file: StageFile) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Stage:
-    """What all jobs of a stage have in common; every table of stages is read from these fields.
+    """What all jobs of a stage have in common; every table of stages is read from these fields."""
 
-    Parameters
-    ----------
-    name
-        The stage's name in keys and file footers.
-    version
-        Part of the key: raise it when equal inputs and settings would give another output than before.
-    label
-        The name that the stage's jobs are counted and shown under; by default its own.
-    folders
-        Folders of its files in the workspace: one file per shard, unless `product` is set.
-    product
-        Whether the folder holds one product of the whole corpus.
-    run_with
-        The single-stage flows (`fineweb-mask run --only`) that run its jobs.
-    per_shard
-        Whether a bad shard can be quarantined while the others go on.
-    documents
-        Function that returns, from a stage's file, how many documents entered and left; None if its rows are no
-        documents.
-    counts
-        The states of a document before and after the stage, as `Counts.amounts` names them.
-    """
-
-    name: str
-    version: int
-    label: str = ""
-    folders: tuple[str, ...] = ()
-    product: bool = False
-    run_with: tuple[str, ...] = ()
-    per_shard: bool = False
-    documents: Callable[[StageFile], tuple[int, int]] | None = None
-    counts: tuple[str, str] | None = None
+    name: str  # in keys and file footers
+    version: int  # part of the key: raise it when equal inputs and settings would give another output than before
+    label: str = ""  # the name that its jobs are counted and shown under; by default its own
+    folders: tuple[str, ...] = ()  # of its files in the workspace: one file per shard, unless `product` is set
+    product: bool = False  # the folder holds one product of the whole corpus
+    run_with: tuple[str, ...] = ()  # the single-stage flows (`fineweb-mask run --only`) that run its jobs
+    per_shard: bool = False  # a bad shard can be quarantined while the others go on
+    documents: Callable[[StageFile], tuple[int, int]] | None = None  # entered and left; None if its rows are none
+    counts: tuple[str, str] | None = None  # a document's states before and after it, as `Counts.amounts` names them
 
     @property
     def shown_as(self) -> str:
@@ -83,21 +61,13 @@ class Dependencies(NamedTuple):
 
 
 class StageJob(BaseModel, ABC):
-    """One unit of work of a stage: what it reads, what its output depends on, and where the output goes.
-
-    Parameters
-    ----------
-    root
-        The workspace's folder, or its URL.
-    force
-        Build the output even if it is current.
-    """
+    """One unit of work of a stage: what it reads, what its output depends on, and where the output goes."""
 
     model_config = ConfigDict(frozen=True)
 
     stage: ClassVar[Stage]
-    root: str
-    force: bool = False
+    root: str  # the workspace's folder, or its URL
+    force: bool = False  # build the output even if it is current
 
     @property
     @abstractmethod
@@ -115,13 +85,8 @@ class StageJob(BaseModel, ABC):
     @property
     def key(self) -> StageKey:
         """What the output is known by; two equal keys mean equal files."""
-        found = self.depends_on()
-        return StageKey(
-            stage=self.stage.name,
-            version=self.stage.version,
-            settings=digest(found.settings),
-            inputs=digest(found.inputs),
-        )
+        stage, (settings, inputs) = self.stage, self.depends_on()
+        return StageKey(stage=stage.name, version=stage.version, settings=digest(settings), inputs=digest(inputs))
 
     @property
     def shard_names(self) -> list[str]:
@@ -132,6 +97,22 @@ class StageJob(BaseModel, ABC):
     def workspace(self) -> Workspace:
         """The workspace that the job reads and writes."""
         return Workspace(self.root)
+
+
+class ProductJob(StageJob):
+    """A job whose output is the files of a manifest."""
+
+    @property
+    @abstractmethod
+    def manifest_path(self) -> Path:
+        """The manifest of the files."""
+
+    def current(self) -> StageFile | None:
+        """Return a reference to the files if they are whole and agree with the job's key, else None."""
+        manifest = read_manifest(self.manifest_path)
+        if manifest is None or manifest.key != self.key or not is_whole(self.manifest_path, manifest):
+            return None
+        return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
 
 
 class ShardJob(StageJob):
@@ -173,14 +154,13 @@ class GroupJob(StageJob):
         """Return one reference to all files if they are current, else None."""
         if (files := self.shard_files()) is None:
             return None
-        key = self.key
         return StageFile(
-            stage=key.stage,
+            stage=self.stage.name,
             name=self.name,
             path=self.folder,
             rows=sum(file.rows for file in files),
             bytes=sum(file.bytes for file in files),
-            fingerprint=key.fingerprint,
+            fingerprint=self.key.fingerprint,
             details=files[0].details if files else {},
             cached=True,
         )

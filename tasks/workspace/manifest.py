@@ -40,27 +40,9 @@ class Manifest(BaseModel):
 
 
 def write_manifest(
-    path: Path,
-    key: StageKey,
-    files: Iterable[Path],
-    details: Mapping[str, Any],
-    fitted_on: Iterable[StageFile] = (),
+    path: Path, key: StageKey, files: Iterable[Path], details: Mapping[str, Any], fitted_on: Iterable[StageFile] = ()
 ) -> None:
-    """Write a manifest for files that are complete.
-
-    Parameters
-    ----------
-    path
-        The manifest to write.
-    key
-        Key of the product.
-    files
-        Its files, below the manifest's folder.
-    details
-        Counts for the reports.
-    fitted_on
-        The documents that a model was fitted on.
-    """
+    """Write a manifest for complete files below its folder; a model was `fitted_on` these documents."""
     manifest = Manifest(
         key=key,
         files={
@@ -90,19 +72,10 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def is_whole(path: Path, manifest: Manifest, *, download: bool = False) -> bool:
-    """Return whether every file in the manifest at `path` exists with the recorded size.
+    """Return whether every file in the manifest at `path` exists with the recorded size; `download` fetches them first.
 
     In a mirror, small and newly downloaded files are also compared by content: files are uploaded one by one, so a
     killed run may leave a mix of old and new ones.
-
-    Parameters
-    ----------
-    path
-        The manifest.
-    manifest
-        Its content.
-    download
-        Download the files that exist only at the URL.
     """
     is_mirrored = mirror_of(path) is not None
     for name, file in manifest.files.items():

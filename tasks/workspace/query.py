@@ -51,11 +51,7 @@ class Answer:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         self._relation = connection.sql(f"SELECT * FROM (\n{sql}\n) AS {ROW}")  # noqa: S608 - the user's own query
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns."""
-        return self._relation.columns
+        self.columns = self._relation.columns
 
     def preview(self, limit: int, *, characters: int) -> Preview:
         """Return the first `limit` rows, with values cut to `characters` characters, and the number of further rows."""
@@ -67,7 +63,7 @@ class Answer:
             if len(first) > limit:
                 [[rows]] = self._relation.aggregate("count(*)").fetchall()
                 more = rows - limit
-        return Preview(self._relation.columns, [kind in NUMERIC_TYPES for kind in kinds], first[:limit], more)
+        return Preview(self.columns, [kind in NUMERIC_TYPES for kind in kinds], first[:limit], more)
 
     def write_csv(self, stream: BinaryIO) -> None:
         """Write a CSV file with a header; a null is an empty field, an empty text is ""."""
@@ -78,7 +74,7 @@ class Answer:
                 writer.write_batch(batch)
 
     def _for_csv(self) -> Iterator[str]:
-        for place, (name, kind) in enumerate(zip(self._relation.columns, self._relation.types, strict=True), start=1):
+        for place, (name, kind) in enumerate(zip(self.columns, self._relation.types, strict=True), start=1):
             quoted = identifier(name)
             if kind.id in NESTED_TYPES:
                 yield f"to_json(#{place})::VARCHAR AS {quoted}"
@@ -87,17 +83,15 @@ class Answer:
 
     def write_json(self, stream: BinaryIO) -> None:
         """Write a JSON array with one object per line; NaN and infinity, which JSON lacks, become null."""
-        values = [
-            f"CASE WHEN isfinite(#{place}) THEN #{place} END AS {identifier(name)}"
-            if kind.id in {"float", "double"}
-            else f"#{place} AS {identifier(name)}"
-            for place, (name, kind) in enumerate(
-                zip(self._relation.columns, self._relation.types, strict=True), start=1
+        values = []
+        for place, (name, kind) in enumerate(zip(self.columns, self._relation.types, strict=True), start=1):
+            finite = (
+                f"CASE WHEN isfinite(#{place}) THEN #{place} END" if kind.id in {"float", "double"} else f"#{place}"
             )
-        ]
-        finite = self._relation.project(", ".join(values)).set_alias(ROW)
+            values.append(f"{finite} AS {identifier(name)}")
+        projected = self._relation.project(", ".join(values)).set_alias(ROW)
         with _explained():
-            rows = finite.project(f"to_json({ROW})::VARCHAR").to_arrow_reader(BATCH_ROWS)
+            rows = projected.project(f"to_json({ROW})::VARCHAR").to_arrow_reader(BATCH_ROWS)
         before = b"[\n"
         for batch in _batches(rows):
             for line in batch.column(0).to_pylist():
@@ -125,13 +119,6 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 @contextmanager
 def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a workspace's catalog read-only, without access to anything outside the workspace.
-
-    Parameters
-    ----------
-    workspace
-        Workspace with a catalog.
-    memory_limit
-        Memory that DuckDB may use, such as "2GB"; beyond it, data is spilled to `catalog.duckdb.tmp`.
 
     Raises
     ------

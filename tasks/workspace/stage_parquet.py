@@ -60,18 +60,7 @@ def stage_file_writer(
     key: StageKey,
     **options: Any,  # noqa: ANN401
 ) -> Iterator[ParquetStageWriter]:
-    """Write one stage file atomically, with its key in the footer.
-
-    Parameters
-    ----------
-    path
-        The file to write.
-    schema
-        Its Arrow schema.
-    key
-        The file's key; written to the footer together with the writer's `details`.
-    options
-        Further options of `pyarrow.parquet.ParquetWriter`.
+    """Write one stage file atomically, with its key and the writer's `details` in the footer.
 
     Raises
     ------

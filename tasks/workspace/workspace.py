@@ -29,12 +29,7 @@ DISK_REMEDIES = {
 
 @contextmanager
 def disk_errors_explained(folder: Path) -> Iterator[None]:
-    """Turn "disk full" and "read-only" errors into messages that name the path and the remedy.
-
-    Parameters
-    ----------
-    folder
-        The path to name if the error names none.
+    """Turn "disk full" and "read-only" errors into messages that name the path, or else `folder`, and the remedy.
 
     Raises
     ------
@@ -73,12 +68,12 @@ class Workspace:
         text = str(root).removeprefix("file://")
         mirror = mirror_at(text, scratch) if is_url(text) else mirror_in(Path(text).absolute())
         self.root = Path(text).absolute() if mirror is None else mirror.root
+        self.url = None if mirror is None else mirror.url  # None for a local folder
+        self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
+        self.dataset = self.root / "dataset"  # the pipeline's product
+        self.reports = self.root / "reports"  # reports and metrics
+        self.cache = self.root / LOCAL_ONLY  # results that Prefect persists
         self._mirror = mirror
-
-    @property
-    def url(self) -> str | None:
-        """URL of the workspace; None for a local folder."""
-        return None if self._mirror is None else self._mirror.url
 
     def display_path(self, path: Path) -> str:
         """Return a path of the workspace as users know it: the URL of a mirrored file, or the local path."""
@@ -87,26 +82,6 @@ class Workspace:
     def shard_path(self, stage_folder: str, shard: str) -> Path:
         """Return a shard's file in `documents`, `duplicates`, `scores`, `embeddings` or `masks`."""
         return self.root / stage_folder / f"{shard}.parquet"
-
-    @property
-    def fitted(self) -> Path:
-        """Folder of the models and statistics that were fitted on this corpus."""
-        return self.root / "fitted"
-
-    @property
-    def dataset(self) -> Path:
-        """Folder of the dataset, the pipeline's product."""
-        return self.root / "dataset"
-
-    @property
-    def reports(self) -> Path:
-        """Folder of reports and metrics."""
-        return self.root / "reports"
-
-    @property
-    def cache(self) -> Path:
-        """Folder of the results that Prefect persists."""
-        return self.root / LOCAL_ONLY
 
     def relative(self, path: Path) -> str:
         """Return a path for a `StageFile`: relative to the workspace if it is inside, else absolute."""

@@ -71,7 +71,7 @@ def select_jobs(workspace: Any, shards: Any, settings: Any) -> list[SelectJob]:
 
 
 def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
-    groups = grouped(shards, settings)
+    groups = [] if settings.budget_by == "tokens" else grouped(shards, settings)
     return [RangesJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
 
 
