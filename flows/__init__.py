@@ -1,1 +1,1 @@
-"""The order of the stages: which task runs on which shard, with which engine; the command; progress."""
+"""Run the stages in order with Prefect, from the command or a deployment, and show their progress."""

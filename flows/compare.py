@@ -1,4 +1,4 @@
-"""Compare: several selectors under the same budget, side by side on one page."""
+"""Compare several selectors under the same budget, side by side on one page."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One flow per stage, so that a stage can be run or scheduled on its own."""
+"""Run or schedule a stage on its own: one flow per stage."""
 
 from prefect import flow
 from prefect.flows import Flow

@@ -1,4 +1,4 @@
-"""Sweep: one selection for each weight of quality, the frontier of both on one page, and where its knee is."""
+"""Select at many weights of quality, and show the frontier of quality and diversity with its knee on one page."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""One unit of work each: read a shard, call a model, write a shard atomically."""
+"""Build the output of one job at a time: one module per stage, and folders for what the stages share."""

@@ -1,6 +1,7 @@
 """Rules that no other test sees: which module may import which, where files are, what the package is made of."""
 
 import ast
+import re
 import sys
 import tomllib
 from functools import cache
@@ -58,6 +59,10 @@ SOURCES = [pytest.param(floor, file, id=str(file.relative_to(ROOT))) for floor i
 RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DISTRIBUTIONS = packages_distributions()
+NO_VERBS = frozenset(
+    "A All An Any Each Every Five Four How Many Most No One Several Some That The This Three Two "
+    "What When Where Whether Which Who Whole Why".split()
+)
 OTHER_TESTS = {  # test files that are not named after one module, and what they are named after
     "tests/flows/test_keys.py": "cache keys of all stages",
     "tests/flows/test_open_page.py": "commands/_common.py in a browser",
@@ -225,3 +230,11 @@ def test_the_command_points_at_a_function():
     module, _, function = PROJECT["project"]["scripts"]["fineweb-mask"].partition(":")
     tree = ast.parse((ROOT / "src" / f"{module.replace('.', '/')}.py").read_text())
     assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(("floor", "file"), SOURCES)
+def test_a_module_s_first_line_begins_with_a_verb_or_a_name_in_backticks(floor, file):
+    """The first word is capitalised, no article, pronoun or number, and not plural."""
+    first = (ast.get_docstring(tree_of(file)) or "").split(" ", maxsplit=1)[0]
+    assert first not in NO_VERBS
+    assert first.startswith("`") or re.fullmatch(r"[A-Z][a-z]*([a-rt-z]|ss)", first), first

@@ -1,1 +1,1 @@
-"""One module for each command."""
+"""Implement the subcommands of `fineweb-mask`, one module each."""

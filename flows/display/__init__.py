@@ -1,1 +1,1 @@
-"""What a person sees of a run: bars, logs, the Prefect UI."""
+"""Show a person the progress of a run: bars, logs, the Prefect UI."""

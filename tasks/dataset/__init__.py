@@ -1,1 +1,1 @@
-"""Write, verify and publish the dataset: rows, files, card."""
+"""Write a dataset: its rows, files and card; verify and publish it."""

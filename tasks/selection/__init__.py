@@ -1,1 +1,1 @@
-"""Selections side by side: sweeps, comparisons, selections from a file of vectors."""
+"""Select from blocks of documents, and compare selections."""

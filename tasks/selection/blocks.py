@@ -1,4 +1,4 @@
-"""Blocks: read the candidates of a group of shards, cut them into blocks, select from each, write masks.
+"""Read the candidates of a group of shards, cut them into blocks, select from each, and write masks.
 
 A block is what is selected from at one time: several small shards, one shard, or an even slice of a large one.
 """

@@ -1,1 +1,1 @@
-"""The workspace: keys, stage files, manifests, the record of runs, the catalog."""
+"""Define jobs and keep what they write: keys, stage files, manifests, the catalog, records of runs."""

@@ -1,1 +1,1 @@
-"""Solvers and the baselines that they are compared with, one module each."""
+"""Maximise the objective, or select by a baseline; one module per solver."""
