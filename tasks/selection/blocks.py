@@ -178,8 +178,10 @@ def _read_shard(workspace: Workspace, shard: ShardFiles) -> Candidates:
 def _joined(shards: list[Candidates]) -> Candidates:
     if len(shards) == 1:
         return shards[0]
-    columns = [np.concatenate(arrays) for arrays in zip(*(shard[:-1] for shard in shards), strict=True)]
-    return Candidates(*columns, dict(sum((Counter(shard.excluded) for shard in shards), Counter())))
+    arrays = zip(*(shard[:-1] for shard in shards), strict=True)
+    vectors, quality, candidate, tokens = (np.concatenate(parts) for parts in arrays)
+    excluded = dict(sum((Counter(shard.excluded) for shard in shards), Counter()))
+    return Candidates(vectors, quality, candidate, tokens, excluded)
 
 
 def select_block(
