@@ -138,7 +138,7 @@ def _check_inputs(workspace: Workspace, shard: ShardFiles) -> None:
     for file in (shard.documents, shard.scores, shard.masks):
         found = read_fingerprint(workspace.resolve(file))
         if found is None:
-            raise WorkspaceError(f"{file.path} is missing or damaged: run again, and it is made anew")
+            raise WorkspaceError(f"{file.path} is missing or damaged: run again to rebuild it")
         if found != file.fingerprint:
             raise WorkspaceError(
                 f"{file.path} was written by another run since this one read it: run again, one run at a time"
