@@ -32,7 +32,7 @@ class StageKey(BaseModel):
 
     @property
     def cache_key(self) -> str:
-        """Name of this key's record in Prefect's result storage; "/" separates folders."""
+        """Path of the record of how long the job took, below `Workspace.cache`."""
         return f"{self.stage}/{self.fingerprint}"
 
 

@@ -72,7 +72,7 @@ class Workspace:
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.dataset = self.root / "dataset"  # the pipeline's product
         self.reports = self.root / "reports"  # reports and metrics
-        self.cache = self.root / LOCAL_ONLY  # results that Prefect persists
+        self.cache = self.root / LOCAL_ONLY  # stays on this machine: spilled data, how long jobs took
         self._mirror = mirror
 
     def display_path(self, path: Path) -> str:
