@@ -26,7 +26,7 @@ ORIGIN = ".url"
 """File in the local folder that names the URL."""
 
 LOCAL_ONLY = "cache"
-"""Folder of a workspace with Prefect's results and spilled data."""
+"""Folder of a workspace that stays on this machine: how long jobs took, spilled data."""
 
 UPLOADED_LAST = {"provenance.json": 1, "README.md": 2}
 """Index files of a folder are uploaded last, in this order: a reader who finds one finds every file it refers to."""
