@@ -113,12 +113,12 @@ def materialize(job: MaterializeJob) -> None:
         documents = SelectedDocuments(connection, shards, job.recipe.materialize)
         if documents.rows != job.counts.selected:
             raise WorkspaceError(
-                f"the masks select {documents.rows:,} documents, the books say {job.counts.selected:,}"
+                f"the masks select {documents.rows:,} documents, the counts say {job.counts.selected:,}"
             )
-        with ThreadPoolExecutor(1) as beside:  # it takes as long as a third of the files of a million documents
-            looked = beside.submit(what_was_kept, job.workspace, job.shards)
+        with ThreadPoolExecutor(1) as thread:  # it takes as long as a third of the files of a million documents
+            counted = thread.submit(what_was_kept, job.workspace, job.shards)
             written = _write(documents, folder / "data", connection, job.recipe.materialize)
-            kept = looked.result()
+            kept = counted.result()
         details = _provenance(job, written.tokens) | {
             "retention": documents.retention(),
             "retention_by_decile": kept.deciles,
@@ -134,7 +134,7 @@ def materialize(job: MaterializeJob) -> None:
 
 
 def _check_inputs(workspace: Workspace, shard: ShardFiles) -> None:
-    """See that a shard's files are those that the job was planned for, and fit together row by row."""
+    """Check that a shard's files are unchanged since the job was planned, and have equal numbers of rows."""
     for file in (shard.documents, shard.scores, shard.masks):
         found = read_fingerprint(workspace.resolve(file))
         if found is None:
@@ -152,7 +152,7 @@ def _check_inputs(workspace: Workspace, shard: ShardFiles) -> None:
 
 @contextmanager
 def _database(job: MaterializeJob) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Give a database that works in the memory it may have, and spills into a folder of this workspace's own."""
+    """Yield a database with the memory limit of the settings, which spills into a folder of this workspace."""
     settings = job.recipe.materialize
     own = digest(str(job.workspace.root))
     spill = job.workspace.cache / "materialize-spill" if settings.spill is None else Path(settings.spill) / own
@@ -193,7 +193,7 @@ def _database(job: MaterializeJob) -> Iterator[duckdb.DuckDBPyConnection]:
 def _write(
     documents: SelectedDocuments, folder: Path, connection: duckdb.DuckDBPyConnection, settings: MaterializeSettings
 ) -> Written:
-    """Write the files of every folder, and return what is in them, once that is what was selected."""
+    """Write the files of every folder, and return their rows and tokens after checking them."""
     longest = 0
     read = track_by_size(
         "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
@@ -217,7 +217,7 @@ def _write(
 
 
 def _provenance(job: MaterializeJob, tokens: int) -> dict[str, Any]:
-    """Return what the dataset was made from, with what, and how."""
+    """Return the provenance record: sources, recipe, blocks, code and packages."""
     return {
         "rows": job.counts.selected,
         "tokens": tokens,

@@ -37,21 +37,10 @@ def what_was_kept(workspace: Workspace, shards: Sequence[ShardFiles]) -> Kept:
 
 
 def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> None:
-    """Write `README.md`, with the hub's YAML header, and its plots into the folder of a dataset.
-
-    Parameters
-    ----------
-    folder
-        Folder of the dataset.
-    details
-        Its provenance record.
-    kept
-        The selected shares by group.
-    data
-        Name of the folder with its data files.
-    """
+    """Write `README.md`, with the hub's YAML header, and its plots for a dataset with data files in folder `data`."""
     recipe = details["recipe"]
     settings = recipe["materialize"]
+    path = f"{data}/**/*.{settings['format']}"
     header = {
         "pretty_name": settings["title"],
         "license": settings["license"],
@@ -60,12 +49,7 @@ def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> 
         "size_categories": [size_category(details["rows"])],
         "source_datasets": settings["source_datasets"],
         "tags": ["fineweb-mask", "pre-training", "data-selection"],
-        "configs": [
-            {
-                "config_name": "default",
-                "data_files": [{"split": "train", "path": f"{data}/**/*.{settings['format']}"}],
-            }
-        ],
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": path}]}],
     }
     (folder / "plots").mkdir()
     for figure in kept.figures:

@@ -74,18 +74,7 @@ def planned(folder: Path, manifest: Manifest, repository: str, revision: str) ->
 
 
 def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push:
-    """Upload a verified dataset.
-
-    Parameters
-    ----------
-    folder
-        The dataset.
-    plan
-        The return value of `planned` for this dataset.
-    private
-        Whether a new repository is private.
-    show
-        Whether the client shows progress bars on stderr.
+    """Upload a verified dataset as `planned`; `private` applies to a new repository, `show` to progress bars on stderr.
 
     Raises
     ------

@@ -46,16 +46,7 @@ class Folder(NamedTuple):
 
 
 class SelectedDocuments:
-    """The selected documents of a corpus, with their scores.
-
-    Parameters
-    ----------
-    connection
-        An empty DuckDB database, in which the tables `shards` and `chosen` are created.
-    shards
-        The files of every shard, in the order of the dataset.
-    settings
-        The layout, the format and the order.
+    """The selected documents of a corpus, with their scores; creates the tables `shards` and `chosen` in the database.
 
     Raises
     ------

@@ -179,17 +179,7 @@ def read_provenance(dataset: Dataset) -> Manifest:
 
 
 def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda _: None) -> Verification:
-    """Read the whole dataset and compare it with its provenance record.
-
-    Parameters
-    ----------
-    dataset
-        The dataset, local or at a URL that fsspec reads.
-    manifest
-        Its provenance record.
-    advance
-        Called with the number of bytes just read.
-    """
+    """Read the whole dataset and compare it with its provenance record; `advance` is called after each read."""
     with tempfile.TemporaryDirectory(prefix="fineweb-mask-verify-") as folder:
         return _Check(dataset, manifest, Path(folder), advance).run()
 

@@ -31,21 +31,13 @@ class Written(NamedTuple):
 
 
 class PartWriter(ABC):
-    """Writer of the rows of one folder, as files named part-00000 and so on.
-
-    Parameters
-    ----------
-    folder
-        Folder of the files; it is created.
-    schema
-        The columns of every file.
-    settings
-        The size of files and row groups.
-    """
+    """Writer of the rows of one folder, which it creates, as files named part-00000 and so on."""
 
     suffix: str
     longest = 0
     """Bytes of the longest line, in files of lines."""
+    _sink: Any = None
+    _stream: Any = None
 
     def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings) -> None:
         self._folder = folder
@@ -100,25 +92,29 @@ class PartWriter(ABC):
         if self._size() >= self._settings.file_size:
             self._close()
         if self._size() < 0:
-            self._open(self._folder / f"part-{self._parts:05d}.{self.suffix}")
+            self._sink = pa.OSFile(str(self._folder / f"part-{self._parts:05d}.{self.suffix}"), "wb")
+            self._stream = self._open_stream()
             self._parts += 1
         self._append(table)
 
-    @abstractmethod
     def _size(self) -> int:
         """Return the current size of the open file in bytes, or -1 if no file is open."""
+        return -1 if self._sink is None else int(self._sink.tell())
+
+    def _close(self) -> None:
+        """Close the open file, if any."""
+        if self._sink is not None:
+            stream, sink, self._stream, self._sink = self._stream, self._sink, None, None
+            with sink:
+                stream.close()
 
     @abstractmethod
-    def _open(self, path: Path) -> None:
-        """Open a new file."""
+    def _open_stream(self) -> Any:  # noqa: ANN401 - an object with `close`
+        """Return what writes a new file to `_sink`."""
 
     @abstractmethod
     def _append(self, table: pa.Table) -> None:
-        """Write a row group."""
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Close the open file, if any."""
+        """Write a row group to `_stream`."""
 
 
 class ParquetParts(PartWriter):
@@ -128,38 +124,21 @@ class ParquetParts(PartWriter):
     """
 
     suffix = "parquet"
-    _sink: Any = None
-    _writer: Any = None
 
-    def _size(self) -> int:
-        return -1 if self._sink is None else int(self._sink.tell())
-
-    def _open(self, path: Path) -> None:
-        self._sink = pa.OSFile(str(path), "wb")
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            self._schema,
-            compression="zstd",
-            write_page_checksum=True,
-            use_dictionary=[name for name in self._schema.names if name not in TEXTS],
+    def _open_stream(self) -> pq.ParquetWriter:
+        encoded = [name for name in self._schema.names if name not in TEXTS]
+        return pq.ParquetWriter(
+            self._sink, self._schema, compression="zstd", write_page_checksum=True, use_dictionary=encoded
         )
 
     def _append(self, table: pa.Table) -> None:
-        self._writer.write_table(table, row_group_size=table.num_rows)
-
-    def _close(self) -> None:
-        if self._sink is not None:
-            writer, sink, self._writer, self._sink = self._writer, self._sink, None, None
-            with sink:
-                writer.close()
+        self._stream.write_table(table, row_group_size=table.num_rows)
 
 
 class JsonParts(PartWriter):
     """Writer of JSON Lines, compressed with zstd; numbers that JSON cannot represent become null."""
 
     suffix = "jsonl.zst"
-    _sink: Any = None
-    _stream: Any = None
 
     def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings) -> None:
         super().__init__(folder, schema, settings)
@@ -170,12 +149,8 @@ class JsonParts(PartWriter):
             entries.append(f"{literal(name)}: {f'CASE WHEN isfinite({value}) THEN {value} END' if is_float else value}")
         self._query = f"SELECT to_json({{{', '.join(entries)}}})::VARCHAR AS line FROM rows"  # noqa: S608
 
-    def _size(self) -> int:
-        return -1 if self._sink is None else int(self._sink.tell())
-
-    def _open(self, path: Path) -> None:
-        self._sink = pa.OSFile(str(path), "wb")
-        self._stream = pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers stop after the first
+    def _open_stream(self) -> pa.CompressedOutputStream:
+        return pa.CompressedOutputStream(self._sink, "zstd")  # one frame: some readers stop after the first
 
     def _append(self, table: pa.Table) -> None:
         self._connection.register("rows", table)
@@ -185,28 +160,12 @@ class JsonParts(PartWriter):
         self._stream.write("\n".join([*lines.to_pylist(), ""]).encode())
         self._stream.flush()
 
-    def _close(self) -> None:
-        if self._sink is not None:
-            stream, sink, self._stream, self._sink = self._stream, self._sink, None, None
-            with sink:
-                stream.close()
-
 
 WRITERS: dict[str, type[PartWriter]] = {"parquet": ParquetParts, "jsonl.zst": JsonParts}
 
 
 def read_back(files: Iterable[Path], connection: duckdb.DuckDBPyConnection, longest: int) -> Written:
-    """Read dataset files and return the number of rows and the sum of `token_count`.
-
-    Parameters
-    ----------
-    files
-        Parquet or compressed JSON Lines files.
-    connection
-        DuckDB connection that reads the JSON Lines.
-    longest
-        Bytes of the longest line.
-    """
+    """Read dataset files with lines of at most `longest` bytes; return their rows and the sum of `token_count`."""
     rows = tokens = 0
     for path in files:
         if path.suffix == ".parquet":

@@ -166,16 +166,7 @@ def break_down(
 ) -> Breakdown:
     """Count the eligible and the selected documents of every group.
 
-    Parameters
-    ----------
-    workspace
-        Where the shards' files are.
-    shards
-        All shards of the selection.
-    by
-        Further columns of the documents to group by.
-    groups
-        Which of `dump` and `domain` to group by.
+    The `groups` are dump, domain or both; `by` names further columns of the documents.
 
     Raises
     ------

@@ -78,15 +78,7 @@ class Diversity(NamedTuple):
     unit: Unit  # (m, d) of the selected documents of the sample
 
     def nearest_selected(self, unit: Unit, documents: Sequence[DocumentRef]) -> NDArray[np.float32]:
-        """Return the cosine of each document with its nearest other selected document of the sample, (n,).
-
-        Parameters
-        ----------
-        unit
-            (n, d) unit vectors of the documents.
-        documents
-            Which documents these are: one that is itself in the sample is not its own neighbour.
-        """
+        """Return each document's cosine, (n,) from `unit` (n, d), with the nearest other selected document sampled."""
         index_of = {document: index for index, document in enumerate(self.selected.documents)}
         own = np.array([index_of.get(document, -1) for document in documents], dtype=np.int64)
         return nearest_cosines(unit, self.unit, own)

@@ -14,9 +14,9 @@ from typing import Any
 
 from fineweb_mask.tasks.reporting.templating import Form, render, static
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.job import StageJob
-from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.job import ProductJob
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageKey
 
 LISTED = 50
 """Maximum rows of a table in `index.md`, which the Prefect server stores in its database."""
@@ -138,7 +138,7 @@ class Page:
         return render("page.md", page=self, listed=LISTED)
 
 
-class PageJob(StageJob):
+class PageJob(ProductJob):
     """A job whose output is a page."""
 
     @property
@@ -155,13 +155,6 @@ class PageJob(StageJob):
     def manifest_path(self) -> Path:
         """The manifest of the page's files."""
         return self.folder / "manifest.json"
-
-    def current(self) -> StageFile | None:
-        """Return a reference to the page if it is whole and agrees with the job's key, else None."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or manifest.key != self.key or not is_whole(self.manifest_path, manifest):
-            return None
-        return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
 
 
 def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, Any] | None = None) -> None:

@@ -206,9 +206,7 @@ def near_threshold(
 
 
 def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold], list[NearThreshold]]:
-    inclusion = np.nan_to_num(
-        rows["inclusion"].to_numpy()
-    )  # a logit is -inf if the solver never considered the document
+    inclusion = np.nan_to_num(rows["inclusion"].to_numpy())  # -inf if the solver never considered the document
     selected = rows["selected"].to_numpy()
     k = int(selected.sum())
     ordered = np.sort(inclusion)[::-1]
@@ -220,14 +218,8 @@ def _nearest(block: str, rows: pa.Table, each: int) -> tuple[list[NearThreshold]
     for side in (selected, ~selected):
         members = np.flatnonzero(side)
         closest = members[np.lexsort((row[members], shard[members], distance[members]))[:each]]
-        sides.append(
-            [
-                NearThreshold(
-                    DocumentRef(int(shard[index]), int(row[index])), block, float(inclusion[index]), threshold
-                )
-                for index in closest
-            ]
-        )
+        found = [(DocumentRef(int(shard[index]), int(row[index])), float(inclusion[index])) for index in closest]
+        sides.append([NearThreshold(document, block, value, threshold) for document, value in found])
     return sides[0], sides[1]
 
 

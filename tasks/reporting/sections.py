@@ -16,7 +16,7 @@ from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Section, Side, Table, Tile
 from fineweb_mask.tasks.reporting.samples import NearThreshold, documents_at, near_threshold, vectors_at
-from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.counts import Counts, mean_of
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -81,30 +81,19 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
         Bar("selected", counts.selected),
     ]
     outcomes = [*drops, ("select", "not selected", counts.not_selected), ("select", "selected", counts.selected)]
-    return Section(
-        "Where documents went",
-        figures=[
-            Figure(
-                "funnel",
-                charts.bars(
-                    "From the source to the selection",
-                    "documents",
-                    rows,
-                    note=f"n = {counts.documents_in:,} documents in the source",
-                    form=lambda value: f"{value:,.0f}",
-                ),
-                alt=f"Of {counts.documents_in:,} documents {counts.selected:,} are selected.",
-                caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected.",
-            )
-        ],
-        tables=[
-            Table(
-                "Documents by outcome",
-                [Column("stage"), Column("outcome"), Column("documents", "count"), Column("share", "share")],
-                [[stage, reason, number, number / max(counts.documents_in, 1)] for stage, reason, number in outcomes],
-            )
-        ],
+    note = f"n = {counts.documents_in:,} documents in the source"
+    figure = Figure(
+        "funnel",
+        charts.bars("From the source to the selection", "documents", rows, note=note, form="{:,.0f}".format),
+        alt=f"Of {counts.documents_in:,} documents {counts.selected:,} are selected.",
+        caption="Blue: documents remaining after each stage. Grey: documents dropped or not selected.",
     )
+    table = Table(
+        "Documents by outcome",
+        [Column("stage"), Column("outcome"), Column("documents", "count"), Column("share", "share")],
+        [[stage, reason, number, number / max(counts.documents_in, 1)] for stage, reason, number in outcomes],
+    )
+    return Section("Where documents went", figures=[figure], tables=[table])
 
 
 def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, str, int]]:
@@ -248,14 +237,10 @@ def _nearest_neighbours(measured: Diversity) -> Figure:
     nearest = {name: one.nearest for name, one in zip(SAMPLES, measured.geometry.values(), strict=True)}
     low = min((float(np.quantile(part, 0.01)) for part in nearest.values() if len(part)), default=0.0)
     edges = np.linspace(min(low, 0.99), 1, 41)
+    counts = {name: np.histogram(np.clip(part, edges[0], 1), edges)[0] for name, part in nearest.items()}
     return Figure(
         "nearest-neighbour",
-        charts.histogram(
-            "Similarity to the nearest neighbour",
-            "cosine",
-            edges,
-            {name: np.histogram(np.clip(part, edges[0], 1), edges)[0] for name, part in nearest.items()},
-        ),
+        charts.histogram("Similarity to the nearest neighbour", "cosine", edges, counts),
         alt=f"Mean cosine of the nearest neighbour: {_mean(before.nearest)} before, {_mean(after.nearest)} after.",
         caption="Fewer documents have more distant neighbours, so compare the selection with the random sample of the "
         f"same size. n: documents whose nearest neighbour was computed, among {before.documents:,} eligible, "
@@ -321,21 +306,9 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     note = "The gap is the distance to the upper bound, as a share of the distance from a random selection to it."
     if len(blocks) > LISTED_BLOCKS:
         note += f" The first {LISTED_BLOCKS} of {len(blocks):,} blocks are shown; metrics.json has all of them."
-    table = Table(
-        "Blocks",
-        [
-            Column("block"),
-            Column("documents", "count"),
-            Column("selected", "count"),
-            Column("objective", "precise"),
-            Column("random selection", "precise"),
-            Column("upper bound", "precise"),
-            Column("gap", "gap"),
-        ],
-        rows,
-        note=note,
-        wide=True,
-    )
+    columns = [Column("block"), Column("documents", "count"), Column("selected", "count")]
+    columns += [Column(name, "precise") for name in ("objective", "random selection", "upper bound")]
+    table = Table("Blocks", [*columns, Column("gap", "gap")], rows, note=note, wide=True)
     largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
     curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
     return Section("Distance from the optimum", [claim(blocks)], curves, [table] if rows else [])
@@ -343,26 +316,19 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
 
 def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:
     """Return the mean of a figure over the blocks, weighted by their documents; None if a block lacks the figure."""
-    if any(block[name] is None for block in blocks):
-        return None
-    total = sum(block["documents"] for block in blocks)
-    return float(sum(block[name] * block["documents"] for block in blocks) / max(total, 1))
+    values = [block[name] for block in blocks]
+    return None if None in values else mean_of(values, blocks)
 
 
 def _learning_curve(block: dict[str, Any]) -> Figure:
     steps, values = zip(*block["history"], strict=True)
     levels = {} if block["upper_bound"] is None else {"upper bound on any selection": block["upper_bound"]}
     levels["random selection"] = block["random_objective"]
+    title, y_label = "Learning curve of the largest block", "objective (dimensionless)"
+    note = f"n = {block['documents']:,} documents, {block['selected']:,} selected"
     return Figure(
         "learning-curve",
-        charts.lines(
-            "Learning curve of the largest block",
-            "step",
-            "objective (dimensionless)",
-            [Series("objective", steps, values)],
-            levels=levels,
-            note=f"n = {block['documents']:,} documents, {block['selected']:,} selected",
-        ),
+        charts.lines(title, "step", y_label, [Series("objective", steps, values)], levels=levels, note=note),
         alt=f"The objective rises to {values[-1]:.5g}; the bound is {block['upper_bound']}.",
         caption="The objective during the optimisation. No selection can exceed the upper bound.",
     )
@@ -415,49 +381,27 @@ def _beginning(text: str) -> str:
 
 def time_by_stage(stages: Sequence[StageTime]) -> Section:
     """Show the time and throughput of every stage."""
-    rows = [
-        [
-            stage.stage,
-            stage.files,
-            stage.cached,
-            stage.seconds,
-            stage.built_seconds,
-            stage.documents,
-            stage.documents / stage.built_seconds if stage.documents and stage.built_seconds else None,
-        ]
-        for stage in stages
-    ]
+    rows = []
+    for stage in stages:
+        rate = stage.documents / stage.built_seconds if stage.documents and stage.built_seconds else None
+        amounts = [stage.files, stage.cached, stage.seconds, stage.built_seconds, stage.documents, rate]
+        rows.append([stage.stage, *amounts])
     total = sum(stage.built_seconds for stage in stages)
-    return Section(
-        "Time by stage",
-        figures=[
-            Figure(
-                "time",
-                charts.bars(
-                    "Time by stage",
-                    "seconds, summed over tasks",
-                    [Bar(stage.stage, stage.built_seconds) for stage in stages],
-                    note=f"n = {sum(stage.files for stage in stages):,} files in {total:,.1f} s",
-                    form="{:,.1f}".format,
-                ),
-                alt=f"All stages together took {total:,.1f} seconds.",
-                caption="The time to build all files behind this dataset, including those of earlier runs.",
-            )
-        ],
-        tables=[
-            Table(
-                "Stages",
-                [
-                    Column("stage"),
-                    Column("files", "count"),
-                    Column("cached", "count"),
-                    Column("seconds, this run", "seconds"),
-                    Column("seconds, all runs", "seconds"),
-                    Column("documents", "count"),
-                    Column("documents/s", "rate"),
-                ],
-                rows,
-                wide=True,
-            )
-        ],
+    bars = [Bar(stage.stage, stage.built_seconds) for stage in stages]
+    note = f"n = {sum(stage.files for stage in stages):,} files in {total:,.1f} s"
+    figure = Figure(
+        "time",
+        charts.bars("Time by stage", "seconds, summed over tasks", bars, note=note, form="{:,.1f}".format),
+        alt=f"All stages together took {total:,.1f} seconds.",
+        caption="The time to build all files behind this dataset, including those of earlier runs.",
     )
+    columns = [
+        Column("stage"),
+        Column("files", "count"),
+        Column("cached", "count"),
+        Column("seconds, this run", "seconds"),
+        Column("seconds, all runs", "seconds"),
+        Column("documents", "count"),
+        Column("documents/s", "rate"),
+    ]
+    return Section("Time by stage", figures=[figure], tables=[Table("Stages", columns, rows, wide=True)])

@@ -69,9 +69,9 @@ def test_flow_run_page_has_the_graph_the_artifacts_and_the_picture(page, service
 def test_run_form_shows_the_fields_in_order_with_their_help(page, service):
     deployment = service.read("deployments/name/curate/sample")
     page.goto(f"{service.url}/deployments/deployment/{deployment['id']}/run")
-    expect(page.get_by_text("Folder that holds every stage's files, the dataset and the reports;")).to_be_visible()
-    expect(page.get_by_text("share of the documents (or of their tokens) to select")).to_be_visible()
-    expect(page.get_by_text("Shortest text kept, in characters.")).to_be_visible()
+    expect(page.get_by_text("Folder for the files of all stages, the dataset and the reports;")).to_be_visible()
+    expect(page.get_by_text("Share of the documents (or of their tokens) to select.")).to_be_visible()
+    expect(page.get_by_text("Minimum length of a text, in characters.")).to_be_visible()
     text = page.locator("form").first.inner_text()
     sections = ["Workspace", "Source", "Ingest", "Quality", "Embedding", "Selection", "Materialize"]
     sections += ["Report", "Engine"]

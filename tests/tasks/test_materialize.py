@@ -152,7 +152,7 @@ def test_rows_that_differ_from_the_selection_are_not_published(copied: Any) -> N
     recipe = copied.recipe.model_copy(update={"materialize": given})
     job = copied.dataset_job.model_copy(update={"counts": wrong, "recipe": recipe})
     with pytest.raises(
-        WorkspaceError, match=f"select {copied.counts.selected} documents, the books say {wrong.selected}"
+        WorkspaceError, match=f"select {copied.counts.selected} documents, the counts say {wrong.selected}"
     ):
         materialize.materialize(job)
     assert snapshot(copied.workspace.dataset) == before

@@ -190,10 +190,10 @@ def test_a_missing_folder_says_how_to_download_the_model_first(monkeypatch: pyte
         raise errors.LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
-    message = r"scorer 'edu', model: 'a/b' is not a folder .* `hf download a/b`"
+    message = r"scorer 'edu', model: 'a/b' is not a folder.* `hf download a/b`"
     with pytest.raises(model_files.ModelNotFoundError, match=message):
         resolve_model(EduScorerSettings(model="a/b"))
     with pytest.raises(
-        model_files.ModelNotFoundError, match=r"embedding\.model: 'a/b' is not a folder .* `hf download a/b`"
+        model_files.ModelNotFoundError, match=r"embedding\.model: 'a/b' is not a folder.* `hf download a/b`"
     ):
         embed.resolve_model(EmbeddingSettings(model="a/b"))
