@@ -1,6 +1,9 @@
 """Define the `fineweb-mask` command. Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined."""
 
+import atexit
+import os
 import signal
+import sys
 from importlib.metadata import version
 from typing import Annotated
 
@@ -45,7 +48,20 @@ app.command("train-quality")(train_quality)
 def main() -> None:
     """Run the command; SIGTERM interrupts it like Ctrl-C, so that Prefect also stops its processes."""
     signal.signal(signal.SIGTERM, _interrupt)
-    app()
+    codes = [1]
+    atexit.register(_exit, codes)  # first, so that it runs last: after Prefect has stopped its server
+    try:
+        app()
+    except SystemExit as ended:
+        codes[0] = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+
+
+def _exit(codes: list[int]) -> None:
+    """End the process at once; DuckDB would report what lives until the interpreter ends as leaked."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(codes[0])
 
 
 def _interrupt(*_: object) -> None:

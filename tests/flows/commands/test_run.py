@@ -111,6 +111,7 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     )
     first = call(*arguments, "--json")
     assert first.returncode == 3, first.stderr
+    assert "leaked" not in first.stderr
     summary = json.loads(first.stdout.splitlines()[-1])
     assert summary["status"] == "quarantined"
     assert summary["documents_in"] == 400
