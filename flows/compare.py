@@ -75,12 +75,12 @@ def compare(
 
 
 def check(settings: PipelineSettings, label_column: str | None) -> None:
-    """Check what the recipe names, and the column of topics, before any work.
+    """Check that what the recipe names exists, and the column of topics, before any work.
 
     Raises
     ------
-    ValueError
-        With what is missing.
+    SettingsError
+        With the name of what is missing.
     """
     shards = check_inputs(settings)
     if label_column is not None:

@@ -15,7 +15,7 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     Parameters
     ----------
     output
-        The model file to write; its manifest, beside it, is what says that it is up to date.
+        The model file to write; the manifest next to it shows whether it is current.
     settings
         The labels or the teacher, and how to train.
 
