@@ -24,4 +24,5 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     ValueError
         If the labels or the teacher cannot be used.
     """
-    return describe(train_quality.task(job=TrainQualityJob.of(Path(output), settings)).details)
+    trained = train_quality.task(job=TrainQualityJob.of(Path(output), settings), return_state=True)
+    return describe(trained.result().details)

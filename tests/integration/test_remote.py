@@ -142,7 +142,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
 def test_sweep_and_report_print_the_url_of_their_pages(bucket: Bucket, run_sample: RunSample) -> None:
     url, shard = f"{bucket.url}/pages", "CC-MAIN-2024-30_00000.parquet"
     run_sample(url, f"source.path={ROOT / 'data_samples' / 'corpus' / shard}")
-    swept = run_sweep(LastRun.of(Workspace(url)).settings, "0,1")
+    swept = run_sweep(LastRun.load(Workspace(url)).settings, "0,1")
     assert (swept.page, swept.metrics) == (f"{url}/sweep/index.html", f"{url}/sweep/metrics.json")
     report = json.loads(ask("report", url, "--json").splitlines()[-1])
     assert report["report"] == f"{url}/reports/index.html"
