@@ -24,5 +24,5 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     ValueError
         If the labels or the teacher cannot be used.
     """
-    trained = train_quality.task(job=TrainQualityJob.of(Path(output), settings), return_state=True)
+    trained = train_quality.task.submit(job=TrainQualityJob.of(Path(output), settings))
     return describe(trained.result().details)
