@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue, metric_class
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
@@ -21,6 +22,7 @@ from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
+NEAR_DUPLICATES = "near_duplicates"  # the name of that term among an objective's metrics
 NO_RANGE = 1e-6  # a range below this share of the term's size is float32 rounding: the term is constant
 
 
@@ -53,6 +55,7 @@ class Scaled:
     quality: Term
     metrics: Mapping[str, Term]
     weights: Mapping[str, float]
+    near_duplicates: float = 0.0  # weight of that term, which `lamb` does not change
 
     def diversity(self, raw: Mapping[str, float]) -> float:
         """Compute D as it enters J from the metrics' raw values."""
@@ -61,18 +64,30 @@ class Scaled:
     def random_objective(self, lamb: float) -> float:
         """J expected of a uniform random subset."""
         diversity = self.diversity({name: term.random for name, term in self.metrics.items()})
-        return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity
+        charge = 0.0
+        if self.near_duplicates:
+            charge = self.near_duplicates * self._pairs.random_value(self.objective.budget)
+        return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity + charge
+
+    @property
+    def _pairs(self) -> NearDuplicates:
+        pairs = self.objective.metrics[NEAR_DUPLICATES]
+        assert isinstance(pairs, NearDuplicates)  # noqa: S101 - made by `weigh`
+        return pairs
 
     def terms(self, mask: Tensor) -> dict[str, float]:
         """Evaluate every term on a selection, (n,) bool."""
-        raw = {name: float(metric.value(mask[None])[0]) for name, metric in self.objective.metrics.items()}
+        raw = {name: float(self.objective.metrics[name].value(mask[None])[0]) for name in self.metrics}
         mean_quality = float(self.objective.quality[mask].mean(dtype=torch.float64))
-        return {
+        terms = {
             "quality": self.quality.scaled(mean_quality),
             "diversity": self.diversity(raw),
             "mean_quality": mean_quality,
             **raw,
         }
+        if self.near_duplicates:
+            terms["near_duplicate_cost"] = -self.near_duplicates * float(self._pairs.value(mask[None])[0])
+        return terms
 
 
 def built_in_metrics(rows: Rows, settings: SelectionSettings, budget: int) -> dict[str, Metric]:
@@ -110,14 +125,19 @@ def weigh(
     lamb: float,
     weights: Mapping[str, float],
     budget: int,
+    near_duplicates: tuple[NearDuplicates, float] | None = None,  # the term and its weight
 ) -> Scaled:
     """Weigh quality and metrics of known ranges as `lamb` asks."""
     terms = ranges.metrics
     shares = {name: (1 - lamb) * weights[name] * term.factor for name, term in terms.items()}
     linear_weight = lamb * ranges.quality.factor
     constant = -linear_weight * ranges.quality.base - sum(shares[name] * term.base for name, term in terms.items())
+    charge = 0.0
+    if near_duplicates is not None:
+        pairs, charge = near_duplicates
+        metrics, shares = {**metrics, NEAR_DUPLICATES: pairs}, shares | {NEAR_DUPLICATES: charge}
     objective = Objective(quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant)
-    return Scaled(objective, ranges.quality, terms, weights)
+    return Scaled(objective, ranges.quality, terms, weights, charge)
 
 
 def _range(low: float, high: float) -> Term:

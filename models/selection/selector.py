@@ -1,7 +1,7 @@
 """Select documents from one block, and prove how much better any selection could be."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from fineweb_mask.models.selection.inputs import (
 )
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.metrics.base import Metric
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
+from fineweb_mask.models.selection.pairs import similar_pairs
 from fineweb_mask.models.selection.ranges import Ranges, Scaled, built_in_metrics, find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.baselines import (
@@ -45,6 +47,7 @@ SOLVERS: dict[str, Callable[[Problem], Solution]] = {
     "quality_sampling": solve_quality_sampling,
     "semdedup": solve_semdedup,
 }
+FORBIDDING = 3.0  # least weight of near-duplicates that are forbidden, while the objective is maximised
 BOUNDED = {"mean_field", "greedy"}  # solvers close enough to the optimum for a useful bound
 TOKEN_ROUNDS = 5  # most solves to find how many documents fill a budget of tokens
 TOKEN_TOLERANCE = 0.002  # of the budget of tokens: a closer answer is left to the final fit
@@ -221,6 +224,7 @@ class BlockSolver:
         self.limit: int | None = None  # of tokens
         self._own = {name: metric for name, (metric, _) in own_metrics.items()}
         self._metrics: dict[str, Metric] = {}
+        self._pairs: NearDuplicates | None = None
         self._ranges: dict[int, Ranges] = {}  # by budget
 
     def limit_tokens(self, tokens: Tensor) -> None:
@@ -265,13 +269,53 @@ class BlockSolver:
     def scaled(self, budget: int, lamb: float) -> Scaled:
         """Return the objective of selections of `budget` documents."""
         ranges = self.ranges(budget)
-        return weigh(self.quality, self.metrics(budget), ranges, lamb=lamb, weights=self.weights, budget=budget)
+        return weigh(
+            self.quality,
+            self.metrics(budget),
+            ranges,
+            lamb=lamb,
+            weights=self.weights,
+            budget=budget,
+            near_duplicates=self.near_duplicates(),
+        )
+
+    def near_duplicates(self) -> tuple[NearDuplicates, float] | None:
+        """Return the term against near-duplicates and its weight; None if the settings leave it out."""
+        settings = self.settings.near_duplicates
+        if not settings.counted:
+            return None
+        if self._pairs is None:
+            self._pairs = NearDuplicates.of(self.rows, settings.threshold)
+        return self._pairs, max(settings.weight, FORBIDDING) if settings.forbid else settings.weight
 
     def solve(self, budget: int, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
         """Maximise the objective of selections of `budget` documents."""
         scaled = self.scaled(budget, lamb)
         problem = Problem(self.rows, scaled.objective, self.settings, self._generator(), history, start)
-        return scaled, SOLVERS[self.settings.solver](problem)
+        solution = SOLVERS[self.settings.solver](problem)
+        if self.settings.near_duplicates.forbid:
+            solution = replace(solution, mask=self._kept_apart(solution))
+        return scaled, solution
+
+    def _kept_apart(self, solution: Solution) -> Tensor:
+        """Drop the worse of every two near-duplicates and fill up with the next best that have none: (n,) bool."""
+        term = self.near_duplicates()
+        assert term is not None  # noqa: S101 - they are forbidden
+        pairs, threshold = term[0], self.settings.near_duplicates.threshold
+        order, n_documents = in_order(solution), int(solution.mask.sum())
+        while True:
+            mask = pairs.independent(order, n_documents)
+            if pairs.pairs.complete:
+                return mask
+            chosen = mask.nonzero()[:, 0]  # there are pairs that are not listed: look for them among these
+            missed = similar_pairs(Rows(self.rows.take(chosen)), threshold)
+            if not len(missed):
+                return mask
+            rank = torch.empty_like(order)
+            rank[order] = torch.arange(len(order), device=order.device)
+            first, second = chosen[missed.first], chosen[missed.second]
+            worse = torch.where(rank[first] > rank[second], first, second)
+            order = order[~torch.isin(order, worse)]
 
     def _generator(self) -> torch.Generator:
         """Return a newly seeded generator, so that a solver's draws do not depend on those that found the ranges."""
@@ -329,11 +373,16 @@ def solve_tokens(block: BlockSolver, history: History, lamb: float) -> tuple[Sca
     return scaled, Solution(_fit(solution, tokens, limit), solution.inclusion)
 
 
-def _fit(solution: Solution, tokens: Tensor, limit: int) -> Tensor:
-    """Take the selected documents, then the others, each by inclusion and if its tokens fit: (n,) bool."""
+def in_order(solution: Solution) -> Tensor:
+    """Return the selected documents, then the others, each by inclusion: (n,) int64."""
     wanted = solution.inclusion.double()
     span = wanted.max() - wanted.min() + 1
-    order = (wanted + span * solution.mask).sort(descending=True, stable=True).indices
+    return (wanted + span * solution.mask).sort(descending=True, stable=True).indices
+
+
+def _fit(solution: Solution, tokens: Tensor, limit: int) -> Tensor:
+    """Take the selected documents, then the others, each by inclusion and if its tokens fit: (n,) bool."""
+    order = in_order(solution)
     kept = torch.zeros_like(solution.mask)
     left = limit
     while len(order := order[tokens[order] <= left]):

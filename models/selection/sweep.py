@@ -42,7 +42,8 @@ class _Found(NamedTuple):
     terms: dict[str, float]
 
     def objective(self, lamb: float) -> float:
-        return lamb * self.terms["quality"] + (1 - lamb) * self.terms["diversity"]
+        mixed = lamb * self.terms["quality"] + (1 - lamb) * self.terms["diversity"]
+        return mixed - self.terms.get("near_duplicate_cost", 0.0)
 
 
 def sweep(

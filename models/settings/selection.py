@@ -95,6 +95,27 @@ class SemDedupSettings(Settings):
     )
 
 
+class NearDuplicateSettings(Settings):
+    """Options of the term that charges a selection for its near-duplicates."""
+
+    threshold: float = Field(0.9, gt=0, le=1, description="Cosine from which two documents are near-duplicates.")
+    weight: float = Field(
+        1.0,
+        ge=0,
+        description="What two selected identical documents cost, in units of the objective per selected document; "
+        "less similar ones cost less. 0: nothing.",
+    )
+    forbid: bool = Field(
+        False,
+        description="Whether to select no two documents above the threshold, even if fewer documents remain than asked.",
+    )
+
+    @property
+    def counted(self) -> bool:
+        """Whether near-duplicates take part in the selection at all."""
+        return self.forbid or self.weight > 0
+
+
 class SelectionSettings(Settings):
     """Options of one selection: objective, budget and solver.
 
@@ -118,6 +139,9 @@ class SelectionSettings(Settings):
         "range",
         description="none: raw terms (the paper). range: each term runs from 0 (a random subset) "
         "to 1 (the best that the term alone can reach).",
+    )
+    near_duplicates: NearDuplicateSettings = Field(
+        default_factory=NearDuplicateSettings, description="Options of the term against near-duplicates."
     )
     seed: int = Field(0, ge=0, description="Seed of every random draw.")
     quality_weights: list[float] | None = Field(

@@ -26,6 +26,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import SupportsGradient
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMetric
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_greedily
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
@@ -100,7 +101,8 @@ def _anneal(problem: Problem, path: "Annealing", best: Tensor, start: float) -> 
         if value > reached:
             best, reached = rounded, value
         problem.history.record(step, reached)
-        if path.by_newton and path.bound() - reached <= CLOSE * (reached - start):
+        exact = path.by_newton and path.near_duplicates is None
+        if exact and path.bound() - reached <= CLOSE * (reached - start):
             return best, True
     return best, False
 
@@ -112,15 +114,17 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 def _picks_greedily(objective: Objective) -> bool:
     """Return whether greedy picks are worth their cost: few documents, or a metric that is curved in v."""
     kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
+    sparse = [metric for metric in objective.active.values() if isinstance(metric, NearDuplicates)]
     enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
     worth_it = (kernels and objective.n <= SMALL) or not all(metric.linear_in_v for metric in kernels)
-    return enough and bool(worth_it) and len(kernels) == len(objective.active)
+    return enough and bool(worth_it) and len(kernels) + len(sparse) == len(objective.active)
 
 
 def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
     """Pick greedily among the documents that rank highest (n,), or among all if their kernel is stored: (n,) bool."""
     objective = problem.objective
-    if all(isinstance(metric, KernelMetric) and metric.matrix is not None for metric in objective.active.values()):
+    kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
+    if all(metric.matrix is not None for metric in kernels):
         mask = pick_greedily(replace(problem, history=History())).mask
     else:
         candidates = top(ranking, min(objective.n, CANDIDATES)).nonzero()[:, 0]
@@ -159,6 +163,14 @@ def probabilities(gradient: Tensor, temperature: float, budget: int) -> Tensor:
     return torch.sigmoid(scaled - (low + high) / 2).float()
 
 
+def near_duplicates_of(objective: Objective) -> tuple[NearDuplicates, float] | None:
+    """Return the term against near-duplicates and what a pair of weight 1 costs in the objective, if it has one."""
+    for name, metric in objective.active.items():
+        if isinstance(metric, NearDuplicates):
+            return metric, objective.weights[name] / objective.budget
+    return None
+
+
 class Annealing:
     """The state of the annealing: inclusion probabilities and the kernel metrics' moments."""
 
@@ -168,7 +180,12 @@ class Annealing:
         self.inclusion = torch.full((n,), objective.budget / n, device=device) if start is None else start
         active = objective.active
         self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, KernelMetric)}
-        self.others = {name: metric for name, metric in active.items() if name not in self.kernels}
+        self.near_duplicates = near_duplicates_of(objective)
+        self.others = {
+            name: metric
+            for name, metric in active.items()
+            if not isinstance(metric, KernelMetric | NearDuplicates)
+        }
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
         self.by_newton = not self.others and all(metric.linear_in_v for metric in self.kernels.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
@@ -200,6 +217,11 @@ class Annealing:
                 gradient += self.objective.weights[name] * metric.gradient(self.inclusion)
             for name, slope in self.slopes().items():
                 gradient = gradient - 2 * slope * self.kernels[name].scores(self.moments[name])
+            if self.near_duplicates is not None:
+                metric, charge = self.near_duplicates
+                charged = metric.charged(gradient, charge)
+                self._straight = self._straight + (charged - gradient)
+                gradient = charged
             self._gradient = gradient
         return self._gradient
 

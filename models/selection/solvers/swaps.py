@@ -17,6 +17,7 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem
 
@@ -41,6 +42,13 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
         slope = objective.weights[name] * metric.slope(float(moment.square().sum()), objective.budget)
         worth -= slope * (2 * metric.scores(moment) - sign * metric.diagonal)
         kernels.append((metric, slope))
+    sparse = [
+        (metric, objective.weights[name] / objective.budget)
+        for name, metric in objective.active.items()
+        if isinstance(metric, NearDuplicates)
+    ]
+    for pairs, charge in sparse:
+        worth += charge * objective.budget * pairs.worth(mask)
     half = pool_size // 2
     inside, outside = mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]
     weakest = inside[worth[inside].sort(stable=True).indices[:half]]
@@ -50,6 +58,8 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
     for metric, slope in kernels:
         features = metric.rows.take(pool)
         cross += 2 * slope * metric.kernel(features, features)
+    for pairs, charge in sparse:
+        cross += pairs.cross(pool, charge)
     chosen, swaps = _swap_in_pool(worth[pool].double().cpu().numpy(), cross.cpu().numpy(), len(weakest), most)
     swapped = mask.clone()
     swapped[pool] = torch.from_numpy(chosen).to(mask.device)
@@ -126,7 +136,7 @@ def refine(problem: Problem, mask: Tensor) -> Tensor:
     """Swap round by round while the objective rises: (n,) bool, never worse than `mask`."""
     objective, history, settings = problem.objective, problem.history, problem.settings.mean_field
     kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
-    in_pools = len(kernels) == len(objective.active)
+    in_pools = all(isinstance(metric, KernelMetric | NearDuplicates) for metric in objective.active.values())
     pool_size = settings.swap_pool or max((metric.swap_pool for metric in kernels), default=QUALITY_POOL)
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)

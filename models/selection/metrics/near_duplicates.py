@@ -1,0 +1,217 @@
+"""Charge a selection for the near-duplicates in it: a sparse term of the objective, over pairs of similar documents.
+
+A mean over all pairs, such as `pairwise`, does not see near-duplicates: in a selection of K documents a copy changes
+the mean cosine by about 1/K. This term counts the pairs themselves.
+"""
+
+import heapq
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fineweb_mask.models.selection.metrics.base import Effort
+from fineweb_mask.models.selection.metrics.cliques import Cliques, cover_with_cliques
+from fineweb_mask.models.selection.pairs import Pairs, similar_pairs
+from fineweb_mask.models.selection.rows import Rows
+
+LEAST_WEIGHT = 0.05  # of a pair at the threshold; identical documents have weight 1
+
+
+class NearDuplicates:
+    """Minus the weight of the pairs of near-duplicates in the selection, per selected document (ours).
+
+    D = -(1/K) sum over pairs of w_ij m_i m_j, with w = min(1, 0.05 + (cosine - threshold) / (1 - threshold)) for pairs
+    of at least the threshold.
+    """
+
+    def __init__(self, n: int, pairs: Pairs, weights: Tensor) -> None:
+        self.n, self.pairs, self.weights = n, pairs, weights  # weights (e,) float32
+        self.documents, local = torch.cat([pairs.first, pairs.second]).unique(return_inverse=True)
+        partner = torch.cat([local[len(pairs) :], local[: len(pairs)]])
+        order = local.sort(stable=True).indices
+        self._partner, self._weight = partner[order], weights.repeat(2)[order]
+        self._lengths = torch.bincount(local, minlength=len(self.documents))
+        self._cliques: Cliques | None = None
+
+    @classmethod
+    def of(cls, rows: Rows, threshold: float) -> "NearDuplicates":
+        """Find the pairs of unit rows (n, d) and weigh them."""
+        pairs = similar_pairs(rows, threshold)
+        over = (pairs.cosine - threshold) / max(1 - threshold, 1e-6)
+        return cls(rows.n, pairs, (LEAST_WEIGHT + over).clamp_(max=1.0))
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Evaluate masks (G, n): (G,) float64."""
+        both = masks[:, self.pairs.first] & masks[:, self.pairs.second]
+        charged = torch.where(both, self.weights, 0.0).sum(1, dtype=torch.float64)
+        return -charged / masks.sum(1, dtype=torch.float64)
+
+    def gradient(self, inclusion: Tensor) -> Tensor:
+        """Compute -(1/K) sum_j w_ij pi_j: (n,) float32."""
+        return self._charges(inclusion.float()).div_(-float(inclusion.sum(dtype=torch.float64)))
+
+    def worth(self, mask: Tensor) -> Tensor:
+        """Compute minus the weight of each document's selected partners, over K: (n,) float32."""
+        return self.gradient(mask)
+
+    def random_value(self, budget: int) -> float:
+        """Compute the expected value of a uniform random subset."""
+        total = float(self.weights.sum(dtype=torch.float64))
+        return -total * (budget - 1) / max(self.n * (self.n - 1), 1)
+
+    def restrict(self, index: Tensor) -> "NearDuplicates":
+        """Return the metric over a batch of documents (b,)."""
+        place = torch.full((self.n,), -1, device=index.device)
+        place[index] = torch.arange(len(index), device=index.device)
+        first, second = place[self.pairs.first], place[self.pairs.second]
+        inside = (first >= 0) & (second >= 0)
+        pairs = Pairs(first[inside], second[inside], self.pairs.cosine[inside], self.pairs.complete)
+        return NearDuplicates(len(index), pairs, self.weights[inside])
+
+    def gains(self, budget: int, weight: float) -> "NearDuplicateGains":
+        """Return the marginal gains of weight * D, for an empty selection."""
+        return NearDuplicateGains(self, weight / budget)
+
+    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> "NearDuplicateTangent":
+        """Return the tangent of weight * D at inclusion probabilities (n,)."""
+        return NearDuplicateTangent(self, inclusion, weight / budget)
+
+    @property
+    def cliques(self) -> Cliques:
+        """The pairs as a sum of weighted cliques."""
+        if self._cliques is None:
+            self._cliques = cover_with_cliques(self.n, self.pairs, self.weights)
+        return self._cliques
+
+    def cross(self, pool: Tensor, charge: float) -> Tensor:
+        """Return charge * w_ij between the documents of a pool (p,): (p, p) float32, 0 for other pairs."""
+        inside = self.restrict(pool)
+        matrix = torch.zeros((len(pool), len(pool)), device=pool.device)
+        matrix[inside.pairs.first, inside.pairs.second] = inside.weights * charge
+        return matrix + matrix.T
+
+    def charged(self, worth: Tensor, charge: float) -> Tensor:
+        """Charge every document for the partners that rank above it: worth (n,) float32 -> (n,) float32.
+
+        Documents are taken in the order of what they are worth after all charges so far, and each then charges its
+        partners with charge * w_ij. The K largest results are therefore the greedy selection of K documents.
+        """
+        if not len(self.documents):
+            return worth
+        values = worth[self.documents].double().cpu().numpy()
+        starts = np.concatenate([[0], self._lengths.cumsum(0).cpu().numpy()])
+        charged = _charged(values, starts, self._partner.cpu().numpy(), self._weight.double().cpu().numpy() * charge)
+        worth = worth.clone()
+        worth[self.documents] = torch.from_numpy(charged).to(worth)
+        return worth
+
+    def independent(self, order: Tensor, most: int) -> Tensor:
+        """Take documents in an order (n,) int64, each unless a partner is taken, until there are `most`: (n,) bool."""
+        taken = torch.zeros(self.n, dtype=torch.bool, device=order.device)
+        local = torch.full((self.n,), -1, device=order.device)
+        local[self.documents] = torch.arange(len(self.documents), device=order.device)
+        starts = np.concatenate([[0], self._lengths.cumsum(0).cpu().numpy()])
+        partners, blocked = self._partner.cpu().numpy(), np.zeros(len(self.documents), dtype=bool)
+        chosen = []
+        for document, place in zip(order.tolist(), local[order].tolist(), strict=True):
+            if len(chosen) == most:
+                break
+            if place >= 0:
+                if blocked[place]:
+                    continue
+                blocked[partners[starts[place] : starts[place + 1]]] = True
+            chosen.append(document)
+        taken[chosen] = True
+        return taken
+
+    def partners(self, document: int) -> tuple[Tensor, Tensor]:
+        """Return the partners of a document (a,) int64 and the weights of the pairs (a,) float32."""
+        place = int(torch.searchsorted(self.documents, document))
+        if place == len(self.documents) or int(self.documents[place]) != document:
+            return self.documents[:0], self._weight[:0]
+        start = int(self._lengths[:place].sum())
+        part = slice(start, start + int(self._lengths[place]))
+        return self.documents[self._partner[part]], self._weight[part]
+
+    def _charges(self, values: Tensor) -> Tensor:
+        """Sum w_ij values_j over the partners of each document, (n,) -> (n,) float32; deterministic on any device."""
+        charges = torch.zeros(self.n, device=values.device)
+        if len(self.documents):
+            terms = values[self.documents][self._partner] * self._weight
+            charges[self.documents] = torch.segment_reduce(terms, "sum", lengths=self._lengths, initial=0.0)
+        return charges
+
+
+def _charged(
+    values: NDArray[np.float64],  # (a,)
+    starts: NDArray[np.int64],  # (a + 1,), where the partners of each begin
+    partners: NDArray[np.int64],  # (2e,)
+    charges: NDArray[np.float64],  # (2e,)
+) -> NDArray[np.float64]:
+    values = values.copy()
+    done = np.zeros(len(values), dtype=bool)
+    heap = [(-value, place) for place, value in enumerate(values.tolist())]
+    heapq.heapify(heap)
+    while heap:
+        value, place = heapq.heappop(heap)
+        if done[place]:
+            continue
+        if -value > values[place]:  # charged since it was pushed
+            heapq.heappush(heap, (-values[place], place))
+            continue
+        done[place] = True
+        part = slice(starts[place], starts[place + 1])
+        open_ = ~done[partners[part]]
+        values[partners[part][open_]] -= charges[part][open_]
+    return values
+
+
+class NearDuplicateGains:
+    """The gains of the weighted term: minus the charges of the partners selected so far."""
+
+    def __init__(self, metric: NearDuplicates, charge: float) -> None:
+        self.metric, self.charge = metric, charge
+        self._gains = torch.zeros(metric.n, device=metric.weights.device)
+
+    def gains(self) -> Tensor:
+        """Return every document's gain, (n,) float32."""
+        return self._gains
+
+    def add(self, document: int) -> None:
+        """Add a document."""
+        partners, weights = self.metric.partners(document)
+        self._gains[partners] -= self.charge * weights
+
+
+class NearDuplicateTangent:
+    """A linear function that is never below the weighted term, from one price per clique.
+
+    A clique of weight w with s selected members holds s (s - 1) / 2 pairs, and for any price p >= 0
+
+        s (s - 1) / 2 >= p s - c(p),        c(p) = max over whole s of p s - s (s - 1) / 2,
+
+    so that each member costs p w, and the constant c(p) w is given back.
+    """
+
+    effort = Effort(120, 5e-5, 0.3, 0.995)
+
+    def __init__(self, metric: NearDuplicates, inclusion: Tensor, charge: float) -> None:
+        self.cliques, self.charge = metric.cliques, charge
+        self.price = (self.cliques.sums(inclusion) - 0.5).clamp_(min=0)
+
+    def evaluate(self) -> tuple[float, Tensor]:
+        """Return the height and the slope of every document, (n,) float64."""
+        weights = self.cliques.weights * self.charge
+        size = self.price.floor() + 1  # the whole s of the maximum
+        height = float((weights * (self.price * size - size * (size - 1) / 2)).sum())
+        return height, -self.cliques.spread(weights * self.price)
+
+    def descend(self, mask: Tensor, fall: float) -> None:
+        """Move the prices."""
+        gradient = self.cliques.weights * self.charge * (self.price.floor() + 1 - self.cliques.sums(mask))
+        gradient[(self.price <= 0) & (gradient > 0)] = 0
+        square = float(gradient.square().sum())
+        if square > 0:
+            self.price = (self.price - gradient * (fall / square)).clamp_(min=0)

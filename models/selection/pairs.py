@@ -1,0 +1,106 @@
+"""Find all pairs of documents whose cosine reaches a threshold, exactly.
+
+Most pairs are ruled out in a few principal directions. With a row split into its part a in these directions and the
+length r of the rest, the cosine of two rows is at most <a, a'> + r r', one product of short rows. Only pairs that pass
+are multiplied in full.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.rows import Rows
+
+DIRECTIONS = 64  # of the first product; measured at d = 768: fewer let many more pairs pass
+SAMPLE_ROWS = 8192  # rows from which the principal directions are computed
+BLOCK_ROWS = {"cpu": 4096, "cuda": 16_384}  # rows on each side of one product
+ROUNDING = 1e-5  # of a float32 product of unit rows
+MOST_NEIGHBOURS = 64  # pairs kept per document: all above the threshold unless there are very many
+PRUNED_AT = 1 << 24  # stored pairs above which those beyond the nearest `MOST_NEIGHBOURS` are dropped
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of different documents, each once, sorted by the first document and then the second."""
+
+    first: Tensor  # (e,) int64, the smaller number
+    second: Tensor  # (e,) int64
+    cosine: Tensor  # (e,) float32
+    complete: bool = True  # whether every pair above the threshold is held
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.first)
+
+    def nearest(self, most: int) -> "Pairs":
+        """Keep the pairs that are among the `most` nearest of either document."""
+        kept = self._ranks(self.first) < most
+        kept |= self._ranks(self.second) < most
+        return Pairs(self.first[kept], self.second[kept], self.cosine[kept], self.complete and bool(kept.all()))
+
+    def _ranks(self, document: Tensor) -> Tensor:
+        """Rank every pair among those that hold the same document, on either side, nearest first: (e,) int64."""
+        own = torch.arange(len(self), device=document.device)
+        documents = torch.cat([self.first, self.second])
+        pair = own.repeat(2)
+        order = self.cosine[pair].sort(descending=True, stable=True).indices
+        order = order[documents[order].sort(stable=True).indices]
+        sizes = torch.bincount(documents)
+        starts = sizes.cumsum(0) - sizes
+        ranks = torch.empty_like(pair)
+        ranks[order] = torch.arange(len(pair), device=pair.device) - starts[documents[order]]
+        return ranks[: len(self)] if document is self.first else ranks[len(self) :]
+
+
+def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIGHBOURS) -> Pairs:
+    """Find the pairs of unit rows (n, d) with a cosine of at least `threshold`.
+
+    A document with more than `most_neighbours` of them keeps the nearest, and those that are among the nearest of the
+    other document. The result does not depend on the order in which blocks are multiplied.
+    """
+    short = _shortened(rows)
+    side = BLOCK_ROWS[rows.device.type]
+    blocks = list(rows.slices(side))
+    found = Pairs(*(torch.empty(0, dtype=kind, device=rows.device) for kind in (torch.int64, torch.int64, torch.float32)))
+    for left, right in track("blocks of near-duplicates", list(combinations_with_replacement(blocks, 2))):
+        passing = (short[left] @ short[right].T) >= threshold - ROUNDING
+        if left is right:
+            passing = passing.triu_(diagonal=1)
+        first, second = passing.nonzero().unbind(1)
+        if not len(first):
+            continue
+        first, second = first + left.start, second + right.start
+        cosine = torch.cat(
+            [
+                (rows.take(i) * rows.take(j)).sum(1)
+                for i, j in zip(first.split(rows.block_rows), second.split(rows.block_rows), strict=True)
+            ]
+        )
+        above = cosine >= threshold
+        found = Pairs(
+            torch.cat([found.first, first[above]]),
+            torch.cat([found.second, second[above]]),
+            torch.cat([found.cosine, cosine[above]]),
+            found.complete,
+        )
+        if len(found) > PRUNED_AT:
+            found = found.nearest(most_neighbours)
+    found = found.nearest(most_neighbours)
+    order = (found.first * rows.n + found.second).argsort()
+    return Pairs(found.first[order], found.second[order], found.cosine[order].clamp_(max=1.0), found.complete)
+
+
+def _shortened(rows: Rows) -> Tensor:
+    """Return rows (n, m + 1) whose inner products are never below the cosines, up to rounding."""
+    if rows.d <= 2 * DIRECTIONS:
+        return torch.cat([rows.block(part) for part in rows.slices()])
+    sample = torch.zeros(rows.n, device=rows.device)
+    step = max(1, rows.n // SAMPLE_ROWS)
+    sample[::step] = 1.0
+    directions = torch.linalg.eigh(rows.second_moment(sample)).eigenvectors[:, -DIRECTIONS:].float().contiguous()
+    parts = rows.dot(directions)
+    rest = (1 - parts.square().sum(1)).clamp_(min=0).sqrt()
+    return torch.cat([parts, rest[:, None]], dim=1)

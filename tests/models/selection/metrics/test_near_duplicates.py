@@ -1,0 +1,222 @@
+"""The charge for near-duplicates: its value, derivatives and bound by enumeration, and what it does to selections."""
+
+import numpy as np
+import pytest
+import torch
+
+from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.certificate import Bound, tightened_bound
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.solvers.mean_field import top
+from fineweb_mask.models.selection.sweep import sweep
+from tests.models.selection.enumerable import METRICS, bernoulli_expectation, central_differences, every_mask
+from tests.models.selection.enumerable import probabilities as random_probabilities
+
+N, BUDGET, THRESHOLD = 10, 4, 0.8
+
+
+def groups(n, seed, d=6, spread=0.25):
+    """Unit rows in groups of one to four near-duplicates."""
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(n, d))[np.sort(random.integers(0, max(2, n // 2), n))]
+    rows = centres + spread * random.normal(size=(n, d))
+    return torch.nn.functional.normalize(torch.from_numpy(rows).float(), dim=1)
+
+
+def naive(x, mask, threshold):
+    chosen = mask.nonzero()[:, 0].tolist()
+    total = 0.0
+    for i in chosen:
+        for j in chosen:
+            cosine = float(x[i].double() @ x[j].double())
+            if i < j and cosine >= threshold:
+                total += min(1.0, 0.05 + (cosine - threshold) / (1 - threshold))
+    return -total / len(chosen)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_value_is_the_weight_of_the_selected_pairs(seed):
+    x = groups(N, seed)
+    metric = NearDuplicates.of(Rows(x), THRESHOLD)
+    masks = every_mask(N, BUDGET)[::7]
+    expected = [naive(x, mask, THRESHOLD) for mask in masks]
+    assert metric.value(masks).tolist() == pytest.approx(expected, abs=1e-5)
+    assert min(expected) < 0
+
+
+def test_gradient_is_that_of_the_expectation():
+    metric = NearDuplicates.of(Rows(groups(8, 1)), THRESHOLD)
+    pi = random_probabilities(8, 3)
+
+    def expected(values):  # times K, with the number of documents as a constant
+        return bernoulli_expectation(lambda m: float(metric.value(m[None])[0] * m.sum()) if m.any() else 0.0, values)
+
+    torch.testing.assert_close(metric.gradient(pi) * 3, central_differences(expected, pi).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_random_value_is_the_mean_over_all_selections():
+    metric = NearDuplicates.of(Rows(groups(N, 2)), THRESHOLD)
+    assert metric.random_value(BUDGET) == pytest.approx(float(metric.value(every_mask(N, BUDGET)).mean()))
+
+
+def test_gains_and_worths_are_differences_of_values():
+    metric = NearDuplicates.of(Rows(groups(N, 3)), THRESHOLD)
+    gains, mask = metric.gains(BUDGET, 2.0), torch.zeros(N, dtype=torch.bool)
+    for document in (0, 1, 5, 7):
+        with_it = mask.clone()
+        with_it[document] = True
+        before = float(metric.value(mask[None])[0]) * int(mask.sum()) if mask.any() else 0.0
+        gain = 2.0 * (float(metric.value(with_it[None])[0]) * int(with_it.sum()) - before) / BUDGET
+        assert float(gains.gains()[document]) == pytest.approx(gain, abs=1e-6)
+        gains.add(document)
+        mask = with_it
+    worth = metric.worth(mask)
+    for document in range(N):
+        other = mask.clone()
+        other[document] = ~other[document]
+        change = float(metric.value(other[None])[0]) * int(other.sum()) - float(metric.value(mask[None])[0]) * BUDGET
+        assert float(worth[document]) == pytest.approx((-change if mask[document] else change) / BUDGET, abs=1e-6)
+
+
+def test_a_batch_holds_its_own_pairs():
+    metric = NearDuplicates.of(Rows(groups(N, 4)), THRESHOLD)
+    index = torch.tensor([7, 2, 3, 9, 1])
+    masks = every_mask(5, 3)
+    whole = torch.zeros((len(masks), N), dtype=torch.bool)
+    whole[:, index] = masks
+    assert metric.restrict(index).value(masks).tolist() == pytest.approx(metric.value(whole).tolist())
+    assert float(metric.cross(index, 2.0).sum()) == pytest.approx(4 * float(metric.restrict(index).weights.sum()))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_charges_in_order_of_worth_are_the_greedy_selection(seed):
+    metric = NearDuplicates.of(Rows(groups(30, seed)), THRESHOLD)
+    worth = torch.rand(30, generator=torch.Generator().manual_seed(seed))
+    objective = Objective(worth, 8, {"near": metric}, linear_weight=1.0, weights={"near": 3.0})
+    mask, gains = torch.zeros(30, dtype=torch.bool), metric.gains(8, 3.0)
+    for _ in range(8):
+        chosen = int((objective.linear + gains.gains()).masked_fill(mask, -torch.inf).argmax())
+        mask[chosen] = True
+        gains.add(chosen)
+    charged = metric.charged(objective.linear, 3.0 / 8)
+    assert top(charged, 8).tolist() == mask.tolist()
+    assert (charged <= objective.linear).all()
+
+
+@pytest.mark.parametrize("name", [None, *METRICS])
+@pytest.mark.parametrize("seed", range(40))
+def test_bound_holds_against_enumeration(name, seed):
+    x = groups(N, seed, spread=0.1 + 0.02 * (seed % 8))
+    quality = torch.rand(N, generator=torch.Generator().manual_seed(seed))
+    metrics = {"near": NearDuplicates.of(Rows(x), THRESHOLD)}
+    weights = {"near": [0.1, 1.0, 4.0][seed % 3]}
+    if name is not None:
+        metrics[name], weights[name] = METRICS[name](Rows(x)), 0.5
+    objective = Objective(quality, BUDGET, metrics, linear_weight=0.5, weights=weights)
+    values = objective.value(every_mask(N, BUDGET))
+    best = every_mask(N, BUDGET)[int(values.argmax())]
+    pi = random_probabilities(N, BUDGET, seed)
+    assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - 1e-6
+    assert tightened_bound(objective, pi.float(), best, float(values.mean())) >= float(values.max()) - 1e-6
+
+
+@pytest.mark.parametrize("solver", ["mean_field", "greedy", "policy_gradient", "top_quality"])
+@pytest.mark.parametrize("metrics", ["pairwise", "facility", {"pairwise": 1, "disf": 1}])
+def test_weight_zero_changes_nothing(solver, metrics, corpus):
+    features, quality = corpus
+    settings = SelectionSettings(metrics=metrics, solver=solver, policy_gradient={"n_epochs": 50})
+    off = settings.model_copy(update={"near_duplicates": settings.near_duplicates.model_copy(update={"weight": 0.0})})
+    apart = off.model_copy(
+        update={"near_duplicates": settings.near_duplicates.model_copy(update={"weight": 1.0, "threshold": 1.0})}
+    )
+    plain, without_pairs = select(features, quality, off), select(features, quality, apart)
+    assert plain.terms.keys().isdisjoint({"near_duplicate_cost"})
+    assert plain.objective == pytest.approx(without_pairs.objective, abs=2e-3)
+
+
+@pytest.mark.parametrize("n_copies", [2, 3])
+@pytest.mark.parametrize("metrics", ["pairwise", "disf", "facility"])
+def test_copies_of_every_document_are_not_selected_together(n_copies, metrics, corpus):
+    features, quality = corpus
+    distinct = np.arange(60, len(features))  # the first sixty are near-duplicates of others
+    many = np.tile(features[distinct], (n_copies, 1)), np.tile(quality[distinct], n_copies)
+    settings = SelectionSettings(metrics=metrics, budget=40)
+    selection = select(*many, settings)
+    originals = selection.indices % len(distinct)
+    assert len(set(originals)) >= 40 * 0.99
+    alone = select(features[distinct], quality[distinct], settings)
+    if metrics == "pairwise":
+        without = settings.model_copy(
+            update={"near_duplicates": settings.near_duplicates.model_copy(update={"weight": 0.0})}
+        )
+        assert len(set(select(*many, without).indices % len(distinct))) < 0.8 * 40  # copies come in pairs without it
+        mine, best = (np.asarray(features[distinct][i]) for i in (originals, alone.indices))
+        assert -_mean_cosine(mine) >= -_mean_cosine(best) - 0.05
+
+
+def _mean_cosine(x):
+    k = len(x)
+    return (np.square(x.sum(0)).sum() - k) / (k * (k - 1))
+
+
+@pytest.mark.parametrize("solver", ["mean_field", "greedy", "policy_gradient", "random", "top_quality", "semdedup"])
+def test_forbidden_near_duplicates_are_never_selected(solver, corpus):
+    features, quality = corpus
+    settings = SelectionSettings(
+        solver=solver,
+        select_ratio=0.25,
+        policy_gradient={"n_epochs": 50},
+        near_duplicates={"threshold": 0.9, "forbid": True},
+    )
+    selection = select(features, quality, settings)
+    chosen = features[selection.indices]
+    assert (chosen @ chosen.T - np.eye(len(chosen))).max() < 0.9
+    assert len(selection.indices) == 100
+    assert selection.terms["near_duplicate_cost"] == 0
+
+
+def test_where_too_few_documents_are_unlike_fewer_are_selected():
+    x = groups(40, 0, spread=0.02).numpy()
+    settings = SelectionSettings(budget=35, near_duplicates={"threshold": 0.9, "forbid": True})
+    selection = select(x, np.arange(40.0), settings)
+    assert 0 < len(selection.indices) < 35
+    assert selection.upper_bound is None
+    chosen = x[selection.indices]
+    assert (chosen @ chosen.T - np.eye(len(chosen))).max() < 0.9
+
+
+def test_forbidding_bound_holds_against_enumeration():
+    for seed in range(20):
+        x, quality = groups(N, seed), torch.rand(N, generator=torch.Generator().manual_seed(seed))
+        settings = SelectionSettings(
+            budget=3, lamb=0.3, normalize="none", near_duplicates={"threshold": THRESHOLD, "forbid": True}
+        )
+        selection = select(x, quality, settings)
+        metric = NearDuplicates.of(Rows(x), THRESHOLD)
+        masks = every_mask(N, 3)
+        allowed = masks[metric.value(masks) == 0]
+        objective = Objective(
+            quality, 3, {"pairwise": METRICS["pairwise"](Rows(x))}, linear_weight=0.3, weights={"pairwise": 0.7}
+        )
+        best = float(objective.value(allowed).max()) if len(allowed) else None
+        if best is not None and len(selection.indices) == 3:
+            assert selection.objective <= best + 1e-6 <= selection.upper_bound + 2e-6
+
+
+def test_a_sweep_charges_every_value_alike(corpus):
+    features, quality = corpus
+    swept = sweep(features, quality, SelectionSettings(select_ratio=0.2), [0, 0.3, 0.7, 1])
+    for before, after in zip(swept, swept[1:], strict=False):
+        net = [
+            (one.selection.terms["quality"] - one.selection.terms["near_duplicate_cost"],
+             one.selection.terms["diversity"] - one.selection.terms["near_duplicate_cost"])
+            for one in (before, after)
+        ]  # fmt: skip
+        assert net[1][0] >= net[0][0] - 1e-6
+        assert net[1][1] <= net[0][1] + 1e-6
+    for one in swept:
+        terms = one.selection.terms
+        mixed = one.lamb * terms["quality"] + (1 - one.lamb) * terms["diversity"] - terms["near_duplicate_cost"]
+        assert one.selection.objective == pytest.approx(mixed, abs=1e-6)

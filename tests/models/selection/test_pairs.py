@@ -1,0 +1,63 @@
+"""Pairs of similar documents against all products."""
+
+import numpy as np
+import pytest
+import torch
+
+from fineweb_mask.models.selection import pairs
+from fineweb_mask.models.selection.pairs import similar_pairs
+from fineweb_mask.models.selection.rows import Rows
+
+
+def near_copies(n, d, seed=0, spread=0.4):
+    """Unit rows in groups of four, at all distances from each other."""
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(-(-n // 4), d)).repeat(4, axis=0)[:n]
+    rows = centres + spread * random.random((n, 1)) * random.normal(size=(n, d)) + 0.3
+    return Rows(torch.nn.functional.normalize(torch.from_numpy(rows).float(), dim=1))
+
+
+def all_pairs(rows, threshold):
+    x = rows.block(slice(None)).double()
+    return {tuple(pair) for pair in ((x @ x.T).triu(1) >= threshold).nonzero().tolist() if pair[0] != pair[1]}
+
+
+@pytest.mark.parametrize("d", [8, 300], ids=["few dimensions", "shortened"])
+@pytest.mark.parametrize("side", [50, 4096])
+@pytest.mark.parametrize("threshold", [0.7, 0.9, 0.99])
+def test_every_pair_above_the_threshold_is_found(d, side, threshold, monkeypatch):
+    monkeypatch.setattr(pairs, "BLOCK_ROWS", {"cpu": side})
+    rows = near_copies(400, d)
+    found = similar_pairs(rows, threshold)
+    listed = list(zip(found.first.tolist(), found.second.tolist(), strict=True))
+    assert listed == sorted(all_pairs(rows, threshold))
+    assert listed
+    assert found.complete
+    x = rows.block(slice(None))
+    torch.testing.assert_close(found.cosine, (x[found.first] * x[found.second]).sum(1))
+
+
+def test_a_document_with_very_many_partners_keeps_the_nearest(monkeypatch):
+    rows = near_copies(120, 16, spread=0.1)
+    alike = Rows(rows.block(slice(0, 1)) + 1e-3 * rows.block(slice(None)))
+    alike = Rows(torch.nn.functional.normalize(alike.block(slice(None)), dim=1))
+    found = similar_pairs(alike, 0.9, most_neighbours=5)
+    assert not found.complete
+    x = alike.block(slice(None)).double()
+    cosines = (x @ x.T).fill_diagonal_(-1)
+    least = cosines.topk(5, dim=1).values[:, -1]
+    kept = {*zip(found.first.tolist(), found.second.tolist(), strict=True)}
+    for i, j in kept:
+        assert cosines[i, j] >= min(least[i], least[j]) - 1e-6
+    # Dropped in between, as soon as there are too many, the result is the same.
+    monkeypatch.setattr(pairs, "PRUNED_AT", 50)
+    monkeypatch.setattr(pairs, "BLOCK_ROWS", {"cpu": 30})
+    again = similar_pairs(alike, 0.9, most_neighbours=5)
+    assert (again.first.tolist(), again.second.tolist()) == (found.first.tolist(), found.second.tolist())
+    assert not again.complete
+
+
+def test_unlike_documents_have_no_pairs():
+    found = similar_pairs(Rows(torch.eye(10)), 0.5)
+    assert len(found) == 0
+    assert found.complete
