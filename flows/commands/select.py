@@ -35,6 +35,12 @@ def select(
     normalize: Annotated[
         str, typer.Option(help="none: raw terms, as the paper; range: each term from 0 to 1.")
     ] = "none",
+    near_duplicate_weight: Annotated[
+        float,
+        typer.Option(
+            "--near_duplicate_weight", help="Charge for selected near-duplicates; the paper has none. A recipe's is 1."
+        ),
+    ] = 0.0,
     n_epochs: Annotated[int, typer.Option("--n_epochs", help="policy_gradient: learning steps.")] = 10_000,
     n_rollout: Annotated[int, typer.Option("--n_rollout", help="policy_gradient: masks sampled in a step.")] = 128,
     partial: Annotated[float, typer.Option(help="policy_gradient: share of the documents in a step.")] = 0.05,
@@ -73,7 +79,10 @@ def select(
     with exit_on_error(as_json):
         settings = validate(
             SelectionSettings,
-            given | budget | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
+            given
+            | budget
+            | {"near_duplicates": {"weight": near_duplicate_weight}}
+            | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
         )
         check_vector_file(source, columns)
     from fineweb_mask.models.forward.device import choose_device

@@ -30,10 +30,13 @@ def combine_scores(
 ) -> NDArray[np.float32]:
     """Combine standardised columns (n,), by scorer name, into one quality per document: (n,).
 
-    `statistics` is the result of `fit_statistics` for this corpus. `minimum` does not use the weights.
+    `statistics` is the result of `fit_statistics` for this corpus. A column of weight 0 is left out; other than that,
+    `minimum` does not use the weights.
     """
     standardised = {
-        name: (column.astype(np.float64) - statistics[name][0]) / statistics[name][1] for name, column in scores.items()
+        name: (column.astype(np.float64) - statistics[name][0]) / statistics[name][1]
+        for name, column in scores.items()
+        if weights[name]
     }
     if how == "minimum":
         combined = np.min(np.stack(list(standardised.values())), axis=0)

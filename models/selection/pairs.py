@@ -14,8 +14,10 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.rows import Rows
 
-DIRECTIONS = 64  # of the first product; measured at d = 768: fewer let many more pairs pass
+DIRECTIONS = (64, 128, 256)  # of the first product: the fewest that let few enough pairs pass
+FEW = 1e-4  # share of the pairs, at d = 768: multiplying more of them costs more than the first product
 SAMPLE_ROWS = 8192  # rows from which the principal directions are computed
+TRIED_ROWS = 1024  # rows of the sample on which the number of directions is tried
 BLOCK_ROWS = {"cpu": 4096, "cuda": 16_384}  # rows on each side of one product
 ROUNDING = 1e-5  # of a float32 product of unit rows
 MOST_NEIGHBOURS = 64  # pairs kept per document: all above the threshold unless there are very many
@@ -61,18 +63,19 @@ def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIG
     A document with more than `most_neighbours` of them keeps the nearest, and those that are among the nearest of the
     other document. The result does not depend on the order in which blocks are multiplied.
     """
-    short = _shortened(rows)
+    short = _shortened(rows, threshold)
     side = BLOCK_ROWS[rows.device.type]
     blocks = list(rows.slices(side))
     found = Pairs(*(torch.empty(0, dtype=kind, device=rows.device) for kind in (torch.int64, torch.int64, torch.float32)))
     for left, right in track("blocks of near-duplicates", list(combinations_with_replacement(blocks, 2))):
-        passing = (short[left] @ short[right].T) >= threshold - ROUNDING
+        product = short[left] @ short[right].T
         if left is right:
-            passing = passing.triu_(diagonal=1)
-        first, second = passing.nonzero().unbind(1)
+            product = product.triu_(diagonal=1)
+        passing = (product.amax(1) >= threshold - ROUNDING).nonzero()[:, 0]  # most rows have no pair in a block
+        first, second = (product[passing] >= threshold - ROUNDING).nonzero().unbind(1)
         if not len(first):
             continue
-        first, second = first + left.start, second + right.start
+        first, second = passing[first] + left.start, second + right.start
         cosine = torch.cat(
             [
                 (rows.take(i) * rows.take(j)).sum(1)
@@ -93,14 +96,23 @@ def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIG
     return Pairs(found.first[order], found.second[order], found.cosine[order].clamp_(max=1.0), found.complete)
 
 
-def _shortened(rows: Rows) -> Tensor:
-    """Return rows (n, m + 1) whose inner products are never below the cosines, up to rounding."""
-    if rows.d <= 2 * DIRECTIONS:
-        return torch.cat([rows.block(part) for part in rows.slices()])
+def _shortened(rows: Rows, threshold: float) -> Tensor:
+    """Return rows (n, m) whose inner products are never below the cosines, up to rounding."""
+    if rows.d <= DIRECTIONS[-1]:
+        return _whole(rows)
     sample = torch.zeros(rows.n, device=rows.device)
-    step = max(1, rows.n // SAMPLE_ROWS)
-    sample[::step] = 1.0
-    directions = torch.linalg.eigh(rows.second_moment(sample)).eigenvectors[:, -DIRECTIONS:].float().contiguous()
-    parts = rows.dot(directions)
-    rest = (1 - parts.square().sum(1)).clamp_(min=0).sqrt()
-    return torch.cat([parts, rest[:, None]], dim=1)
+    sample[:: max(1, rows.n // SAMPLE_ROWS)] = 1.0
+    directions = torch.linalg.eigh(rows.second_moment(sample)).eigenvectors.float()
+    for count in DIRECTIONS:
+        parts = rows.dot(directions[:, -count:].contiguous())
+        rest = (1 - parts.square().sum(1)).clamp_(min=0).sqrt()
+        short = torch.cat([parts, rest[:, None]], dim=1)
+        tried = short[:: max(1, rows.n // TRIED_ROWS)]
+        share = ((tried @ tried.T) >= threshold - ROUNDING).float().mean() - 1 / len(tried)
+        if float(share) <= FEW:
+            return short
+    return _whole(rows)
+
+
+def _whole(rows: Rows) -> Tensor:
+    return torch.cat([rows.block(part) for part in rows.slices()])

@@ -172,3 +172,9 @@ class QualitySettings(Settings):
         if len(set(names)) < len(names):
             raise ValueError(f"scorer names must differ, received {names}")
         return self
+
+    @model_validator(mode="after")
+    def _one_counts(self) -> Self:
+        if not any(scorer.weight for scorer in self.scorers):
+            raise ValueError("every scorer has weight 0: give at least one another weight")
+        return self

@@ -57,11 +57,20 @@ class MeanFieldSettings(Settings):
 
 
 class PolicyGradientSettings(Settings):
-    """Options of the paper's mask learning, with the paper's defaults."""
+    """Options of the paper's mask learning.
+
+    The paper's script learns with 10,000 steps of 128 masks and learning rates from 10 to 1; `min_batch` is ours.
+    """
 
     n_epochs: int = Field(10_000, ge=1, description="Learning steps, each on one random batch (count).")
     n_rollout: int = Field(128, ge=2, description="Masks sampled in one step (count).")
     partial: float = Field(0.05, gt=0, le=1, description="Share of the documents in one step's batch.")
+    min_batch: int = Field(
+        8192,
+        ge=2,
+        description="Least documents in one step's batch (count). The paper's batches hold 50,000: "
+        "a batch of a few hundred says little about the corpus.",
+    )
     max_lr: float = Field(10.0, gt=0, description="Learning rate of the first step (logits per advantage).")
     min_lr: float = Field(1.0, ge=0, description="Learning rate of the last step (logits per advantage).")
     init: Literal["same", "quality"] = Field(

@@ -1,11 +1,15 @@
-"""Maximise the expected objective in closed form: the policy gradient's expectation, differentiated exactly (ours).
+"""Maximise the objective over inclusion probabilities, by its gradient in closed form instead of sampled masks (ours).
 
 Every document has an inclusion probability pi_i with sum pi = K. The temperature T falls from step to step, and each
-step solves pi = sigmoid((g(pi) - tau) / T), where g is the gradient of the expected objective and tau makes the budget
+step solves pi = sigmoid((g(pi) - tau) / T), where g is the gradient of the relaxed objective and tau makes the budget
 exact. A kernel metric depends on pi only through a small moment (d or d x d numbers), so each step is cheap. If all
 metrics are linear in v (`pairwise`), it is a Newton step on the moment; its curvature comes from the documents near
 the threshold, because only their probability moves. Otherwise (`disf` and sums with it) it is a Frank-Wolfe step
 towards the smoothed top K, with exact line search. Other metrics enter through their gradient, damped.
+
+Near-duplicates are charged in the gradient by rank: documents are taken in the order of their worth, and each lowers the
+worth of its near-duplicates below it. Of two copies, one then keeps its worth and the other loses it, where equal
+probabilities would leave both at one half.
 
 Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, unless a metric is curved in v
 (`disf`) and K is not large. The relaxed optimum then shows which documents may be kept but not which complement each

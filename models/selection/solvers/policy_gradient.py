@@ -45,7 +45,7 @@ def solve_policy_gradient(problem: Problem) -> Solution:
     kept = n - min(int(settings.prune * n), n - budget)
     pool = objective.quality.sort(descending=True, stable=True).indices[:kept].sort().values
     logits = _initial_logits(objective.quality[pool], settings.init)
-    batch_size = min(kept, max(2, round(settings.partial * n)))
+    batch_size = min(kept, max(settings.min_batch, round(settings.partial * n)))
     batch_budget = min(batch_size, max(1, round(budget / kept * batch_size)))
     batch, local = logits[:0], objective
     batches = _batches(kept, batch_size, problem.generator)

@@ -46,7 +46,14 @@ def test_minimum_takes_the_worst_score_and_no_weight():
     expected = np.minimum(standardised(SCORES["edu"]), standardised(SCORES["fasttext"]))
     assert quality.dtype == np.float32
     np.testing.assert_allclose(quality, expected, rtol=1e-5, atol=1e-6)
-    assert (combine_scores(SCORES, {}, fit_statistics(SCORES), "minimum") == quality).all()
+    assert (combine_scores(SCORES, {"edu": 1, "fasttext": 7}, fit_statistics(SCORES), "minimum") == quality).all()
+
+
+@pytest.mark.parametrize("how", ["weighted_sum", "minimum"])
+def test_a_score_of_weight_zero_is_left_out(how):
+    scores = {**SCORES, "low": np.linspace(-9, -5, 200, dtype=np.float32)}
+    with_it = combine_scores(scores, {**WEIGHTS, "low": 0.0}, fit_statistics(scores), how)
+    assert (with_it == combine_scores(SCORES, WEIGHTS, fit_statistics(SCORES), how)).all()
 
 
 def test_weight_0_leaves_a_single_score():
