@@ -29,7 +29,14 @@ def main() -> None:
     parser.add_argument("output", type=Path, help=".npz file to write")
     arguments = parser.parse_args()
     texts = [text for text in pq.read_table(arguments.source, columns=["text"])["text"].to_pylist() if text]
-    folder = arguments.output.with_suffix("")
+    features, quality, keep = embed_and_score(texts, arguments.output.with_suffix(""))
+    with atomic_write(arguments.output) as partial, partial.open("wb") as stream:
+        np.savez(stream, features=features, quality=quality)
+    print(f"{len(features):,} documents, {int((~keep).sum())} left out without a vector: {arguments.output}")
+
+
+def embed_and_score(texts: list[str], folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the vectors, (m, 768) float32, and quality, (m,) float32, of the texts that have a vector, (n,) bool."""
     encoder = fit_static_encoder(lambda: texts, vocabulary=32_000, dimensions=768)
     encoder.as_sentence_transformer().save_pretrained(str(folder / "encoder"), create_model_card=False)
     encoded = load_encoder(str(folder / "encoder"), EmbeddingSettings(precision="float32")).encode(texts)
@@ -40,9 +47,7 @@ def main() -> None:
     settings = FastTextScorerSettings(labels=LabelSettings(path=str(LABELS)))
     quality = FastTextScorer(settings, str(folder / "quality.bin")).score(texts)
     keep = ~encoded.bad
-    with atomic_write(arguments.output) as partial, partial.open("wb") as stream:
-        np.savez(stream, features=encoded.vectors[keep], quality=quality[keep])
-    print(f"{int(keep.sum()):,} documents, {int(encoded.bad.sum())} left out without a vector: {arguments.output}")
+    return encoded.vectors[keep], quality[keep], keep
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ class ScoreJob(ShardJob):
     def depends_on(self) -> Dependencies:
         """Return how scores are combined, and the documents, models and statistics that they are made from."""
         weights = {scorer.name: scorer.weight for scorer in self.settings.scorers}
-        counted = weights if self.settings.combine == "weighted_sum" else sorted(name for name in weights if weights[name])
+        counted = (
+            weights if self.settings.combine == "weighted_sum" else sorted(name for name in weights if weights[name])
+        )
         return Dependencies(
             settings=[self.settings.combine, counted],
             inputs=[self.documents.fingerprint, [model.identity for model in self.models], self.statistics.fingerprint],

@@ -66,7 +66,9 @@ def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIG
     short = _shortened(rows, threshold)
     side = BLOCK_ROWS[rows.device.type]
     blocks = list(rows.slices(side))
-    found = Pairs(*(torch.empty(0, dtype=kind, device=rows.device) for kind in (torch.int64, torch.int64, torch.float32)))
+    found = Pairs(
+        *(torch.empty(0, dtype=kind, device=rows.device) for kind in (torch.int64, torch.int64, torch.float32))
+    )
     for left, right in track("blocks of near-duplicates", list(combinations_with_replacement(blocks, 2))):
         product = short[left] @ short[right].T
         if left is right:

@@ -186,9 +186,7 @@ class Annealing:
         self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, KernelMetric)}
         self.near_duplicates = near_duplicates_of(objective)
         self.others = {
-            name: metric
-            for name, metric in active.items()
-            if not isinstance(metric, KernelMetric | NearDuplicates)
+            name: metric for name, metric in active.items() if not isinstance(metric, KernelMetric | NearDuplicates)
         }
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
         self.by_newton = not self.others and all(metric.linear_in_v for metric in self.kernels.values())
