@@ -140,17 +140,15 @@ def study(corpora: dict[str, Corpus], mixes: list[str], lambs: list[float], term
         show(f"{name}: {n:,} documents, {judge.budget:,} selected", HEADER, table)
 
 
-HEADER = [
-    "objective",
-    "quality",
-    *(f"near {cosine}" for cosine in COSINES),
-    "facility",
-    "rank",
-    "topics",
-    "median",
-    "tokens",
-]
-HEADER += ["worse than random", "s"]
+HEADER = ["objective", "quality", *(f"near {cosine}" for cosine in COSINES), "facility", "rank", "topics"]
+HEADER += ["median", "tokens", "worse than random", "s"]
+MIXES = ["pairwise", "facility", "disf", "pairwise+facility", "pairwise+disf"]
+
+
+def _weights(mix: str) -> dict[str, float]:
+    """Read "2*pairwise+disf" as weights of metrics."""
+    parts = [part.rpartition("*") for part in mix.split("+")]
+    return {name: float(weight or 1) for weight, _, name in parts}
 
 
 def _line(label: str, found: dict[str, float], judge: Judge, seconds: float) -> list[str]:
@@ -179,9 +177,7 @@ def main() -> None:
     parser.add_argument("--vectors", type=Path, required=True, help="folder of the vectors")
     parser.add_argument("--half", choices=["tuned", "kept"], default="tuned")
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA))
-    parser.add_argument(
-        "--metrics", nargs="+", default=["pairwise", "facility", "disf", "pairwise+facility", "pairwise+disf"]
-    )
+    parser.add_argument("--metrics", nargs="+", default=MIXES)
     parser.add_argument("--lambs", nargs="+", type=float, default=[0.3, 0.5, 0.7, 0.8])
     parser.add_argument("--terms", nargs="+", default=["0.9:0", "0.9:1", "0.8:1"], help="threshold:weight")
     arguments = parser.parse_args()

@@ -116,7 +116,7 @@ class NearDuplicateSettings(Settings):
     )
     forbid: bool = Field(
         False,
-        description="Whether to select no two documents above the threshold, even if fewer documents remain than asked.",
+        description="Whether to select no two documents above the threshold, even if fewer documents then remain.",
     )
 
     @property

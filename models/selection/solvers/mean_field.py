@@ -7,8 +7,8 @@ metrics are linear in v (`pairwise`), it is a Newton step on the moment; its cur
 the threshold, because only their probability moves. Otherwise (`disf` and sums with it) it is a Frank-Wolfe step
 towards the smoothed top K, with exact line search. Other metrics enter through their gradient, damped.
 
-Near-duplicates are charged in the gradient by rank: documents are taken in the order of their worth, and each lowers the
-worth of its near-duplicates below it. Of two copies, one then keeps its worth and the other loses it, where equal
+Near-duplicates are charged in the gradient by rank: documents are taken in the order of their worth, and each lowers
+the worth of its near-duplicates below it. Of two copies, one then keeps its worth and the other loses it, where equal
 probabilities would leave both at one half.
 
 Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, unless a metric is curved in v

@@ -1,5 +1,7 @@
 """The charge for near-duplicates: its value, derivatives and bound by enumeration, and what it does to selections."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -208,7 +210,7 @@ def test_forbidding_bound_holds_against_enumeration():
 def test_a_sweep_charges_every_value_alike(corpus):
     features, quality = corpus
     swept = sweep(features, quality, SelectionSettings(select_ratio=0.2), [0, 0.3, 0.7, 1])
-    for before, after in zip(swept, swept[1:], strict=False):
+    for before, after in itertools.pairwise(swept):
         net = [
             (one.selection.terms["quality"] - one.selection.terms["near_duplicate_cost"],
              one.selection.terms["diversity"] - one.selection.terms["near_duplicate_cost"])
