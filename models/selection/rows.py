@@ -13,6 +13,7 @@ from torch import Tensor
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
 COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
+AT_THE_MEAN = 1e-5  # of the length sqrt(d): a shorter standardised row is float32 rounding
 BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
 
 
@@ -20,7 +21,8 @@ class Rows:
     """Rows of a matrix (n, d) float16 or float32, scaled to unit norm, and for `standardised` centred and scaled.
 
     `scale` is one over the norm of each row, (n,) float32; None if the norms are 1. `centre` is subtracted from each
-    scaled row, which is then multiplied with `inverse_deviation`, both (d,) float32.
+    scaled row, which is then multiplied with `inverse_deviation`, both (d,) float32, and with its own `final_scale`,
+    (n,) float32.
     """
 
     def __init__(
@@ -29,19 +31,19 @@ class Rows:
         scale: Tensor | None = None,
         centre: Tensor | None = None,
         inverse_deviation: Tensor | None = None,
+        final_scale: Tensor | None = None,
     ) -> None:
         self.n, self.d = stored.shape
         self.device = stored.device
-        self._transform = (scale, centre, inverse_deviation)
+        self._transform = (scale, centre, inverse_deviation, final_scale)
         self._stored = stored
         kind = self.device.type if self.device.type in COPY_BYTES else "cpu"
         self.block_rows = max(1, BLOCK_BYTES[kind] // (4 * self.d))
-        final = stored.dtype == torch.float32 and scale is None and centre is None
-        if not final and 4 * self.n * self.d <= COPY_BYTES[kind]:
+        if not self._is_final and 4 * self.n * self.d <= COPY_BYTES[kind]:
             copy = torch.empty((self.n, self.d), dtype=torch.float32, device=self.device)
             for rows in self.slices():
                 copy[rows] = self.block(rows)
-            self._stored, self._transform = copy, (None, None, None)
+            self._stored, self._transform = copy, (None, None, None, None)
 
     def slices(self, block_rows: int | None = None) -> Iterator[slice]:
         """Cut the rows into consecutive blocks."""
@@ -59,16 +61,21 @@ class Rows:
         return self._read(index)
 
     def _read(self, rows: slice | Tensor) -> Tensor:
-        scale, centre, inverse_deviation = self._transform
+        scale, centre, inverse_deviation, final_scale = self._transform
         block = self._stored[rows].float()
         if scale is not None:
             block = block * scale[rows, None]
         if centre is not None and inverse_deviation is not None:
             block = (block - centre) * inverse_deviation
+        if final_scale is not None:
+            block = block * final_scale[rows, None]
         return block
 
     def standardised(self) -> "Rows":
-        """Centre and scale every dimension by its mean and standard deviation; one that does not vary becomes zero."""
+        """Centre and scale every dimension by its mean and standard deviation, then every row to length sqrt(d).
+
+        A dimension that does not vary becomes zero, and so does a row that is at the mean.
+        """
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for rows in self.slices():
             total += self.block(rows).sum(0, dtype=torch.float64)
@@ -79,7 +86,12 @@ class Rows:
         deviation = (squares / self.n).sqrt()
         varies = deviation > 1e-6  # float32 rounding of a unit row's entry
         inverse = torch.where(varies, 1 / deviation.clamp(min=1e-30), 0.0).float()
-        return Rows(self._stored, self._transform[0], centre, inverse)
+        norms = torch.cat(
+            [torch.linalg.vector_norm((self.block(rows) - centre).mul_(inverse), dim=1) for rows in self.slices()]
+        )
+        length = self.d**0.5
+        final_scale = torch.where(norms > AT_THE_MEAN * length, length / norms, 0.0)
+        return Rows(self._stored, self._transform[0], centre, inverse, final_scale)
 
     def dot(self, vectors: Tensor) -> Tensor:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""

@@ -14,8 +14,9 @@ class Disf(KernelMetric):
     """Minus the Frobenius norm of the selection's second moment (paper: DiSF).
 
     D = -||C||_F with C = sum_i m_i z_i z_i^T / (K - 1). z is standardised once by the block's mean and standard
-    deviation (ours: this makes D concave); the published code standardises by the selected documents. For K = 1 the
-    divisor is 1.
+    deviation, and scaled to length sqrt(d) (ours: this makes D concave). The published code standardises by the
+    selected documents, where tr C is d as well. With a free trace, the least norm would be that of documents near the
+    mean. For K = 1 the divisor is 1.
     """
 
     effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
@@ -76,7 +77,8 @@ class Disf(KernelMetric):
         """Approximate the metric in its principal directions, where there are much more: O(n_directions^2) per row.
 
         All other directions become one of equal variance: this is exact for their share of ||C||_F if the
-        selection's moment is isotropic there. A random sign makes it uncorrelated with the rest.
+        selection's moment is isotropic there. A random sign makes it uncorrelated with the rest. The rows are not
+        scaled to one length again: what is outside the principal directions would then count too much.
         """
         if self.rows.d < 2 * n_directions:
             return self

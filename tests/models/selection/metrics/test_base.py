@@ -19,6 +19,7 @@ def naive_facility(x, chosen):
 
 def naive_disf(x, chosen):
     z = (x - x.mean(0)) / x.std(0, correction=0)
+    z = torch.nn.functional.normalize(z, dim=1) * x.shape[1] ** 0.5
     moment = sum(torch.outer(z[i], z[i]) for i in chosen) / (len(chosen) - 1)
     return -float(moment.square().sum().sqrt())
 

@@ -1,10 +1,21 @@
-"""`disf`: its gradient against differences of its norm, its ranking against the published form."""
+"""`disf`: its gradient against differences of its norm, and on real posts against the published form."""
 
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
 import torch
+from scipy.stats import spearmanr
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
 
+from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.metrics.disf import Disf
 from fineweb_mask.models.selection.rows import Rows
-from tests.models.selection.enumerable import central_differences, probabilities, unit_rows
+from tests.models.selection.enumerable import central_differences, probabilities, random_masks, unit_rows
+
+POSTS, DIMENSIONS, BUDGET = 2000, 128, 200
 
 
 def test_disf_gradient_is_that_of_the_norm():
@@ -20,25 +31,81 @@ def test_disf_gradient_is_that_of_the_norm():
     torch.testing.assert_close(metric.gradient(pi.float()).double(), expected.double(), rtol=1e-4, atol=1e-5)
 
 
-def disf_by_selection(rows, mask):
-    """DiSF as its published code evaluates it: standardised by the selected documents themselves."""
-    z = Rows(rows.take(mask.nonzero()[:, 0])).standardised().block(slice(None))
-    gram = z @ z.T if len(z) < rows.d else z.T @ z
-    return -float(torch.linalg.vector_norm(gram, dtype=torch.float64)) / max(len(z) - 1, 1)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("copied", [True, False])
+def test_the_trace_is_the_same_for_every_selection(dtype, copied, monkeypatch):
+    if not copied:
+        monkeypatch.setattr("fineweb_mask.models.selection.rows.COPY_BYTES", {"cpu": 0})
+    metric = Disf(unit_rows(40, 6, dtype=dtype))
+    for chosen in (metric, metric.restrict(torch.arange(3, 23))):  # the block's standardisation, kept in a batch
+        torch.testing.assert_close(chosen.diagonal, torch.full((chosen.rows.n,), 36.0))
+        mask = random_masks(chosen.rows.n, 7, 1)[0]
+        assert float(chosen.moment(mask).trace()) == pytest.approx(7 * 6, rel=1e-5)
 
 
-def test_both_forms_of_disf_rank_selections_alike():
-    generator = torch.Generator().manual_seed(0)
-    scales = torch.linspace(0.1, 3, 8)
-    cloud = torch.randn((200, 8), generator=generator) * scales
-    rows = Rows(torch.nn.functional.normalize(cloud, dim=1))
-    metric = Disf(rows)
-    own, published = [], []
-    for share in torch.linspace(0, 1, 8):  # from uniform subsets to ones along a single direction
-        keys = torch.rand(200, generator=generator) * (1 - share) + share * rows.block(slice(None))[:, -1].abs()
-        mask = torch.zeros(200, dtype=torch.bool)
-        mask[keys.topk(40).indices] = True
-        own.append(float(metric.value(mask[None])[0]))
-        published.append(disf_by_selection(rows, mask))
-    ranks = torch.tensor([own, published]).argsort(1).argsort(1).double()
-    assert float(torch.corrcoef(ranks)[0, 1]) > 0.6
+def test_a_row_at_the_mean_has_no_direction():
+    features = torch.tensor([[1.0, 2.0], [1.0, -2.0], [3.0, 0.0], [-1.0, 0.0], [1.0, 0.0]])
+    metric = Disf(Rows(features))
+    torch.testing.assert_close(metric.diagonal, torch.tensor([4.0, 4.0, 4.0, 4.0, 0.0]))
+    assert bool((metric.rows.block(slice(4, 5)) == 0).all())
+
+
+class Posts(NamedTuple):
+    rows: Rows
+    length: np.ndarray  # characters
+    letters: np.ndarray  # share of the characters that are letters or spaces
+
+
+@pytest.fixture(scope="module")
+def posts(real_data):
+    texts = [
+        text for text in pq.read_table(real_data / "newsgroups20.parquet", columns=["text"])["text"].to_pylist() if text
+    ]
+    texts = texts[:: len(texts) // POSTS][:POSTS]
+    words = TfidfVectorizer(min_df=3, max_features=8000, sublinear_tf=True).fit_transform(texts)
+    vectors = TruncatedSVD(DIMENSIONS, random_state=0).fit_transform(words)
+    known = np.linalg.norm(vectors, axis=1) > 0
+    kept = [text for text, has_vector in zip(texts, known, strict=True) if has_vector]
+    letters = [sum(one.isalpha() or one.isspace() for one in text) / len(text) for text in kept]
+    unit = torch.nn.functional.normalize(torch.from_numpy(vectors[known]).float(), dim=1)
+    return Posts(Rows(unit), np.array([len(text) for text in kept]), np.array(letters))
+
+
+def standardised(x):
+    return np.nan_to_num((x - x.mean(0)) / x.std(0))
+
+
+def disf_by_selection(x):
+    """DiSF as its published code evaluates it: standardised by the selected documents (K, d) themselves."""
+    z = standardised(x)
+    return -np.linalg.norm(z.T @ z) / (len(z) - 1)
+
+
+def effective_rank(x):
+    """exp of the entropy of the eigenvalues of the covariance of documents (K, d)."""
+    shares = np.linalg.eigvalsh(np.cov(x.T)).clip(1e-12)
+    shares /= shares.sum()
+    return np.exp(-(shares * np.log(shares)).sum())
+
+
+def test_both_forms_of_disf_rank_selections_of_real_posts_alike(posts):
+    random, x = np.random.default_rng(0), posts.rows.block(slice(None)).numpy()
+    metric, forms = Disf(posts.rows), []
+    centrality = np.linalg.norm(standardised(x), axis=1)
+    for values in (posts.length, centrality, posts.letters):
+        rank = values.argsort().argsort() / len(x)
+        for strength in np.linspace(-1, 1, 21):  # from the lowest by uniform subsets to the highest
+            chosen = np.argsort(strength * rank + (1 - abs(strength)) * random.random(len(x)))[-BUDGET:]
+            mask = torch.zeros(len(x), dtype=torch.bool)
+            mask[chosen] = True
+            forms.append((float(metric.value(mask[None])[0]), disf_by_selection(x[chosen])))
+    assert spearmanr(*np.transpose(forms)).statistic > 0.8
+
+
+def test_disf_selects_more_directions_than_chance_and_no_longer_posts(posts):
+    x, quality = posts.rows.block(slice(None)), np.ones(posts.rows.n, dtype=np.float32)
+    chosen = select(x, quality, SelectionSettings(metrics="disf", lamb=0.0, budget=BUDGET)).indices
+    drawn = random_masks(len(x), BUDGET, 5)
+    ranks = [effective_rank(x[mask].numpy()) for mask in drawn]
+    assert effective_rank(x[chosen].numpy()) > 1.1 * max(ranks)
+    assert np.median(posts.length) / 1.5 < np.median(posts.length[chosen]) < 1.5 * np.median(posts.length)
