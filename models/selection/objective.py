@@ -1,4 +1,4 @@
-"""Define the objective J(m) = lamb * Q(m) + (1 - lamb) * D(m), where D is a weighted sum of diversity metrics."""
+"""Define the objective J(m), a weighted sum of mean quality, diversity metrics and the charge for near-duplicates."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace

@@ -22,7 +22,7 @@ from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.pairs import similar_pairs
-from fineweb_mask.models.selection.ranges import Ranges, Scaled, built_in_metrics, find_ranges, weigh
+from fineweb_mask.models.selection.ranges import NEAR_DUPLICATES, Ranges, Scaled, built_in_metrics, find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.baselines import (
     solve_quality_sampling,
@@ -60,14 +60,16 @@ class Selection:
     Attributes
     ----------
     indices
-        Selected documents, (K,) int64, ascending.
+        Selected documents, (K,) int64, ascending; fewer than K where near-duplicates are forbidden and too few
+        documents are unlike each other.
     inclusion
         (n,) float32: the solver's logit, probability or score. For ranking only; larger ranks higher.
     objective
         J of the selection.
     terms
-        "quality" and "diversity" as they enter J (J = lamb * quality + (1 - lamb) * diversity),
-        "mean_quality" and each metric's raw value under its name.
+        "quality", "diversity" and "near_duplicate_cost" (left out without that term) as they enter J
+        (J = lamb * quality + (1 - lamb) * diversity - near_duplicate_cost), "mean_quality" and each metric's raw
+        value under its name.
     upper_bound
         No selection of K documents has a higher J. None if the solver or a metric provides no bound.
     gap
@@ -99,7 +101,7 @@ def select(
     ranges: Ranges | None = None,
     progress: Callable[[int, float, float], None] | None = None,
 ) -> Selection:
-    """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity.
+    """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity - near_duplicate_cost.
 
     Parameters
     ----------
@@ -214,7 +216,7 @@ class BlockSolver:
     def __init__(
         self, rows: Rows, quality: Tensor, settings: SelectionSettings, own_metrics: Mapping[str, tuple[Metric, float]]
     ) -> None:
-        if taken := settings.metric_weights.keys() & own_metrics.keys():
+        if taken := {*settings.metric_weights, NEAR_DUPLICATES} & own_metrics.keys():
             raise SelectionInputError(
                 f"own_metrics {sorted(taken)} have the names of built-in metrics in use: rename them"
             )

@@ -259,8 +259,11 @@ def described_settings(settings: PipelineSelectionSettings) -> str:
     """Return what all selections have in common, in a line."""
     weights = settings.metric_weights
     metrics = next(iter(weights)) if len(weights) == 1 else " + ".join(f"{w:g} {name}" for name, w in weights.items())
+    term = settings.near_duplicates
+    charge = "are forbidden" if term.forbid else f"have weight {term.weight:g}" if term.weight else "are not charged"
     budget = f"{settings.budget:,}" if settings.budget is not None else f"{settings.select_ratio:.4g}"
     return (
         f"Budget: {budget} of the {settings.budget_by} in each block. Diversity: {metrics}. "
-        f"Normalised by: {settings.normalize}. Seed: {settings.seed}."
+        f"Near-duplicates from cosine {term.threshold:g} {charge}. Normalised by: {settings.normalize}. "
+        f"Seed: {settings.seed}."
     )

@@ -20,9 +20,9 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 COLUMNS = [name for name in FIGURES if name != "effective_topics"]
 DEFINITIONS = (
-    "Each value of lamb gives one selection by datamask, which maximises J = lamb * quality + (1 - lamb) * diversity. "
-    "No selection has a J above the upper bound. The gap is the distance from J to that bound, as a share of the "
-    "distance from a random selection to it.",
+    "Each value of lamb gives one selection by datamask, which maximises J = lamb * quality + (1 - lamb) * diversity, "
+    "less a charge for near-duplicates. No selection has a J above the upper bound. The gap is the distance from J to "
+    "that bound, as a share of the distance from a random selection to it.",
     "The recommended value is the knee of the curve: the selection farthest from the straight line between the two "
     "ends, after quality and diversity are both scaled to the range from 0 to 1. It is a starting point, not the best "
     "value for every use.",
