@@ -1,11 +1,11 @@
 """Select once for each `lamb` from one block: the frontier of quality and diversity (ours).
 
 Everything that does not depend on `lamb` is computed once: unit rows, metrics with their graphs, the range of every
-term, the pairs of near-duplicates, and for `disf` the kernel of all documents if it fits `HELD_BYTES`. `pairwise` starts
-from the probabilities that solved the previous value, without the hot part of the annealing. The others start cold: from
-settled probabilities, `facility` lost up to 5% of J when measured, `disf` 0.2%. J is linear in quality and diversity, so
-every selection can be evaluated under every `lamb`. Each value gets the best of all, so that along the values quality
-less the charge for near-duplicates never falls, and diversity less that charge never rises.
+term, the pairs of near-duplicates, and for `disf` the kernel of all documents if it fits `HELD_BYTES`. `pairwise`
+starts from the probabilities that solved the previous value, without the hot part of the annealing. The others start
+cold: from settled probabilities, `facility` lost up to 5% of J when measured, `disf` 0.2%. J is linear in quality and
+diversity, so every selection can be evaluated under every `lamb`. Each value gets the best of all, so that along the
+values quality less the charge for near-duplicates never falls, and diversity less that charge never rises.
 """
 
 import time
