@@ -28,6 +28,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,14 +37,13 @@ from benchmarks.synthetic import clustered
 from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.certificate import tightened_bound
-from fineweb_mask.models.selection.inputs import checked_features, checked_quality
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
-from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics, find_ranges, weigh
-from fineweb_mask.models.selection.selector import SOLVERS
+from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics
+from fineweb_mask.models.selection.selector import SOLVERS, checked_block
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import Problem
-from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Block:
     problem: Problem
     scaled: Scaled
     graph_seconds: float  # time to build the lists of neighbours, which greedy does not need
+    pairs_seconds: float  # time to find the near-duplicates
 
 
 @dataclass
@@ -91,22 +92,23 @@ def vectors(arguments: argparse.Namespace, n: int | None = None) -> tuple[np.nda
 
 
 def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettings, device: str) -> Block:
-    place = torch.device(device)
-    rows = checked_features(features, place)
-    budget = max(1, round(settings.select_ratio * rows.n))
-    generator = torch.Generator(place).manual_seed(settings.seed)
-    metrics = built_in_metrics(rows, settings, budget)
+    block = checked_block(features, quality, settings, device=device)
     started = time.perf_counter()
-    for metric in metrics.values():
+    for metric in block.metrics(block.budget).values():
         if isinstance(metric, SupportsNeighbours):
             metric.neighbours(1)
     synchronise(device)
-    graph_seconds = time.perf_counter() - started
-    combined = checked_quality(quality, rows.n, place)
-    ranges = find_ranges(rows, combined, settings, metrics, budget=budget, generator=generator)
-    weights = settings.metric_weights
-    scaled = weigh(combined, metrics, ranges, lamb=settings.lamb, weights=weights, budget=budget)
-    return Block(Problem(rows, scaled.objective, settings, generator), scaled, graph_seconds)
+    graph_seconds, started = time.perf_counter() - started, time.perf_counter()
+    block.near_duplicates()
+    synchronise(device)
+    pairs_seconds = time.perf_counter() - started
+    scaled = block.scaled(block.budget, settings.lamb)
+    generator = torch.Generator(block.rows.device).manual_seed(settings.seed)
+    return Block(Problem(block.rows, scaled.objective, settings, generator), scaled, graph_seconds, pairs_seconds)
+
+
+def settings_of(arguments: argparse.Namespace, **options: Any) -> SelectionSettings:  # noqa: ANN401
+    return SelectionSettings(near_duplicates=NearDuplicateSettings(weight=arguments.near_duplicates), **options)
 
 
 def synchronise(device: str) -> None:
@@ -123,7 +125,7 @@ def measure(block: Block, solver: str, *, prove: bool = True) -> Measured:
     started = time.perf_counter()
     solution = SOLVERS[solver](problem)
     synchronise(str(device))
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - started + block.pairs_seconds
     if solver == "mean_field":
         seconds += block.graph_seconds
     reached, gap = objective.value_of(solution.mask), None
@@ -147,7 +149,7 @@ def quality(arguments: argparse.Namespace) -> None:
         table, of_greedy = [], []
         for ratio in arguments.ratios:
             for lamb in arguments.lambs:
-                settings = SelectionSettings(metrics=metric, lamb=lamb, select_ratio=ratio)
+                settings = settings_of(arguments, metrics=metric, lamb=lamb, select_ratio=ratio)
                 block = prepare(features, scores, settings, arguments.device)
                 ours, greedy = (measure(block, solver) for solver in ("mean_field", "greedy"))
                 low = block.scaled.random_objective(lamb)
@@ -177,7 +179,7 @@ def speed(arguments: argparse.Namespace) -> None:
     features, scores = vectors(arguments)
     table = []
     for metric in arguments.metrics:
-        settings = SelectionSettings(metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
+        settings = settings_of(arguments, metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
         block = prepare(features, scores, settings, arguments.device)
         ours = measure(block, "mean_field")
         greedy = measure(block, "greedy")
@@ -214,8 +216,10 @@ def learner(arguments: argparse.Namespace) -> None:
     features, scores = vectors(arguments)
     table = []
     for metric in arguments.metrics:
-        learning = {"n_epochs": arguments.epochs, "log_every": 50}
-        settings = SelectionSettings(metrics=metric, lamb=arguments.lamb, select_ratio=0.1, policy_gradient=learning)
+        learning = {"n_epochs": arguments.epochs, "log_every": 50, "partial": arguments.partial}
+        settings = settings_of(
+            arguments, metrics=metric, lamb=arguments.lamb, select_ratio=0.1, policy_gradient=learning
+        )
         block = prepare(features, scores, settings, arguments.device)
         ours = measure(block, "mean_field", prove=False)
         low = block.scaled.random_objective(arguments.lamb)
@@ -247,7 +251,7 @@ def growth(arguments: argparse.Namespace) -> None:
     for metric in arguments.metrics:
         seconds, table = [], []
         for n in arguments.sizes:
-            settings = SelectionSettings(metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
+            settings = settings_of(arguments, metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
             features, scores = clustered(n, arguments.d)
             block = prepare(features, scores, settings, arguments.device)
             ours = measure(block, "mean_field")
@@ -262,7 +266,7 @@ def memory(arguments: argparse.Namespace) -> None:
     features, scores = clustered(arguments.n, arguments.d)
     features = features.astype(np.float16)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    settings = SelectionSettings(metrics=arguments.metrics[-1], lamb=arguments.lamb, select_ratio=0.1)
+    settings = settings_of(arguments, metrics=arguments.metrics[-1], lamb=arguments.lamb, select_ratio=0.1)
     block = prepare(features, scores, settings, arguments.device)
     ours = measure(block, "mean_field")
     dense = 4 * arguments.n**2 / 2**20
@@ -292,7 +296,13 @@ def step(arguments: argparse.Namespace) -> None:
     table = []
     for metric in arguments.metrics:
         learning = {"partial": 0.1, "log_every": 10**9}
-        settings = SelectionSettings(metrics=metric, select_ratio=0.1, normalize="none", policy_gradient=learning)
+        settings = SelectionSettings(
+            metrics=metric,
+            select_ratio=0.1,
+            normalize="none",
+            policy_gradient=learning,
+            near_duplicates=NearDuplicateSettings(weight=0),
+        )
         block = prepare(features, scores, settings.model_copy(update={"metrics": "pairwise"}), arguments.device)
         rows, generator = block.problem.rows, block.problem.generator
         metrics = built_in_metrics(rows, settings, block.problem.objective.budget)
@@ -376,7 +386,8 @@ print(json.dumps({"seconds": seconds, "chosen": [int(i) for i in chosen], "peak"
 def peers(arguments: argparse.Namespace) -> None:
     """Compare facility location alone (lamb = 0), which the peers maximise."""
     features, scores = vectors(arguments)
-    settings = SelectionSettings(metrics="facility", lamb=0.0, select_ratio=0.1)
+    alone = NearDuplicateSettings(weight=0)
+    settings = SelectionSettings(metrics="facility", lamb=0.0, select_ratio=0.1, near_duplicates=alone)
     block = prepare(features, scores, settings, arguments.device)
     objective = block.problem.objective
     table = []
@@ -425,7 +436,9 @@ def main() -> None:
     parser.add_argument("--lambs", nargs="+", type=float, default=[0.02, 0.1, 0.3, 0.5, 0.9])
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.05, 0.1, 0.3])
     parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 50_000, 200_000])
+    parser.add_argument("--near-duplicates", type=float, default=1.0, help="weight of that term")
     parser.add_argument("--epochs", type=int, default=10_000, help="policy-gradient steps at most")
+    parser.add_argument("--partial", type=float, default=0.05, help="learner: share of the documents in a batch")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--vectors", help=".npz file with features and quality, instead of synthetic ones")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter that has the peers")
