@@ -70,7 +70,7 @@ def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIG
         *(torch.empty(0, dtype=kind, device=rows.device) for kind in (torch.int64, torch.int64, torch.float32))
     )
     for left, right in track("blocks of near-duplicates", list(combinations_with_replacement(blocks, 2))):
-        product = short[left] @ short[right].T
+        product = short.block(left) @ short.block(right).T
         if left is right:
             product = product.triu_(diagonal=1)
         passing = (product.amax(1) >= threshold - ROUNDING).nonzero()[:, 0]  # most rows have no pair in a block
@@ -98,23 +98,27 @@ def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIG
     return Pairs(found.first[order], found.second[order], found.cosine[order].clamp_(max=1.0), found.complete)
 
 
-def _shortened(rows: Rows, threshold: float) -> Tensor:
-    """Return rows (n, m) whose inner products are never below the cosines, up to rounding."""
+def _shortened(rows: Rows, threshold: float) -> Rows:
+    """Return rows (n, m) whose inner products are never below the cosines, up to rounding.
+
+    Where no number of directions rules out enough pairs, these are the rows themselves.
+    """
     if rows.d <= DIRECTIONS[-1]:
-        return _whole(rows)
+        return rows
     sample = torch.zeros(rows.n, device=rows.device)
     sample[:: max(1, rows.n // SAMPLE_ROWS)] = 1.0
     directions = torch.linalg.eigh(rows.second_moment(sample)).eigenvectors.float()
+    some = rows.take(torch.arange(0, rows.n, max(1, rows.n // TRIED_ROWS), device=rows.device))
     for count in DIRECTIONS:
-        parts = rows.dot(directions[:, -count:].contiguous())
-        rest = (1 - parts.square().sum(1)).clamp_(min=0).sqrt()
-        short = torch.cat([parts, rest[:, None]], dim=1)
-        tried = short[:: max(1, rows.n // TRIED_ROWS)]
-        share = ((tried @ tried.T) >= threshold - ROUNDING).float().mean() - 1 / len(tried)
-        if float(share) <= FEW:
-            return short
-    return _whole(rows)
+        tried = _split(some, directions, count)
+        passing = (tried @ tried.T >= threshold - ROUNDING).sum() - len(tried)
+        if int(passing) <= FEW * len(tried) ** 2:
+            return Rows(torch.cat([_split(rows.block(part), directions, count) for part in rows.slices()]))
+    return rows
 
 
-def _whole(rows: Rows) -> Tensor:
-    return torch.cat([rows.block(part) for part in rows.slices()])
+def _split(rows: Tensor, directions: Tensor, count: int) -> Tensor:
+    """Return the parts of unit rows (b, d) in the last directions, and the length of the rest: (b, count + 1)."""
+    parts = rows @ directions[:, -count:]
+    rest = (1 - parts.square().sum(1)).clamp_(min=0).sqrt()
+    return torch.cat([parts, rest[:, None]], dim=1)

@@ -9,6 +9,7 @@ from fineweb_mask.models.selection.certificate import Bound, tightened_bound
 from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.base import EFFORT
 from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.ranges import find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
@@ -129,7 +130,8 @@ def enumerated(selection, features, quality, settings, own):
     generator = torch.Generator().manual_seed(settings.seed)
     q = torch.from_numpy(quality)
     ranges = find_ranges(rows, q, settings, metrics, budget=BUDGET, generator=generator)
-    scaled = weigh(q, metrics, ranges, lamb=settings.lamb, weights=weights, budget=BUDGET)
+    term = (NearDuplicates.of(rows, settings.near_duplicates.threshold), settings.near_duplicates.weight)
+    scaled = weigh(q, metrics, ranges, lamb=settings.lamb, weights=weights, budget=BUDGET, near_duplicates=term)
     assert scaled.random_objective(settings.lamb) == pytest.approx(selection.random_objective, abs=1e-6)
     return scaled.objective.value(masks).tolist()
 

@@ -36,7 +36,8 @@ def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus
     assert (first.objective, first.upper_bound) == (second.objective, second.upper_bound)
     terms = first.terms
     assert terms["mean_quality"] == pytest.approx(float(quality[first.indices].mean()), rel=1e-5)
-    assert first.objective == pytest.approx(0.5 * terms["quality"] + 0.5 * terms["diversity"], abs=1e-6)
+    mixed = 0.5 * terms["quality"] + 0.5 * terms["diversity"] - terms["near_duplicate_cost"]
+    assert first.objective == pytest.approx(mixed, abs=1e-6)
     objectives = [objective for _, _, objective in first.history]
     assert objectives == sorted(objectives)
 
@@ -48,7 +49,9 @@ def test_certificate_and_answer_against_enumeration(metric, lamb, normalize):
     random = np.random.default_rng(4)
     n, budget = 12, 4
     features, quality = random.normal(size=(n, 4)) + 0.4, random.random(n)
-    chosen = SelectionSettings(metrics=metric, budget=budget, lamb=lamb, normalize=normalize)
+    chosen = SelectionSettings(
+        metrics=metric, budget=budget, lamb=lamb, normalize=normalize, near_duplicates={"weight": 0}
+    )
     selection = select(features, quality, chosen)
     # The objective of every selection, from its own terms: quality, and a metric alone.
     best = max(

@@ -38,7 +38,8 @@ def test_every_value_is_as_good_as_a_selection_of_its_own(kind, metrics):
 
 def test_quality_rises_and_diversity_falls_along_the_frontier():
     features, quality = corpus("clustered")
-    swept = sweep(features, quality, SelectionSettings(metrics="facility"), [0.9, 0.1, 0.5, 0.1, 1, 0])
+    settings = SelectionSettings(metrics="facility", near_duplicates={"weight": 0})
+    swept = sweep(features, quality, settings, [0.9, 0.1, 0.5, 0.1, 1, 0])
     assert [one.lamb for one in swept] == [0, 0.1, 0.5, 0.9, 1]
     qualities = [one.selection.terms["mean_quality"] for one in swept]
     diversities = [one.selection.terms["facility"] for one in swept]
