@@ -34,12 +34,6 @@ class Disf(KernelMetric):
             squares.append(torch.linalg.vector_norm(gram, dtype=torch.float64).square())
         return self.outer(torch.stack(squares), masks.sum(1, dtype=torch.float64))
 
-    def gradient(self, inclusion: Tensor) -> Tensor:
-        """Compute -(z_i^T C z_i) / ((K - 1) ||C||_F): (n,) float32."""
-        moment = self.moment(inclusion)
-        slope = self.slope(float(moment.square().sum()), float(inclusion.sum(dtype=torch.float64)))
-        return self.scores(moment).double().mul_(-2 * slope).float()
-
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the outer products under weights (n,): (d, d) float64."""
         return self.rows.second_moment(weights)

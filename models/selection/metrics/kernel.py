@@ -1,13 +1,14 @@
-"""Share the code of `pairwise` and `disf`: metrics that are concave in one small moment of the selection."""
+"""Share the code of `pairwise` and `disf`: metrics of the squared norm of one small moment of the selection."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Metric
+from fineweb_mask.models.selection.metrics.base import Metric
+from fineweb_mask.models.selection.metrics.moment import MomentMetric, SwapModel
 from fineweb_mask.models.selection.rows import Rows
 
 AnyMetric = TypeVar("AnyMetric", bound=Metric)
@@ -16,25 +17,15 @@ WHOLE_KERNEL = 16_384  # largest number of documents for which greedy stores the
 PICKS_WORTH_IT = 1 / 16  # share of the documents: for more picks, one product is faster than a pass for each pick
 
 
-class KernelMetric(BuiltInMetric):
+class KernelMetric(MomentMetric):
     """A metric that depends on the selection only through v = sum_ij m_i m_j kernel(i, j).
 
     The sum is the squared norm of a small moment: of s (d numbers) for `pairwise`, of C (d x d) for `disf`.
     D is a concave, falling function of the moment.
     """
 
-    linear_in_v: ClassVar[bool] = False  # then Newton's method solves the annealing, and its top K needs no greedy
-    swap_pool: ClassVar[int] = 4096  # documents among which one round swaps
-    sweep_effort = 0.5  # the proof costs more than the solve
-    effort: ClassVar[Effort] = EFFORT  # of the certificate
-
-    rows: Rows
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
-
-    @abstractmethod
-    def moment(self, weights: Tensor) -> Tensor:
-        """Sum the documents' feature maps under weights or over a mask, (n,): float64."""
 
     @abstractmethod
     def scores(self, moment: Tensor) -> Tensor:
@@ -68,9 +59,20 @@ class KernelMetric(BuiltInMetric):
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
         """Differentiate the value at `reached` of the tangent at `moment` with respect to `moment`: its shape."""
 
-    @abstractmethod
-    def gradient(self, inclusion: Tensor) -> Tensor:
-        """Differentiate the expected value, as in `SupportsGradient`: (n,) float32."""
+    def gradient_at(self, moment: Tensor, budget: float, weight: float = 1.0) -> Tensor:
+        """Compute -2 weight slope scores: (n,) float32."""
+        slope = weight * self.slope(float(moment.square().sum()), budget)
+        return self.scores(moment).mul_(-2 * slope)
+
+    def along(self, moment: Tensor, way: Tensor, budget: float) -> Callable[[float], float]:
+        """Differentiate D along the way, where v is quadratic in the share."""
+        start, cross, end = (float(part) for part in (moment.square().sum(), (moment * way).sum(), way.square().sum()))
+
+        def derivative(share: float) -> float:
+            v = start + 2 * share * cross + share**2 * end
+            return -self.slope(v, budget) * 2 * (cross + share * end)
+
+        return derivative
 
     def height(self, moment: Tensor, budget: float) -> float:
         """Compute the constant h of the tangent at a moment: D(m) <= h - 2 slope (scores . m)."""
@@ -87,10 +89,19 @@ class KernelMetric(BuiltInMetric):
 
     def worth(self, mask: Tensor) -> Tensor:
         """Compute the marginal worth of each document, (n,), through the tangent of D at the present v."""
+        return self.swap_model(mask, 1.0).worth
+
+    def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
+        """Describe swaps through the tangent of D at the present v: they gain at least what it promises."""
         moment = self.moment(mask)
-        slope = self.slope(float(moment.square().sum()), float(mask.sum()))
+        slope = weight * self.slope(float(moment.square().sum()), float(mask.sum()))
         own = torch.where(mask, self.diagonal, -self.diagonal)
-        return (2 * self.scores(moment)).sub_(own).mul_(-slope)
+
+        def cross(pool: Tensor) -> Tensor:
+            features = self.rows.take(pool)
+            return 2 * slope * self.kernel(features, features)
+
+        return SwapModel((2 * self.scores(moment)).sub_(own).mul_(-slope), cross)
 
     def random_value(self, budget: int) -> float:
         """Compute D at the expected v of a uniform random subset."""
@@ -112,10 +123,6 @@ class KernelMetric(BuiltInMetric):
         batch.rows = Rows(self.rows.take(index))
         batch.diagonal = self.diagonal[index]
         return batch
-
-    def reduced(self, n_directions: int, generator: torch.Generator) -> "KernelMetric":  # noqa: ARG002 - for subclasses
-        """Return an approximation in fewer directions for the annealing, where there is a faster one."""
-        return self
 
 
 class KernelTangent:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.cliques import Cliques, cover_with_cliques
+from fineweb_mask.models.selection.metrics.moment import SwapModel
 from fineweb_mask.models.selection.pairs import Pairs, similar_pairs
 from fineweb_mask.models.selection.rows import Rows
 
@@ -85,12 +86,17 @@ class NearDuplicates:
             self._cliques = cover_with_cliques(self.n, self.pairs, self.weights)
         return self._cliques
 
-    def cross(self, pool: Tensor, charge: float) -> Tensor:
-        """Return charge * w_ij between the documents of a pool (p,): (p, p) float32, 0 for other pairs."""
-        inside = self.restrict(pool)
-        matrix = torch.zeros((len(pool), len(pool)), device=pool.device)
-        matrix[inside.pairs.first, inside.pairs.second] = inside.weights * charge
-        return matrix + matrix.T
+    def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
+        """Describe what swaps change in weight * D, for a mask (n,)."""
+        charge = weight / float(mask.sum())
+
+        def cross(pool: Tensor) -> Tensor:
+            inside = self.restrict(pool)
+            matrix = torch.zeros((len(pool), len(pool)), device=pool.device)
+            matrix[inside.pairs.first, inside.pairs.second] = inside.weights * charge
+            return matrix + matrix.T
+
+        return SwapModel(weight * self.worth(mask), cross)
 
     def charged(self, worth: Tensor, charge: float) -> Tensor:
         """Charge every document for the partners that rank above it: worth (n,) float32 -> (n,) float32.

@@ -30,6 +30,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import SupportsGradient
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMetric
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_greedily
@@ -143,7 +144,7 @@ def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
 def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
     """Replace metrics by their approximations in fewer directions; the same objective if none has one."""
     metrics = {
-        name: metric.reduced(DIRECTIONS, generator) if isinstance(metric, KernelMetric) else metric
+        name: metric.reduced(DIRECTIONS, generator) if isinstance(metric, MomentMetric) else metric
         for name, metric in objective.metrics.items()
     }
     return objective if metrics == objective.metrics else replace(objective, metrics=metrics)
@@ -176,20 +177,22 @@ def near_duplicates_of(objective: Objective) -> tuple[NearDuplicates, float] | N
 
 
 class Annealing:
-    """The state of the annealing: inclusion probabilities and the kernel metrics' moments."""
+    """The state of the annealing: inclusion probabilities and the metrics' moments."""
 
     def __init__(self, objective: Objective, settings: MeanFieldSettings, start: Tensor | None = None) -> None:
         self.objective, self.settings = objective, settings
         n, device = objective.n, objective.quality.device
         self.inclusion = torch.full((n,), objective.budget / n, device=device) if start is None else start
         active = objective.active
+        self.smooth = {name: metric for name, metric in active.items() if isinstance(metric, MomentMetric)}
+        self.others = {
+            name: metric for name, metric in active.items() if not isinstance(metric, MomentMetric | NearDuplicates)
+        }
+        self.moments = {name: metric.moment(self.inclusion) for name, metric in self.smooth.items()}
         self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, KernelMetric)}
         self.near_duplicates = near_duplicates_of(objective)
-        self.others = {
-            name: metric for name, metric in active.items() if not isinstance(metric, KernelMetric | NearDuplicates)
-        }
-        self.moments = {name: metric.moment(self.inclusion) for name, metric in self.kernels.items()}
-        self.by_newton = not self.others and all(metric.linear_in_v for metric in self.kernels.values())
+        plain = len(self.kernels) + (self.near_duplicates is not None) == len(active)
+        self.by_newton = plain and all(metric.linear_in_v for metric in self.smooth.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
         self.n_steps = settings.n_steps or self.schedule.n_steps
         self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))
@@ -202,14 +205,6 @@ class Annealing:
         for step in track("annealing steps", range(self.first_step, self.n_steps)):
             yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
 
-    def slopes(self) -> dict[str, float]:
-        """Return what one unit of each kernel metric's v costs in the objective, at the present moment."""
-        return {
-            name: self.objective.weights[name]
-            * metric.slope(float(self.moments[name].square().sum()), self.objective.budget)
-            for name, metric in self.kernels.items()
-        }
-
     def gradient(self) -> Tensor:
         """Return the gradient of the objective with respect to the inclusion probabilities, (n,) float32."""
         if self._gradient is None:
@@ -217,11 +212,12 @@ class Annealing:
             for name, metric in self.others.items():
                 assert isinstance(metric, SupportsGradient)  # noqa: S101 - checked before the start
                 gradient += self.objective.weights[name] * metric.gradient(self.inclusion)
-            for name, slope in self.slopes().items():
-                gradient = gradient - 2 * slope * self.kernels[name].scores(self.moments[name])
+            for name, metric in self.smooth.items():
+                moment, weight = self.moments[name], self.objective.weights[name]
+                gradient = gradient + metric.gradient_at(moment, self.objective.budget, weight)
             if self.near_duplicates is not None:
-                metric, charge = self.near_duplicates
-                charged = metric.charged(gradient, charge)
+                pairs, charge = self.near_duplicates
+                charged = pairs.charged(gradient, charge)
                 self._straight = self._straight + (charged - gradient)
                 gradient = charged
             self._gradient = gradient
@@ -232,9 +228,9 @@ class Annealing:
         return self.gradient() if self.by_newton else self.inclusion
 
     def bound(self) -> float:
-        """Bound the objective of every selection by the tangents at the moments; kernel metrics only."""
+        """Bound the objective of every selection by the tangents at the moments; moment metrics only."""
         bound = self.objective.constant
-        for name, metric in self.kernels.items():
+        for name, metric in self.smooth.items():
             bound += self.objective.weights[name] * metric.height(self.moments[name], self.objective.budget)
         return bound + float(self.gradient().double().topk(self.objective.budget).values.sum())
 
@@ -245,7 +241,7 @@ class Annealing:
         if temperature <= 0:  # all documents are worth the same
             return
         target = probabilities(gradient, temperature, self.objective.budget)
-        reached = {name: metric.moment(target) for name, metric in self.kernels.items()}
+        reached = {name: metric.moment(target) for name, metric in self.smooth.items()}
         if self.by_newton:
             self.inclusion = target
             self._newton(reached, target * (1 - target) / temperature)
@@ -259,22 +255,18 @@ class Annealing:
     def _line_search(self, target: Tensor, reached: dict[str, Tensor]) -> float:
         """Find the share of the way to the target at which the relaxed objective is highest.
 
-        Along the way v is quadratic and the objective concave, so its derivative is bisected; only the moments are
-        read. Terms without a moment count with their present gradient.
+        The objective is concave, so its derivative along the way is bisected; only the moments are read. Terms without
+        a moment count with their present gradient.
         """
         linear = float(self._straight.double() @ (target - self.inclusion).double())
-        along: list[tuple[float, KernelMetric, float, float, float]] = []
-        for name, metric in self.kernels.items():
-            way = reached[name] - self.moments[name]
-            start, cross = self.moments[name].square().sum(), (self.moments[name] * way).sum()
-            along.append((self.objective.weights[name], metric, float(start), float(cross), float(way.square().sum())))
+        curved = [
+            (self.objective.weights[name], metric.along(moment, reached[name] - moment, self.objective.budget))
+            for name, metric in self.smooth.items()
+            for moment in [self.moments[name]]
+        ]
 
         def rises(share: float) -> bool:
-            slope = linear
-            for weight, metric, start, cross, end in along:
-                v = start + 2 * share * cross + share**2 * end
-                slope -= weight * metric.slope(v, self.objective.budget) * 2 * (cross + share * end)
-            return slope > 0
+            return linear + sum(weight * derivative(share) for weight, derivative in curved) > 0
 
         low, high = 0.0, 1.0
         if rises(high):
@@ -291,7 +283,11 @@ class Annealing:
         where (I + A G) y = A p, G = sum of 2 slope * kernel and p_i = sum of 2 slope <phi_i, r>. Only
         documents with a sizeable w matter, so G is small. It is solved as a symmetric system.
         """
-        slopes = self.slopes()
+        slopes = {
+            name: self.objective.weights[name]
+            * metric.slope(float(self.moments[name].square().sum()), self.objective.budget)
+            for name, metric in self.kernels.items()
+        }
         residuals = {name: reached[name] - moment for name, moment in self.moments.items()}
         near, weights = _near(spread, self.settings.n_near)
         features = {name: metric.rows.take(near) for name, metric in self.kernels.items()}

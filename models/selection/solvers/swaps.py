@@ -1,9 +1,9 @@
 """Refine a selection by swapping selected for unselected documents (ours).
 
-Objectives of quality and kernel metrics (`pairwise`, `disf`) are refined inside a pool: the selected documents worth
-least and the unselected ones worth most. One Gram matrix of the pool gives the exact gain of every swap in it, so
-thousands of swaps cost one product. Then the worth of all documents is recomputed and the next pool drawn, as long as
-the objective rises.
+Objectives of quality and moment metrics (all but `facility`) are refined inside a pool: the selected documents worth
+least and the unselected ones worth most. One matrix of the pool gives the gain of every swap in it, for `pairwise` and
+`disf` exactly, so thousands of swaps cost one product. Then the worth of all documents is recomputed and the next pool
+drawn, as long as the objective rises.
 
 Other objectives are refined by batches of swaps, chosen by the marginal worth of each document. A batch is halved
 until it raises the objective.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
-from fineweb_mask.models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem
@@ -28,38 +28,23 @@ LEAST_GAIN = 1e-7  # of the range of worths in the pool: smaller gains are float
 
 
 def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) -> tuple[Tensor, int]:
-    """Make at most `most` swaps inside one pool, by the tangent of every metric in its v: (n,) bool, and their number.
-
-    D is convex in v, so the objective gains at least what the tangent promises.
-    """
-    worth = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
-    sign = torch.where(mask, 1.0, -1.0)
-    kernels: list[tuple[KernelMetric, float]] = []
-    for name, metric in objective.active.items():
-        if not isinstance(metric, KernelMetric):
-            continue
-        moment = metric.moment(mask)
-        slope = objective.weights[name] * metric.slope(float(moment.square().sum()), objective.budget)
-        worth -= slope * (2 * metric.scores(moment) - sign * metric.diagonal)
-        kernels.append((metric, slope))
-    sparse = [
-        (metric, objective.weights[name] / objective.budget)
+    """Make at most `most` swaps inside one pool, by the swap model of every metric: (n,) bool, and their number."""
+    models = [
+        metric.swap_model(mask, objective.weights[name])
         for name, metric in objective.active.items()
-        if isinstance(metric, NearDuplicates)
+        if isinstance(metric, MomentMetric | NearDuplicates)
     ]
-    for pairs, charge in sparse:
-        worth += charge * objective.budget * pairs.worth(mask)
+    worth = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
+    for model in models:
+        worth += model.worth
     half = pool_size // 2
     inside, outside = mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]
     weakest = inside[worth[inside].sort(stable=True).indices[:half]]
     strongest = outside[worth[outside].sort(descending=True, stable=True).indices[:half]]
     pool = torch.cat([weakest, strongest])
     cross = torch.zeros((len(pool), len(pool)), device=pool.device)
-    for metric, slope in kernels:
-        features = metric.rows.take(pool)
-        cross += 2 * slope * metric.kernel(features, features)
-    for pairs, charge in sparse:
-        cross += pairs.cross(pool, charge)
+    for model in models:
+        cross += model.cross(pool)
     chosen, swaps = _swap_in_pool(worth[pool].double().cpu().numpy(), cross.cpu().numpy(), len(weakest), most)
     swapped = mask.clone()
     swapped[pool] = torch.from_numpy(chosen).to(mask.device)
@@ -135,9 +120,9 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
 def refine(problem: Problem, mask: Tensor) -> Tensor:
     """Swap round by round while the objective rises: (n,) bool, never worse than `mask`."""
     objective, history, settings = problem.objective, problem.history, problem.settings.mean_field
-    kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
-    in_pools = all(isinstance(metric, KernelMetric | NearDuplicates) for metric in objective.active.values())
-    pool_size = settings.swap_pool or max((metric.swap_pool for metric in kernels), default=QUALITY_POOL)
+    moments = [metric for metric in objective.active.values() if isinstance(metric, MomentMetric)]
+    in_pools = all(isinstance(metric, MomentMetric | NearDuplicates) for metric in objective.active.values())
+    pool_size = settings.swap_pool or max((metric.swap_pool for metric in moments), default=QUALITY_POOL)
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
     for _ in track("rounds of swaps", range(settings.swap_rounds)):

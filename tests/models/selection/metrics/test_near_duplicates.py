@@ -89,7 +89,8 @@ def test_a_batch_holds_its_own_pairs():
     whole = torch.zeros((len(masks), N), dtype=torch.bool)
     whole[:, index] = masks
     assert metric.restrict(index).value(masks).tolist() == pytest.approx(metric.value(whole).tolist())
-    assert float(metric.cross(index, 2.0).sum()) == pytest.approx(4 * float(metric.restrict(index).weights.sum()))
+    model = metric.swap_model(every_mask(N, BUDGET)[0], 2.0 * BUDGET)
+    assert float(model.cross(index).sum()) == pytest.approx(4 * float(metric.restrict(index).weights.sum()))
 
 
 @pytest.mark.parametrize("seed", range(20))
