@@ -9,7 +9,7 @@ from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
-from fineweb_mask.tasks.selection.contenders import SELECTORS, check_selectors
+from fineweb_mask.tasks.selection.contenders import USUAL_SELECTORS, check_selectors
 
 
 class CompareSummary(PageSummary):
@@ -29,7 +29,7 @@ def compare(
     settings
         The recipe: its documents, budget, metrics, lamb and seed are everybody's.
     selectors
-        Names of selectors; all of them where omitted.
+        Names of selectors; all but `policy_gradient`, which takes long, where omitted.
     label_column
         Column of the documents that holds known topics, of which the coverage is measured.
 
@@ -42,7 +42,7 @@ def compare(
     BadShardError
         If there is nothing to select from.
     """
-    names = check_selectors(list(SELECTORS) if selectors is None else selectors)
+    names = check_selectors(USUAL_SELECTORS if selectors is None else selectors)
     check(settings, label_column)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()

@@ -50,6 +50,8 @@ SELECTORS: dict[str, Solver] = {
     "greedy": "greedy",
 }
 """By the name that a comparison gives them: DATAMASK in its closed form, the paper's learner, and the baselines."""
+USUAL_SELECTORS = [name for name in SELECTORS if name != "policy_gradient"]
+"""Those compared unless others are named: the learner takes an hour where the others take a minute."""
 FIGURES = {
     "selected": Column("selected", "count"),
     "mean_quality": Column("mean quality", "number"),
@@ -62,7 +64,7 @@ FIGURES = {
     "seconds": Column("seconds", "seconds"),
 }
 """The columns that tables of selections are made of."""
-NOT_SCALED = {"lamb", "solver", "device", "block_size", "quality_sampling", "semdedup"}
+NOT_SCALED = {"lamb", "near_duplicates", "solver", "device", "block_size", "quality_sampling", "semdedup"}
 """Settings that the ranges of the terms do not depend on."""
 
 
