@@ -66,9 +66,8 @@ def similar_pairs(rows: Rows, threshold: float, most_neighbours: int = MOST_NEIG
     short = _shortened(rows, threshold)
     side = BLOCK_ROWS[rows.device.type]
     blocks = list(rows.slices(side))
-    found = Pairs(
-        *(torch.empty(0, dtype=kind, device=rows.device) for kind in (torch.int64, torch.int64, torch.float32))
-    )
+    none = torch.empty(0, dtype=torch.int64, device=rows.device)
+    found = Pairs(none, none, none.float())
     for left, right in track("blocks of near-duplicates", list(combinations_with_replacement(blocks, 2))):
         product = short.block(left) @ short.block(right).T
         if left is right:

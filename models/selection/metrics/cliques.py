@@ -21,7 +21,7 @@ class Cliques:
         self.n = n
         self.weights = weights  # (c,) float64
         self._members, self._sizes = members, sizes  # (l,) int64: one clique after the other, and their lengths (c,)
-        self._documents, place = members.unique(return_inverse=True)
+        self._documents, place = torch.unique(members, return_inverse=True)
         self._order = place.sort(stable=True).indices
         self._owner = torch.arange(len(sizes), device=members.device).repeat_interleave(sizes)[self._order]
         self._counts = torch.bincount(place, minlength=len(self._documents))

@@ -29,7 +29,7 @@ class NearDuplicates:
 
     def __init__(self, n: int, pairs: Pairs, weights: Tensor) -> None:
         self.n, self.pairs, self.weights = n, pairs, weights  # weights (e,) float32
-        self.documents, local = torch.cat([pairs.first, pairs.second]).unique(return_inverse=True)
+        self.documents, local = torch.unique(torch.cat([pairs.first, pairs.second]), return_inverse=True)
         partner = torch.cat([local[len(pairs) :], local[: len(pairs)]])
         order = local.sort(stable=True).indices
         self._partner, self._weight = partner[order], weights.repeat(2)[order]
@@ -120,7 +120,7 @@ class NearDuplicates:
         local[self.documents] = torch.arange(len(self.documents), device=order.device)
         starts = np.concatenate([[0], self._lengths.cumsum(0).cpu().numpy()])
         partners, blocked = self._partner.cpu().numpy(), np.zeros(len(self.documents), dtype=bool)
-        chosen = []
+        chosen: list[int] = []
         for document, place in zip(order.tolist(), local[order].tolist(), strict=True):
             if len(chosen) == most:
                 break
