@@ -20,7 +20,8 @@ class Rows:
     """Rows of a matrix (n, d) float16 or float32, scaled to unit norm, and for `standardised` centred and scaled.
 
     `scale` is one over the norm of each row, (n,) float32; None if the norms are 1. `centre` is subtracted from each
-    scaled row, which is then multiplied with `inverse_deviation`, both (d,) float32.
+    scaled row, which is then multiplied with `inverse_deviation`, both (d,) float32. Last, each row is multiplied with its
+    `factor`, (n,) float32.
     """
 
     def __init__(
@@ -29,19 +30,20 @@ class Rows:
         scale: Tensor | None = None,
         centre: Tensor | None = None,
         inverse_deviation: Tensor | None = None,
+        factor: Tensor | None = None,
     ) -> None:
         self.n, self.d = stored.shape
         self.device = stored.device
-        self._transform = (scale, centre, inverse_deviation)
+        self._transform = (scale, centre, inverse_deviation, factor)
         self._stored = stored
         kind = self.device.type if self.device.type in COPY_BYTES else "cpu"
         self.block_rows = max(1, BLOCK_BYTES[kind] // (4 * self.d))
-        final = stored.dtype == torch.float32 and scale is None and centre is None
+        final = stored.dtype == torch.float32 and scale is None and centre is None and factor is None
         if not final and 4 * self.n * self.d <= COPY_BYTES[kind]:
             copy = torch.empty((self.n, self.d), dtype=torch.float32, device=self.device)
             for rows in self.slices():
                 copy[rows] = self.block(rows)
-            self._stored, self._transform = copy, (None, None, None)
+            self._stored, self._transform = copy, (None, None, None, None)
 
     def slices(self, block_rows: int | None = None) -> Iterator[slice]:
         """Cut the rows into consecutive blocks."""
@@ -59,12 +61,14 @@ class Rows:
         return self._read(index)
 
     def _read(self, rows: slice | Tensor) -> Tensor:
-        scale, centre, inverse_deviation = self._transform
+        scale, centre, inverse_deviation, factor = self._transform
         block = self._stored[rows].float()
         if scale is not None:
             block = block * scale[rows, None]
         if centre is not None and inverse_deviation is not None:
             block = (block - centre) * inverse_deviation
+        if factor is not None:
+            block = block * factor[rows, None]
         return block
 
     def standardised(self) -> "Rows":
@@ -80,6 +84,11 @@ class Rows:
         varies = deviation > 1e-6  # float32 rounding of a unit row's entry
         inverse = torch.where(varies, 1 / deviation.clamp(min=1e-30), 0.0).float()
         return Rows(self._stored, self._transform[0], centre, inverse)
+
+    def times(self, factor: Tensor) -> "Rows":
+        """Multiply every row with its factor, (n,) float32."""
+        *transform, before = self._transform
+        return Rows(self._stored, *transform, factor if before is None else before * factor)
 
     def dot(self, vectors: Tensor) -> Tensor:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""
