@@ -10,12 +10,33 @@ the selection has a tangent h + sum_i N_i m_i / sum_i a_i m_i (its `shares` N), 
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from fineweb_mask.models.settings.selection import Unit
+
 RATIO_STEPS = 6  # of Dinkelbach's method, which converges superlinearly; every step is a valid bound
+
+
+def top(scores: Tensor, k: int) -> Tensor:
+    """Mark the k largest of (n,), ties by position: (n,) bool."""
+    mask = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    mask[scores.sort(descending=True, stable=True).indices[:k]] = True
+    return mask
+
+
+def probabilities(gradient: Tensor, temperature: float, budget: float, costs: Tensor | None = None) -> Tensor:
+    """Solve sum_i cost_i sigmoid((g_i - tau) / T) = budget for tau by bisection, costs (n,) or 1 each: (n,) float32."""
+    scaled = (gradient.double() - gradient.mean(dtype=torch.float64)) / temperature
+    low, high = scaled.min() - 40, scaled.max() + 40  # sigmoid(-40) is below float64 rounding
+    for _ in range(45):
+        tau = (low + high) / 2
+        pi = torch.sigmoid(scaled - tau)
+        above = (pi.sum() if costs is None else pi @ costs) > budget
+        low, high = torch.where(above, tau, low), torch.where(above, high, tau)
+    return torch.sigmoid(scaled - (low + high) / 2).float()
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +55,17 @@ class Knapsack:
     size: float  # mass of a full selection: exact by tokens, else that of a selection from which J is expanded
 
     @classmethod
-    def of(cls, tokens: Tensor, limit: int, weigh_by: Literal["tokens", "documents"] = "tokens") -> Self:
+    def of(cls, tokens: Tensor, limit: int, weigh_by: Unit = "tokens") -> Self:
         """Make the budget from token counts (n,) int64."""
         costs = tokens.double() / tokens.double().mean()
         by_tokens = weigh_by == "tokens"
         masses = costs.float() if by_tokens else torch.ones_like(costs, dtype=torch.float32)
         return cls(tokens, limit, costs, masses, by_tokens, limit / float(tokens.sum()) * len(tokens))
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean tokens of a document of the block, of which costs are multiples."""
+        return float(self.tokens[0] / self.costs[0])
 
     @property
     def share(self) -> float:
@@ -63,8 +89,7 @@ class Knapsack:
     def masses_of_full(self) -> tuple[float, float]:
         """The least and the largest mass of a full selection."""
         if self.by_tokens:
-            mean = float(self.tokens.double().mean())
-            return self.least / mean, min(self.limit, int(self.tokens.sum())) / mean
+            return self.least / self.mean, min(self.limit, int(self.tokens.sum())) / self.mean
         reach = self.tokens.sort().values.cumsum(0)
         fewest = int((self.tokens.sort(descending=True).values.cumsum(0) < self.least).sum()) + 1
         return fewest, int((reach <= self.limit).sum())
@@ -90,16 +115,8 @@ class Knapsack:
         return kept
 
     def probabilities(self, worth: Tensor, temperature: float) -> Tensor:
-        """Solve sum_i tokens_i sigmoid((worth_i / cost_i - tau) / T) = limit for tau by bisection: (n,) float32."""
-        ratio = worth.double() / self.costs
-        scaled = (ratio - ratio.mean()) / temperature
-        budget = self.limit / self.tokens.double().mean()
-        low, high = scaled.min() - 40, scaled.max() + 40  # sigmoid(-40) is below float64 rounding
-        for _ in range(45):
-            tau = (low + high) / 2
-            above = torch.sigmoid(scaled - tau) @ self.costs > budget
-            low, high = torch.where(above, tau, low), torch.where(above, high, tau)
-        return torch.sigmoid(scaled - (low + high) / 2).float()
+        """Solve sum_i tokens_i sigmoid((worth_i / cost_i - tau) / T) = limit for tau: (n,) float32."""
+        return probabilities(worth / self.costs, temperature, self.limit / self.mean, self.costs)
 
     def deviation(self, worth: Tensor) -> float:
         """Compute the standard deviation of worth (n,) per token, over all tokens."""

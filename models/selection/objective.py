@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.knapsack import Knapsack
+from fineweb_mask.models.selection.knapsack import Knapsack, probabilities, top
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRestrict, SupportsWorth
 
 
@@ -44,6 +44,11 @@ class Objective:
         return self.budget if self.knapsack is None else self.knapsack.size
 
     @property
+    def share(self) -> float:
+        """Probability with which each document is in a random selection."""
+        return self.budget / self.n if self.knapsack is None else self.knapsack.share
+
+    @property
     def linear(self) -> Tensor:
         """Each document's contribution to J through its quality and what else is linear, (n,) float32."""
         if self.knapsack is None:
@@ -64,15 +69,46 @@ class Objective:
 
     def top(self, priority: Tensor) -> Tensor:
         """Select documents of the highest priority, (n,), ties by position, until the budget is full: (n,) bool."""
+        return top(priority, self.budget) if self.knapsack is None else self.knapsack.fill(priority)
+
+    def probabilities(self, worth: Tensor, temperature: float) -> Tensor:
+        """Solve for the inclusion probabilities that fill the budget, for a worth (n,): (n,) float32.
+
+        They are sigmoid((worth_i - tau) / T); with a knapsack, of the worth per token.
+        """
         if self.knapsack is not None:
-            return self.knapsack.fill(priority)
-        mask = torch.zeros(len(priority), dtype=torch.bool, device=priority.device)
-        mask[priority.sort(descending=True, stable=True).indices[: self.budget]] = True
-        return mask
+            return self.knapsack.probabilities(worth, temperature)
+        return probabilities(worth, temperature, self.budget)
+
+    def deviation(self, worth: Tensor) -> float:
+        """Compute the standard deviation of a worth (n,) over the documents; with a knapsack, per token."""
+        return float(worth.double().std(correction=0)) if self.knapsack is None else self.knapsack.deviation(worth)
 
     def priority(self, worth: Tensor) -> Tensor:
         """Return the order in which documents of a worth (n,) fill the budget: worth itself, or worth per token."""
         return worth if self.knapsack is None else worth / self.knapsack.costs.to(worth.dtype)
+
+    def settled(self, weights: Tensor) -> "Objective":
+        """Expand J around a selection or probabilities (n,), where masses are not costs: the same J, other `linear`."""
+        if self.knapsack is None:
+            return self
+        masses = self.knapsack.masses.double()
+        size = float(masses @ weights.double())
+        quality = self.linear_weight * float((masses * weights) @ self.quality.double())
+        credit = 0.0 if self.credit is None else float(self.credit.double() @ weights.double())
+        outers = [
+            (self.weights[name], outer, metric.moment(weights).square().sum())  # type: ignore[attr-defined]
+            for name, metric in self.active.items()
+            if (outer := getattr(metric, "outer", None)) is not None and getattr(metric, "masses", None) is not None
+        ]
+
+        def at(mass: float) -> float:
+            curved = sum(weight * float(outer(v, mass)) for weight, outer, v in outers)
+            return quality / mass + credit / mass**2 + curved
+
+        step = 1e-4 * size
+        toll = (at(size - step) - at(size + step)) / (2 * step)
+        return replace(self, knapsack=replace(self.knapsack, size=size), toll=toll)
 
     def mean_quality(self, mask: Tensor) -> float:
         """Compute Q of one mask, (n,) bool."""

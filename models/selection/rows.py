@@ -20,8 +20,8 @@ class Rows:
     """Rows of a matrix (n, d) float16 or float32, scaled to unit norm, and for `standardised` centred and scaled.
 
     `scale` is one over the norm of each row, (n,) float32; None if the norms are 1. `centre` is subtracted from each
-    scaled row, which is then multiplied with `inverse_deviation`, both (d,) float32. Last, each row is multiplied with its
-    `factor`, (n,) float32.
+    scaled row, which is then multiplied with `inverse_deviation`, both (d,) float32. Last, each row is multiplied
+    with its `factor`, (n,) float32.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Rows:
 
     def times(self, factor: Tensor) -> "Rows":
         """Multiply every row with its factor, (n,) float32."""
-        *transform, before = self._transform
-        return Rows(self._stored, *transform, factor if before is None else before * factor)
+        scale, centre, inverse_deviation, before = self._transform
+        return Rows(self._stored, scale, centre, inverse_deviation, factor if before is None else before * factor)
 
     def dot(self, vectors: Tensor) -> Tensor:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""

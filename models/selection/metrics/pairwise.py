@@ -13,8 +13,8 @@ class Pairwise(KernelMetric):
 
     D = -(||sum_i m_i x_i||^2 - K) / (K (K - 1)) for unit rows; a selection of one has no pairs and D = 0.
 
-    With masses a (a budget of tokens; ours), D = -(||sum_i m_i a_i x_i||^2 - sum_i m_i a_i^2) / (sum_i m_i a_i)^2: minus
-    the mean cosine between the documents of two tokens drawn at random, where two tokens of one document count 0.
+    With masses a (a budget of tokens; ours), D = -(||sum_i m_i a_i x_i||^2 - sum_i m_i a_i^2) / (sum_i m_i a_i)^2:
+    minus the mean cosine between the documents of two tokens drawn at random, where two of one document count 0.
     """
 
     linear_in_v = True
