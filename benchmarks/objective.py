@@ -24,10 +24,10 @@ from benchmarks.tables import show
 from benchmarks.vectors import embed_and_score
 from fineweb_mask.models.analysis.vectors import effective_rank, spectrum
 from fineweb_mask.models.selection import SelectionSettings
+from fineweb_mask.models.selection.graphs.neighbours import nearest
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.measures import coverage
 from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.neighbours import nearest
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.sweep import sweep
 

@@ -8,8 +8,9 @@ from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
-from fineweb_mask.tasks.selection.contenders import USUAL_SELECTORS, check_selectors
+from fineweb_mask.tasks.selection.contenders import USUAL_SELECTORS, check_selectors, contested
 
 
 class CompareSummary(PageSummary):
@@ -20,7 +21,10 @@ class CompareSummary(PageSummary):
 
 @flow(name="compare", flow_run_name="compare {settings.workspace}", cache_result_in_memory=False)
 def compare(
-    settings: PipelineSettings, selectors: list[str] | None = None, label_column: str | None = None
+    settings: PipelineSettings,
+    selectors: list[str] | None = None,
+    label_column: str | None = None,
+    budget_by: Unit = "tokens",
 ) -> CompareSummary:
     """Select by several selectors and write a page on what they chose; the pipeline's own masks stay as they are.
 
@@ -32,6 +36,9 @@ def compare(
         Names of selectors; all but `policy_gradient`, which takes long, where omitted.
     label_column
         Column of the documents that holds known topics, of which the coverage is measured.
+    budget_by
+        What everybody gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget` instead
+        keeps its unit.
 
     Raises
     ------
@@ -44,15 +51,16 @@ def compare(
     """
     names = check_selectors(USUAL_SELECTORS if selectors is None else selectors)
     check(settings, label_column)
+    selection = contested(settings.selection, budget_by)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()
         plan.check_prepared()
-        runs = SelectorRuns(run, plan.selectable, settings.selection)
+        runs = SelectorRuns(run, plan.selectable, selection)
         runs.find_ranges()
         runs.run(names)
         job = CompareJob(
             root=str(run.workspace.root),
-            settings=settings.selection,
+            settings=selection,
             label_column=label_column,
             documents=[shard.documents for group in runs.groups for shard in group],
             masks=runs.masks,
@@ -62,7 +70,7 @@ def compare(
         written = run.run_one(job)
         found = written.details["selectors"]
         table = [{"selector": name, **figures} for name, figures in found.items()]
-        publish(job.folder, "compare", table, "The same budget, selected by every selector.")
+        publish(job.folder, "compare", table, f"The same budget of {selection.budget_by}, selected by every selector.")
         return CompareSummary.of(
             run.workspace,
             run.quarantined,
@@ -87,6 +95,8 @@ def check(settings: PipelineSettings, label_column: str | None) -> None:
         check_label_column(label_column, shards, settings.source)
 
 
-def run_compare(settings: PipelineSettings, selectors: list[str] | None, label_column: str | None) -> CompareSummary:
+def run_compare(
+    settings: PipelineSettings, selectors: list[str] | None, label_column: str | None, budget_by: Unit = "tokens"
+) -> CompareSummary:
     """Run the comparison in this process with the recipe's engine."""
-    return compare.with_options(task_runner=runner(settings))(settings, selectors, label_column)
+    return compare.with_options(task_runner=runner(settings))(settings, selectors, label_column, budget_by)

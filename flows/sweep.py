@@ -9,6 +9,8 @@ from fineweb_mask.flows.engine.session import open_session, runner
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.selection import Unit
+from fineweb_mask.tasks.selection.contenders import contested
 from fineweb_mask.tasks.selection.sweep_page import SweepJob
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
@@ -23,7 +25,7 @@ class SweepSummary(PageSummary):
 
 
 @flow(name="sweep", flow_run_name="sweep {settings.workspace}", cache_result_in_memory=False)
-def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
+def sweep(settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens") -> SweepSummary:
     """Select at many weights of quality and write a page on the frontier; the pipeline's own masks stay as they are.
 
     Parameters
@@ -32,6 +34,9 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
         The recipe: its documents, budget, metrics and seed are every selection's.
     lamb
         Weights of quality from 0 to 1: `0,0.3,1`, `0,0.05,...,1` or `0:1:0.1` (from:to:step).
+    budget_by
+        What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
+        instead keeps its unit.
 
     Raises
     ------
@@ -41,16 +46,18 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
         If there is nothing to select from.
     """
     lambs = parse_lambs(lamb)
+    selection = contested(settings.selection, budget_by)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()
         plan.check_prepared()
-        runs = SelectorRuns(run, plan.selectable, settings.selection)
+        runs = SelectorRuns(run, plan.selectable, selection)
         runs.find_ranges()
         runs.sweep(lambs)
         runs.run(BASELINES)
         job = SweepJob(
             root=str(run.workspace.root),
-            settings=settings.selection,
+            settings=selection,
+            advised=advised(settings, budget_by),
             lambs=lambs,
             frontiers=runs.frontiers,
             baselines=runs.files,
@@ -74,6 +81,12 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT) -> SweepSummary:
         )
 
 
-def run_sweep(settings: PipelineSettings, lamb: str) -> SweepSummary:
+def advised(settings: PipelineSettings, budget_by: Unit) -> str:
+    """Return what a command must also set for the recipe to select as the sweep does; nothing if it does already."""
+    selection = contested(settings.selection, budget_by)
+    return "" if selection == settings.selection else f" --set selection.budget_by={selection.budget_by}"
+
+
+def run_sweep(settings: PipelineSettings, lamb: str, budget_by: Unit = "tokens") -> SweepSummary:
     """Run the sweep in this process with the recipe's engine."""
-    return sweep.with_options(task_runner=runner(settings))(settings, lamb)
+    return sweep.with_options(task_runner=runner(settings))(settings, lamb, budget_by)

@@ -28,7 +28,7 @@ LAYERS = {
         {"settings"},
         {"documents", "forward"},
         {"selection.rows"},
-        {"selection.neighbours", "selection.k_means", "selection.inputs", "selection.knee"},
+        {"selection.graphs", "selection.k_means", "selection.inputs", "selection.knee", "selection.knapsack"},
         {"selection.metrics"},
         {"selection.objective"},
         {"selection.solvers"},

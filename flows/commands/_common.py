@@ -15,6 +15,7 @@ from rich.console import Console
 from fineweb_mask.flows.commands._tables import visible
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.errors import FinewebMaskError
+from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.summary import PageSummary
@@ -40,6 +41,12 @@ Overrides = Annotated[
 ]
 WorkspaceFolder = Annotated[
     str | None, typer.Option("--workspace", help="Workspace folder or URL in place of the recipe's.", metavar="DIR")
+]
+BudgetBy = Annotated[
+    Unit,
+    typer.Option(
+        "--budget-by", help="Give every selection the same share of the tokens, or of the documents (select_ratio)."
+    ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]

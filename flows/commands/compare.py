@@ -6,6 +6,7 @@ import typer
 
 from fineweb_mask.flows.commands._common import (
     AsJson,
+    BudgetBy,
     Open,
     Overrides,
     Recipe,
@@ -35,6 +36,7 @@ def compare(
         str | None,
         typer.Option("--label-column", help="Column of known topics; their coverage is measured.", metavar="NAME"),
     ] = None,
+    budget_by: BudgetBy = "tokens",
     overrides: Overrides = None,
     workspace: WorkspaceFolder = None,
     show: Open = False,
@@ -57,7 +59,7 @@ def compare(
     settings = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)
     from fineweb_mask.flows.compare import run_compare
 
-    summary = run_or_exit(lambda: run_compare(settings, names, label_column), as_json=as_json)
+    summary = run_or_exit(lambda: run_compare(settings, names, label_column, budget_by), as_json=as_json)
     if as_json:
         typer.echo(summary.model_dump_json())
     else:

@@ -6,6 +6,7 @@ import typer
 
 from fineweb_mask.flows.commands._common import (
     AsJson,
+    BudgetBy,
     Open,
     Overrides,
     Recipe,
@@ -30,6 +31,7 @@ def sweep(
         str,
         typer.Option(help="Weights of quality: 0,0.3,1 or 0,0.05,...,1 or 0:1:0.1 (from:to:step).", metavar="VALUES"),
     ] = DEFAULT,
+    budget_by: BudgetBy = "tokens",
     overrides: Overrides = None,
     workspace: WorkspaceFolder = None,
     show: Open = False,
@@ -47,14 +49,18 @@ def sweep(
         check_inputs(settings)
 
     settings = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)
-    from fineweb_mask.flows.sweep import run_sweep
+    from fineweb_mask.flows.sweep import advised, run_sweep
 
-    summary = run_or_exit(lambda: run_sweep(settings, lamb), as_json=as_json)
+    summary = run_or_exit(lambda: run_sweep(settings, lamb, budget_by), as_json=as_json)
     if as_json:
         typer.echo(summary.model_dump_json())
     else:
         best = "" if summary.recommended_lamb is None else f"{summary.recommended_lamb:g}"
-        note = f"the knee is at lamb {best}: --set selection.lamb={best}" if best else NO_KNEE
+        note = (
+            f"the knee is at lamb {best}: --set selection.lamb={best}{advised(settings, budget_by)}"
+            if best
+            else NO_KNEE
+        )
         rows = [(f"lamb {value['lamb']:g}", value) for value in summary.values] + list(summary.baselines.items())
         print_selections("selection", rows, summary, best=f"lamb {best}", note=note)
     end_with_page(settings, summary, show=show)

@@ -42,9 +42,7 @@ class SelectorRuns:
         self._ranges: dict[str, StageFile | None] = {}
 
     def find_ranges(self) -> None:
-        """Find the ranges of the terms of every block; a budget of tokens has several, which each selection finds."""
-        if self._settings.budget_by == "tokens":
-            return
+        """Find the ranges of the terms of every block."""
         self._scheduler.expect("scale", len(self.groups))
         for group in self.groups:
             job = RangesJob(root=self._root, shards=group, settings=self._settings)

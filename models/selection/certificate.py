@@ -7,12 +7,16 @@ For a concave h with h(m) >= J(m) on every mask, and a tangent of h at any point
 and the maximum is the sum of the K largest entries of the gradient. Every metric provides its own tangents
 (`SupportsTangent`), which need not belong to a pi. UB is convex in what a tangent is moved by, so a few subgradient
 steps of Polyak's length tighten it. Sums are accumulated in float64.
+
+With a budget of tokens the maximum is that of a fractional knapsack (`knapsack.py`), and the bound holds for every
+full selection, whatever its number of documents.
 """
 
 import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.base import SupportsTangent
 from fineweb_mask.models.selection.metrics.kernel import kernels_first
@@ -22,7 +26,9 @@ ROUNDING = 1e-5  # of the terms' sizes: a bound this far below an objective may 
 
 
 class Bound:
-    """An upper bound on the objective of every selection of K documents, from one tangent per metric.
+    """An upper bound on the objective of every selection of K documents (or full by its tokens).
+
+    It comes from one tangent per metric.
 
     Any inclusion probabilities (n,) that sum to K give a bound; better ones give a tighter bound. An objective that
     is not `is_bounded` raises ValueError.
@@ -33,13 +39,15 @@ class Bound:
             raise ValueError(f"a metric among {sorted(objective.active)} has no tangent or a negative weight")
         self.objective = objective
         self.tangents = [
-            metric.tangent(inclusion, objective.budget, objective.weights[name])
+            metric.tangent(inclusion, objective.size, objective.weights[name])
             for name, metric in kernels_first(objective.active).items()
             if isinstance(metric, SupportsTangent)
         ]
 
     def evaluate(self) -> tuple[float, Tensor]:
-        """Return the bound and a mask, (n,) bool, at which the tangents reach it."""
+        """Return the bound and a mask at which the tangents reach it, (n,) bool; by tokens (n,) float64 from 0 to 1."""
+        if self.objective.knapsack is not None:
+            return self._evaluate_knapsack(self.objective.knapsack)
         bound, worth = self.objective.constant, self.objective.linear.double()
         for tangent in self.tangents:
             height, slopes = tangent.evaluate()
@@ -50,17 +58,52 @@ class Bound:
         mask[top.indices] = True
         return bound + float(top.values.sum()), mask
 
+    def _evaluate_knapsack(self, knapsack: Knapsack) -> tuple[float, Tensor]:
+        objective, masses = self.objective, knapsack.masses.double()
+        height, least = objective.constant, knapsack.masses_of_full[0]
+        shares = masses * objective.quality.double() * objective.linear_weight  # divided by the mass of m
+        worth, constant = torch.zeros_like(shares), 0.0
+        if (credit := objective.credit) is not None:  # divided by its square: with equal masses 1 / mass is left
+            if knapsack.by_tokens:
+                shares += credit.double() / least
+            else:
+                constant = float(credit[0])
+        for tangent in self.tangents:
+            rise, slopes = tangent.evaluate()
+            if getattr(tangent, "height_of_shares", False):
+                constant += rise * objective.size
+            else:
+                height += rise
+            if getattr(tangent, "of_shares", None):
+                shares += slopes * objective.size
+            else:
+                worth += slopes
+        bound, taken = knapsack.highest(worth, shares, constant)
+        return height + bound, taken
+
     def descend(self, fall: float, mask: Tensor) -> None:
         """Move every tangent down its subgradient at a mask, so far that a linear bound would fall by `fall`."""
+        knapsack, whole = self.objective.knapsack, mask
+        if knapsack is not None:  # the mask's share of the mass, as of a mask of the size that tangents are made for
+            whole = mask * (knapsack.size / float(mask @ knapsack.masses.double()))
         for tangent in self.tangents:
-            tangent.descend(mask, fall / len(self.tangents))
+            scales = getattr(tangent, "of_shares", None) and not getattr(tangent, "height_of_shares", False)
+            tangent.descend(whole if scales else mask, fall / len(self.tangents))
 
 
 def is_bounded(objective: Objective) -> bool:
     """Return whether every metric of nonzero weight has a tangent and a positive weight."""
     return all(
-        objective.weights[name] > 0 and isinstance(metric, SupportsTangent) for name, metric in objective.active.items()
+        objective.weights[name] > 0
+        and isinstance(metric, SupportsTangent)
+        and (objective.knapsack is None or _bounds_every_size(objective, metric))
+        for name, metric in objective.active.items()
     )
+
+
+def _bounds_every_size(objective: Objective, metric: SupportsTangent) -> bool:
+    at = torch.full_like(objective.quality, objective.size / objective.n)
+    return getattr(metric.tangent(at, objective.size, 1.0), "of_shares", None) is not None
 
 
 def tightened_bound(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fineweb_mask.models.errors import FinewebMaskError
-from fineweb_mask.models.settings.selection import METRICS
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 
 if TYPE_CHECKING:
     import torch
@@ -24,9 +24,19 @@ class FalseBoundError(FinewebMaskError, ArithmeticError):
 
 
 class Measures:
-    """Measure selections from one block, features (n, d) and quality (n,), by quality, metrics and near-duplicates."""
+    """Measure selections from one block, features (n, d) and quality (n,), by quality, metrics and near-duplicates.
 
-    def __init__(self, features: Any, quality: Any, *, device: str | torch.device = "cpu") -> None:  # noqa: ANN401
+    With tokens (n,), mean quality and metrics are means over tokens, as in the objective of a budget of tokens.
+    """
+
+    def __init__(
+        self,
+        features: Any,  # noqa: ANN401
+        quality: Any,  # noqa: ANN401
+        *,
+        device: str | torch.device = "cpu",
+        tokens: NDArray[np.integer[Any]] | None = None,
+    ) -> None:
         import torch
 
         from fineweb_mask.models.selection.inputs import checked_features, checked_quality
@@ -36,7 +46,12 @@ class Measures:
         place = torch.device(device)
         self._rows = checked_features(features, place)
         self._quality = checked_quality(quality, self._rows.n, place, None)
-        self._metrics = kernels_first({name: metric_class(name)(self._rows) for name in METRICS})
+        self._masses = torch.ones(self._rows.n, device=place)
+        if tokens is not None:
+            self._masses = torch.as_tensor(tokens / tokens.mean(), dtype=torch.float32, device=place)
+        masses, settings = None if tokens is None else self._masses, SelectionSettings()
+        made = {name: metric_class(name).for_block(self._rows, settings, self._rows.n, masses) for name in METRICS}
+        self._metrics = kernels_first(made)
 
     def of(self, indices: NDArray[np.integer[Any]]) -> dict[str, float]:
         """Measure the selection of documents (K,).
@@ -45,15 +60,16 @@ class Measures:
         """
         import torch
 
-        from fineweb_mask.models.selection.neighbours import nearest
+        from fineweb_mask.models.selection.graphs.neighbours import nearest
         from fineweb_mask.models.selection.rows import Rows
 
         chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64), device=self._rows.device)
         mask = torch.zeros(self._rows.n, dtype=torch.bool, device=self._rows.device)
         mask[chosen] = True
+        weights = self._masses[chosen].double()
         neighbours = nearest(Rows(self._rows.take(chosen)), 2).similarity[1:]  # without the documents themselves
         return {
-            "mean_quality": float(self._quality[chosen].mean(dtype=torch.float64)),
+            "mean_quality": float(weights @ self._quality[chosen].double() / weights.sum()),
             **{name: float(metric.value(mask[None])[0]) for name, metric in self._metrics.items()},
             "near_duplicates": near_duplicate_rate(neighbours.flatten().cpu().numpy()) or 0.0,
         }

@@ -6,20 +6,28 @@ from dataclasses import KW_ONLY, dataclass, replace
 import torch
 from torch import Tensor
 
+from fineweb_mask.models.selection.knapsack import Knapsack, probabilities, top
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRestrict, SupportsWorth
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 
 
 @dataclass(eq=False)
 class Objective:
-    """J = linear . m + sum of weights * metrics + constant, for selections of one size."""
+    """J = linear . m + sum of weights * metrics + constant, for selections of one size.
+
+    With a knapsack, for the full selections by its tokens: Q is the mean quality by mass, and the methods that read
+    denominators take those of `knapsack.size`. `value` is exact for every mask.
+    """
 
     quality: Tensor  # (n,) float32
-    budget: int  # documents to select, K
+    budget: int  # documents to select, K; with a knapsack about as many
     metrics: Mapping[str, Metric]
     _: KW_ONLY
     linear_weight: float  # of the mean quality Q
     weights: Mapping[str, float]  # of each metric's raw value
     constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
+    knapsack: Knapsack | None = None
+    toll: float = 0.0  # what one unit of mass costs by enlarging the denominators, where masses are not costs
 
     @property
     def n(self) -> int:
@@ -32,9 +40,92 @@ class Objective:
         return {name: metric for name, metric in self.metrics.items() if self.weights[name]}
 
     @property
+    def size(self) -> float:
+        """The K of all denominators: documents, or mass by a knapsack."""
+        return self.budget if self.knapsack is None else self.knapsack.size
+
+    @property
+    def share(self) -> float:
+        """Probability with which each document is in a random selection."""
+        return self.budget / self.n if self.knapsack is None else self.knapsack.share
+
+    @property
     def linear(self) -> Tensor:
-        """Each document's contribution to J through its quality, (n,) float32."""
-        return self.quality * (self.linear_weight / self.budget)
+        """Each document's contribution to J through its quality and what else is linear, (n,) float32."""
+        if self.knapsack is None:
+            return self.quality * (self.linear_weight / self.budget)
+        linear = self.knapsack.masses * (self.quality * (self.linear_weight / self.size) - self.toll)
+        credit = self.credit
+        return linear if credit is None else linear + credit * self.size**-2
+
+    @property
+    def credit(self) -> Tensor | None:
+        """What of J is linear in m and divided by the squared mass (the metrics' weighted credits), (n,) float32."""
+        total = None
+        for name, metric in self.active.items():
+            credit: Tensor | None = getattr(metric, "credit", None)
+            if credit is not None:
+                total = self.weights[name] * credit + (0.0 if total is None else total)
+        return total
+
+    def top(self, priority: Tensor) -> Tensor:
+        """Select documents of the highest priority, (n,), ties by position, until the budget is full: (n,) bool."""
+        return top(priority, self.budget) if self.knapsack is None else self.knapsack.fill(priority)
+
+    def probabilities(self, worth: Tensor, temperature: float) -> Tensor:
+        """Solve for the inclusion probabilities that fill the budget, for a worth (n,): (n,) float32.
+
+        They are sigmoid((worth_i - tau) / T); with a knapsack, of the worth per token.
+        """
+        if self.knapsack is not None:
+            return self.knapsack.probabilities(worth, temperature)
+        return probabilities(worth, temperature, self.budget)
+
+    def deviation(self, worth: Tensor) -> float:
+        """Compute the standard deviation of a worth (n,) over the documents; with a knapsack, per token."""
+        return float(worth.double().std(correction=0)) if self.knapsack is None else self.knapsack.deviation(worth)
+
+    def priority(self, worth: Tensor) -> Tensor:
+        """Return the order in which documents of a worth (n,) fill the budget: worth itself, or worth per token."""
+        return worth if self.knapsack is None else worth / self.knapsack.costs.to(worth.dtype)
+
+    def settled(self, weights: Tensor) -> "Objective":
+        """Expand J around a selection or probabilities (n,), where masses are not costs: the same J, other `linear`."""
+        if self.knapsack is None:
+            return self
+        masses = self.knapsack.masses.double()
+        size = float(masses @ weights.double())
+        means = self.linear_weight * float((masses * weights) @ self.quality.double())
+        for name, metric in self.active.items():
+            if isinstance(metric, NearDuplicates):
+                means -= self.weights[name] * metric.total(weights)
+        credit = 0.0 if self.credit is None else float(self.credit.double() @ weights.double())
+        outers = [
+            (self.weights[name], outer, metric.moment(weights).square().sum())  # type: ignore[attr-defined]
+            for name, metric in self.active.items()
+            if (outer := getattr(metric, "outer", None)) is not None and getattr(metric, "masses", None) is not None
+        ]
+
+        def at(mass: float) -> float:
+            curved = sum(weight * float(outer(v, mass)) for weight, outer, v in outers)
+            return means / mass + credit / mass**2 + curved
+
+        step = 1e-4 * size
+        toll = (at(size - step) - at(size + step)) / (2 * step)
+        return replace(self, knapsack=replace(self.knapsack, size=size), toll=toll)
+
+    def is_filled_by(self, mask: Tensor) -> bool:
+        """Return whether a mask (n,) bool holds K documents, or at least as many tokens as any full selection."""
+        if self.knapsack is None:
+            return int(mask.sum()) == self.budget
+        return self.knapsack.least <= int(self.knapsack.tokens[mask].sum()) <= self.knapsack.limit
+
+    def mean_quality(self, mask: Tensor) -> float:
+        """Compute Q of one mask, (n,) bool."""
+        if self.knapsack is None:
+            return float(self.quality[mask].mean(dtype=torch.float64))
+        masses = self.knapsack.masses[mask].double()
+        return float(masses @ self.quality[mask].double() / masses.sum())
 
     def restrict(self, index: Tensor, budget: int) -> "Objective":
         """Return the objective for selections of `budget` documents among some, index (b,)."""
@@ -42,15 +133,20 @@ class Objective:
             name: metric.restrict(index) if isinstance(metric, SupportsRestrict) else _Widened(metric, index, self.n)
             for name, metric in self.active.items()
         }
-        return replace(self, quality=self.quality[index], budget=budget, metrics=metrics)
+        knapsack = None if self.knapsack is None else self.knapsack.restrict(index)
+        return replace(self, quality=self.quality[index], budget=budget, metrics=metrics, knapsack=knapsack)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,) float64."""
-        counts = masks.sum(1, dtype=torch.float64)
-        if len(masks) == 1:
-            quality = self.quality[masks[0]].sum(dtype=torch.float64)[None]
+        if self.knapsack is not None:
+            masses = self.knapsack.masses.double()
+            counts, quality = masks.double() @ masses, masks.double() @ (masses * self.quality.double())
         else:
-            quality = (masks.float() @ self.quality).double()
+            counts = masks.sum(1, dtype=torch.float64)
+            if len(masks) == 1:
+                quality = self.quality[masks[0]].sum(dtype=torch.float64)[None]
+            else:
+                quality = (masks.float() @ self.quality).double()
         total = quality / counts * self.linear_weight + self.constant
         for name, metric in self.active.items():
             total = total + metric.value(masks).to(total) * self.weights[name]

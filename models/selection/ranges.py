@@ -6,12 +6,13 @@ its `random_value`, or else the mean over sampled masks; its best end is what th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue, metric_class
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
@@ -19,6 +20,7 @@ from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
+from fineweb_mask.models.selection.solvers.token_swaps import settle
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
@@ -66,7 +68,7 @@ class Scaled:
         diversity = self.diversity({name: term.random for name, term in self.metrics.items()})
         charge = 0.0
         if self.near_duplicates:
-            charge = self.near_duplicates * self._pairs.random_value(self.objective.budget)
+            charge = self.near_duplicates * self._pairs.random_value(self.objective.size)
         return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity + charge
 
     @property
@@ -78,7 +80,7 @@ class Scaled:
     def terms(self, mask: Tensor) -> dict[str, float]:
         """Evaluate every term on a selection, (n,) bool."""
         raw = {name: float(self.objective.metrics[name].value(mask[None])[0]) for name in self.metrics}
-        mean_quality = float(self.objective.quality[mask].mean(dtype=torch.float64))
+        mean_quality = self.objective.mean_quality(mask)
         terms = {
             "quality": self.quality.scaled(mean_quality),
             "diversity": self.diversity(raw),
@@ -90,9 +92,11 @@ class Scaled:
         return terms
 
 
-def built_in_metrics(rows: Rows, settings: SelectionSettings, budget: int) -> dict[str, Metric]:
-    """Make the metrics that the settings name."""
-    return {name: metric_class(name).for_block(rows, settings, budget) for name in settings.metric_weights}
+def built_in_metrics(
+    rows: Rows, settings: SelectionSettings, budget: float, masses: Tensor | None = None
+) -> dict[str, Metric]:
+    """Make the metrics that the settings name; for a budget of tokens, with the documents' masses (n,)."""
+    return {name: metric_class(name).for_block(rows, settings, budget, masses) for name in settings.metric_weights}
 
 
 def find_ranges(
@@ -103,15 +107,20 @@ def find_ranges(
     *,
     budget: int,
     generator: torch.Generator,
+    knapsack: Knapsack | None = None,
 ) -> Ranges:
     """Find the scale of every term, quality (n,) first; for `range` every metric is maximised alone."""
-    quality_term = Term(float(quality.mean(dtype=torch.float64)))
-    terms = {name: Term(_random_value(metric, rows.n, budget, generator)) for name, metric in metrics.items()}
+    none = Objective(quality, budget, {}, linear_weight=0.0, weights={}, knapsack=knapsack)
+    quality_term = Term(none.mean_quality(torch.ones(rows.n, dtype=torch.bool, device=rows.device)))
+    terms = {name: Term(_random_value(metric, none, generator)) for name, metric in metrics.items()}
     if settings.normalize == "range":
-        best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))
+        if knapsack is None:
+            best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))
+        else:
+            best = none.mean_quality(knapsack.best_mean(quality))
         quality_term = _range(quality_term.random, best)
         for name, metric in track("ranges of metrics", list(metrics.items())):
-            alone = Objective(quality, budget, {name: metric}, linear_weight=0.0, weights={name: 1.0})
+            alone = replace(none, metrics={name: metric}, weights={name: 1.0})
             best = _best_value(metric, Problem(rows, alone, settings, generator))
             terms[name] = _range(terms[name].random, best)
     return Ranges(quality_term, terms)
@@ -125,6 +134,7 @@ def weigh(
     lamb: float,
     weights: Mapping[str, float],
     budget: int,
+    knapsack: Knapsack | None = None,
     near_duplicates: tuple[NearDuplicates, float] | None = None,  # the term and its weight
 ) -> Scaled:
     """Weigh quality and metrics of known ranges as `lamb` asks."""
@@ -136,7 +146,9 @@ def weigh(
     if near_duplicates is not None:
         pairs, charge = near_duplicates
         metrics, shares = {**metrics, NEAR_DUPLICATES: pairs}, shares | {NEAR_DUPLICATES: charge}
-    objective = Objective(quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant)
+    objective = Objective(
+        quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant, knapsack=knapsack
+    )
     return Scaled(objective, ranges.quality, terms, weights, charge)
 
 
@@ -146,15 +158,14 @@ def _range(low: float, high: float) -> Term:
     return Term(low, low, 1 / (high - low) if varies else 0.0)
 
 
-def _random_value(metric: Metric, n: int, budget: int, generator: torch.Generator) -> float:
+def _random_value(metric: Metric, objective: Objective, generator: torch.Generator) -> float:
     if isinstance(metric, SupportsRandomValue):
-        return metric.random_value(budget)
-    keys = torch.rand((RANDOM_MASKS, n), generator=generator, device=generator.device)
-    chosen = keys.topk(budget, dim=1).indices
-    masks = torch.zeros(keys.shape, dtype=torch.bool, device=keys.device).scatter_(1, chosen, value=True)
+        return metric.random_value(objective.size)
+    keys = torch.rand((RANDOM_MASKS, objective.n), generator=generator, device=generator.device)
+    masks = torch.stack([objective.top(one) for one in keys])
     return float(metric.value(masks).double().mean())
 
 
 def _best_value(metric: Metric, problem: Problem) -> float:
     solve = solve_mean_field if isinstance(metric, SupportsGradient) else solve_policy_gradient
-    return problem.objective.value_of(solve(problem).mask)
+    return problem.objective.value_of(settle(problem, solve).mask)

@@ -93,6 +93,11 @@ class Rows:
         final_scale = torch.where(norms > AT_THE_MEAN * length, length / norms, 0.0)
         return Rows(self._stored, self._transform[0], centre, inverse, final_scale)
 
+    def times(self, factor: Tensor) -> "Rows":
+        """Multiply every row with its factor, (n,) float32."""
+        scale, centre, inverse_deviation, before = self._transform
+        return Rows(self._stored, scale, centre, inverse_deviation, factor if before is None else before * factor)
+
     def dot(self, vectors: Tensor) -> Tensor:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""
         if self._is_final:

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.certificate import tightened_bound
+from fineweb_mask.models.selection.graphs.pairs import similar_pairs
 from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
     checked_budget,
@@ -18,10 +18,10 @@ from fineweb_mask.models.selection.inputs import (
     checked_quality,
     checked_tokens,
 )
+from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.pairs import similar_pairs
 from fineweb_mask.models.selection.ranges import NEAR_DUPLICATES, Ranges, Scaled, built_in_metrics, find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.baselines import (
@@ -34,6 +34,7 @@ from fineweb_mask.models.selection.solvers.greedy import solve_greedy
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
+from fineweb_mask.models.selection.solvers.token_swaps import settle
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 __all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select", "term_ranges"]
@@ -49,13 +50,13 @@ SOLVERS: dict[str, Callable[[Problem], Solution]] = {
 }
 FORBIDDING = 3.0  # least weight of near-duplicates that are forbidden, while the objective is maximised
 BOUNDED = {"mean_field", "greedy"}  # solvers close enough to the optimum for a useful bound
-TOKEN_ROUNDS = 5  # most solves to find how many documents fill a budget of tokens
-TOKEN_TOLERANCE = 0.002  # of the budget of tokens: a closer answer is left to the final fit
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
     """The selected documents, their objective, and how much better any selection could be.
+
+    By tokens, a selection is full: it keeps within the budget, and no other document fits into the room left.
 
     Attributes
     ----------
@@ -69,13 +70,14 @@ class Selection:
     terms
         "quality", "diversity" and "near_duplicate_cost" (left out without that term) as they enter J
         (J = lamb * quality + (1 - lamb) * diversity - near_duplicate_cost), "mean_quality" and each metric's raw
-        value under its name.
+        value under its name; means as J weighs them (`weigh_by`).
     upper_bound
-        No selection of K documents has a higher J. None if the solver or a metric provides no bound.
+        No selection of K documents has a higher J; by tokens, no full selection of however many documents has one.
+        None if the solver or a metric provides no bound.
     gap
         `relative_gap` of objective, upper_bound and random_objective.
     random_objective
-        J expected of a uniform random selection of K documents.
+        J expected of a uniform random selection within the same budget.
     history
         (step, seconds since the start, best objective so far).
     """
@@ -117,14 +119,14 @@ def select(
         "cpu", "cuda" or a torch device.
     tokens
         Token count of each document, (n,) integers; required with `budget_by="tokens"`. The selection then
-        fills the budget of tokens as far as whole documents allow and never exceeds it.
+        never exceeds the budget of tokens and leaves no room for another document.
     own_metrics
         Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
         A metric has `value(masks)`; further methods enable more solvers and the upper bound, see
         `models/selection/metrics/base.py`.
     ranges
         Result of `term_ranges` for the same documents, budget and metrics, which several selections of one block
-        can share. Not for a budget of tokens.
+        can share.
     progress
         Called with (step, seconds, objective) for each entry of the history.
 
@@ -156,15 +158,10 @@ def select(
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
     block = checked_block(features, quality, settings, device=device, tokens=tokens, own_metrics=own_metrics)
-    if ranges is not None and block.limit is not None:
-        raise SelectionInputError("ranges belong to a budget of documents: leave them out with budget_by='tokens'")
+    if ranges is not None:
+        block.take_ranges(ranges)
     history = History(progress)
-    if block.limit is not None:
-        scaled, solution = solve_tokens(block, history, settings.lamb)
-    else:
-        if ranges is not None:
-            block.take_ranges(ranges)
-        scaled, solution = block.solve(block.budget, history, settings.lamb)
+    scaled, solution = block.solve(block.budget, history, settings.lamb)
     return block.selection(scaled, solution, history, settings.lamb)
 
 
@@ -174,20 +171,21 @@ def term_ranges(
     settings: SelectionSettings,
     *,
     device: str | torch.device = "cpu",
+    tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
 ) -> Ranges:
     """Find the scales of the terms under `normalize`, for selections to be measured on one scale.
 
     Parameters
     ----------
-    features, quality, settings, device
-        As for `select`, with a budget of documents. `solver` and `lamb` are ignored.
+    features, quality, settings, device, tokens
+        As for `select`. `solver` and `lamb` are ignored.
 
     Raises
     ------
     SelectionInputError
         If an input cannot be selected from.
     """
-    block = checked_block(features, quality, settings, device=device)
+    block = checked_block(features, quality, settings, device=device, tokens=tokens)
     return block.ranges(block.budget)
 
 
@@ -222,8 +220,7 @@ class BlockSolver:
             )
         self.rows, self.quality, self.settings = rows, quality, settings
         self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
-        self.tokens: Tensor | None = None
-        self.limit: int | None = None  # of tokens
+        self.knapsack: Knapsack | None = None
         self._own = {name: metric for name, (metric, _) in own_metrics.items()}
         self._metrics: dict[str, Metric] = {}
         self._pairs: NearDuplicates | None = None
@@ -231,29 +228,33 @@ class BlockSolver:
 
     def limit_tokens(self, tokens: Tensor) -> None:
         """Set a budget of tokens, from the tokens of each document, (n,)."""
-        self.tokens = tokens
-        total = int(tokens.sum())
-        self.limit = checked_budget(self.settings.budget, self.settings.select_ratio, total, "tokens")
-        if self.limit < int(tokens.min()):
+        limit = checked_budget(self.settings.budget, self.settings.select_ratio, int(tokens.sum()), "tokens")
+        if limit < int(tokens.min()):
             raise SelectionInputError(
-                f"tokens: the budget of {self.limit} is below the shortest document's {int(tokens.min())}: raise it"
+                f"tokens: the budget of {limit} is below the shortest document's {int(tokens.min())}: raise it"
             )
+        self.knapsack = Knapsack.of(tokens, limit, self.settings.weighed_by)
 
     @property
     def budget(self) -> int:
         """Documents to select; for a budget of tokens, about as many as fill it."""
-        if self.limit is not None and self.tokens is not None:
-            return max(1, round(self.limit / int(self.tokens.sum()) * self.rows.n))
+        if self.knapsack is not None:
+            return max(1, round(self.knapsack.size))
         return checked_budget(self.settings.budget, self.settings.select_ratio, self.rows.n, "documents")
+
+    @property
+    def masses(self) -> Tensor | None:
+        """What the documents weigh in means, (n,) float32; None for a budget of documents."""
+        return None if self.knapsack is None else self.knapsack.masses
 
     def metrics(self, budget: int) -> Mapping[str, Metric]:
         """Return the metrics, made for the first budget requested."""
         if not self._metrics:
-            self._metrics = built_in_metrics(self.rows, self.settings, budget) | self._own
+            self._metrics = built_in_metrics(self.rows, self.settings, budget, self.masses) | self._own
         return self._metrics
 
     def take_ranges(self, ranges: Ranges) -> None:
-        """Use ranges found before for the budget of documents."""
+        """Use ranges found before for the budget."""
         if ranges.metrics.keys() != self.weights.keys():
             raise SelectionInputError(
                 f"ranges are of the metrics {sorted(ranges.metrics)}, the settings' are {sorted(self.weights)}"
@@ -264,7 +265,13 @@ class BlockSolver:
         """Find the scales of the terms at a budget, once."""
         if budget not in self._ranges:
             self._ranges[budget] = find_ranges(
-                self.rows, self.quality, self.settings, self.metrics(budget), budget=budget, generator=self._generator()
+                self.rows,
+                self.quality,
+                self.settings,
+                self.metrics(budget),
+                budget=budget,
+                generator=self._generator(),
+                knapsack=self.knapsack,
             )
         return self._ranges[budget]
 
@@ -278,6 +285,7 @@ class BlockSolver:
             lamb=lamb,
             weights=self.weights,
             budget=budget,
+            knapsack=self.knapsack,
             near_duplicates=self.near_duplicates(),
         )
 
@@ -287,14 +295,15 @@ class BlockSolver:
         if not settings.counted:
             return None
         if self._pairs is None:
-            self._pairs = NearDuplicates.of(self.rows, settings.threshold)
+            self._pairs = NearDuplicates.of(self.rows, settings.threshold, self.masses)
         return self._pairs, max(settings.weight, FORBIDDING) if settings.forbid else settings.weight
 
     def solve(self, budget: int, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
         """Maximise the objective of selections of `budget` documents."""
         scaled = self.scaled(budget, lamb)
         problem = Problem(self.rows, scaled.objective, self.settings, self._generator(), history, start)
-        solution = SOLVERS[self.settings.solver](problem)
+        solver = SOLVERS[self.settings.solver]
+        solution = settle(problem, solver) if self.settings.solver in BOUNDED else solver(problem)
         if self.settings.near_duplicates.forbid:
             solution = replace(solution, mask=self._kept_apart(solution))
         return scaled, solution
@@ -304,9 +313,12 @@ class BlockSolver:
         term = self.near_duplicates()
         assert term is not None  # noqa: S101 - they are forbidden
         pairs, threshold = term[0], self.settings.near_duplicates.threshold
-        order, n_documents = in_order(solution), int(solution.mask.sum())
+        most, lengths = int(solution.mask.sum()), None
+        if self.knapsack is not None:
+            most, lengths = self.knapsack.limit, self.knapsack.tokens
+        order = in_order(solution)
         while True:
-            mask = pairs.independent(order, n_documents)
+            mask = pairs.independent(order, most, lengths)
             if pairs.pairs.complete:
                 return mask
             chosen = mask.nonzero()[:, 0]  # there are pairs that are not listed: look for them among these
@@ -331,7 +343,7 @@ class BlockSolver:
         reached = objective.value_of(solution.mask)
         random_objective = scaled.random_objective(lamb)
         bound = None
-        if self.settings.solver in BOUNDED and int(solution.mask.sum()) == objective.budget:
+        if self.settings.solver in BOUNDED and objective.is_filled_by(solution.mask):
             pi = solution.mask.float() if solution.relaxed is None else solution.relaxed
             bound = tightened_bound(objective, pi, solution.mask, random_objective, effort_share=effort_share)
         return Selection(
@@ -346,50 +358,8 @@ class BlockSolver:
         )
 
 
-def solve_tokens(block: BlockSolver, history: History, lamb: float) -> tuple[Scaled, Solution]:
-    """Solve for the number of documents that fills the budget of tokens, then fit the selection to it.
-
-    Each solve corrects the number of documents by the tokens that the previous one used. The closest answer is then
-    cut or filled in the order of its own ranking. If that changes its size, it has no bound.
-    """
-    limit, tokens = block.limit, block.tokens
-    assert limit is not None  # noqa: S101 - only called for a budget of tokens
-    assert tokens is not None  # noqa: S101
-    n_documents = block.budget
-    tried: set[int] = set()
-    closest: tuple[float, Scaled, Solution] | None = None
-    for _ in track("solves for the budget of tokens", range(TOKEN_ROUNDS)):
-        if n_documents in tried:
-            break
-        tried.add(n_documents)
-        scaled, solution = block.solve(n_documents, history, lamb)
-        used = int(tokens[solution.mask].sum())
-        distance = abs(used / limit - 1)
-        if closest is None or distance < closest[0]:
-            closest = (distance, scaled, solution)
-        if distance < TOKEN_TOLERANCE:
-            break
-        n_documents = min(block.rows.n, max(1, round(n_documents * limit / used)))
-    assert closest is not None  # noqa: S101 - the loop runs at least once
-    _, scaled, solution = closest
-    return scaled, Solution(_fit(solution, tokens, limit), solution.inclusion)
-
-
 def in_order(solution: Solution) -> Tensor:
     """Return the selected documents, then the others, each by inclusion: (n,) int64."""
     wanted = solution.inclusion.double()
     span = wanted.max() - wanted.min() + 1
     return (wanted + span * solution.mask).sort(descending=True, stable=True).indices
-
-
-def _fit(solution: Solution, tokens: Tensor, limit: int) -> Tensor:
-    """Take the selected documents, then the others, each by inclusion and if its tokens fit: (n,) bool."""
-    order = in_order(solution)
-    kept = torch.zeros_like(solution.mask)
-    left = limit
-    while len(order := order[tokens[order] <= left]):
-        fits = order[tokens[order].cumsum(0) <= left]
-        kept[fits] = True
-        left -= int(tokens[fits].sum())
-        order = order[len(fits) :]
-    return kept

@@ -19,7 +19,7 @@ from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import BuiltInMetric
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.ranges import Ranges, Scaled
-from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block, solve_tokens
+from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.solvers.problem import History, Solution
 from fineweb_mask.models.settings.selection import SelectionSettings
 
@@ -118,21 +118,17 @@ def _hold_matrices(block: BlockSolver) -> None:
 def _solve(block: BlockSolver, lamb: float, last: _Found | None) -> _Found:
     block.ranges(block.budget)  # found before the clock of the first value starts
     history, started = History(), time.perf_counter()
-    if block.limit is not None:
-        scaled, solution = solve_tokens(block, history, lamb)
-    else:
-        metrics = block.metrics(block.budget).values()
-        warm = all(isinstance(metric, KernelMetric) and metric.linear_in_v for metric in metrics)
-        start = last.solution.relaxed if last is not None and warm else None
-        scaled, solution = block.solve(block.budget, history, lamb, start)
+    metrics = block.metrics(block.budget).values()
+    warm = all(isinstance(metric, KernelMetric) and metric.linear_in_v for metric in metrics)
+    start = last.solution.relaxed if last is not None and warm else None
+    scaled, solution = block.solve(block.budget, history, lamb, start)
     seconds = time.perf_counter() - started
     return _Found(lamb, scaled, solution, history, seconds, scaled.terms(solution.mask))
 
 
 def _best(block: BlockSolver, own: _Found, found: list[_Found]) -> Swept:
-    """Prove the best selection found for a value, among those of the same budget and scale."""
-    same_scale = [one for one in found if one.scaled.metrics is own.scaled.metrics and block.limit is None]
-    best = max(same_scale, key=lambda one: one.objective(own.lamb), default=own)
+    """Prove the best selection found for a value."""
+    best = max(found, key=lambda one: one.objective(own.lamb))
     if best.objective(own.lamb) <= own.objective(own.lamb):
         best = own
     metrics = own.scaled.objective.metrics.values()

@@ -1,12 +1,13 @@
 """Define the settings of the joint selection, and register the diversity metrics; neither imports torch."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fineweb_mask.models.settings.base import Settings
 
+Unit = Literal["documents", "tokens"]
 Solver = Literal["mean_field", "policy_gradient", "greedy", "top_quality", "random", "quality_sampling", "semdedup"]
 
 
@@ -142,7 +143,12 @@ class SelectionSettings(Settings):
     budget: int | None = Field(
         None, ge=1, description="Documents (or tokens) to select (count); overrides select_ratio."
     )
-    budget_by: Literal["documents", "tokens"] = Field("documents", description="Unit of select_ratio and budget.")
+    budget_by: Unit = Field("documents", description="Unit of select_ratio and budget.")
+    weigh_by: Unit | None = Field(
+        None,
+        description="What quality and diversity are means over: documents, or tokens (only with budget_by: tokens). "
+        "None: what budget_by counts.",
+    )
     lamb: float = Field(0.5, ge=0, le=1, description="Weight of quality; 1 - lamb is the weight of diversity.")
     normalize: Literal["none", "range"] = Field(
         "range",
@@ -177,6 +183,17 @@ class SelectionSettings(Settings):
                 if not 0 < weight < float("inf"):
                     raise ValueError(f"weight of metric {name!r} must be positive and finite, received {weight}")
         return metrics
+
+    @model_validator(mode="after")
+    def _weighs_by_what_the_budget_knows(self) -> Self:
+        if self.weigh_by == "tokens" and self.budget_by == "documents":
+            raise ValueError("weigh_by: tokens needs budget_by: tokens")
+        return self
+
+    @property
+    def weighed_by(self) -> Unit:
+        """What quality and diversity are means over."""
+        return self.weigh_by or self.budget_by
 
     @property
     def metric_weights(self) -> dict[str, float]:

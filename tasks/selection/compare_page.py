@@ -103,7 +103,7 @@ def _metrics(job: CompareJob) -> dict[str, Any]:
     for name, own in blocks.items():
         spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
         selectors[name] = {
-            **over_blocks(_with_shared_bounds(own, list(blocks.values()), job.settings)),
+            **over_blocks(_with_shared_bounds(own, list(blocks.values())), job.settings.weighed_by),
             "topics": None if spread is None else spread.topics,
             "effective_topics": None if spread is None else spread.effective,
             "rarest_topic": None if spread is None else spread.rarest,
@@ -121,12 +121,8 @@ def _metrics(job: CompareJob) -> dict[str, Any]:
     }
 
 
-def _with_shared_bounds(
-    blocks: list[dict[str, Any]], everyone: list[list[dict[str, Any]]], settings: PipelineSelectionSettings
-) -> list[dict[str, Any]]:
-    """Return the blocks with the lowest bound of any selector: it holds for all selections of that size."""
-    if settings.budget_by == "tokens":
-        return blocks
+def _with_shared_bounds(blocks: list[dict[str, Any]], everyone: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the blocks with the lowest bound of any selector: it holds for all selections of that budget."""
     shared = []
     for place, block in enumerate(blocks):
         bounds = [others[place]["upper_bound"] for others in everyone]

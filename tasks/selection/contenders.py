@@ -16,7 +16,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.selection import METRICS, Solver
+from fineweb_mask.models.settings.selection import METRICS, Solver, Unit
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.reporting.page import Column, Table
 from fineweb_mask.tasks.selection.blocks import (
@@ -88,6 +88,16 @@ def check_selectors(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def contested(settings: PipelineSelectionSettings, budget_by: Unit) -> PipelineSelectionSettings:
+    """Return the settings that all contenders share: the recipe's, with its share as one of tokens or of documents.
+
+    A recipe that gives a count, `budget`, stays as it is.
+    """
+    if settings.budget is not None or settings.budget_by == budget_by:
+        return settings
+    return settings.model_copy(update={"budget_by": budget_by, "weigh_by": None})
+
+
 class RangesJob(ProductJob, BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
@@ -115,7 +125,11 @@ def find_ranges(job: RangesJob) -> None:
     for block in track("blocks", list(blocks_of(job, group)), part=(0, 1)):
         with gpu_slot(device):
             ranges = term_ranges(
-                group.vectors[block.rows], group.quality[block.rows], block_settings(job.settings, block), device=device
+                group.vectors[block.rows],
+                group.quality[block.rows],
+                block_settings(job.settings, block),
+                device=device,
+                tokens=group.tokens[block.rows],
             )
         found[block.name] = asdict(ranges)
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
@@ -134,7 +148,7 @@ def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
 class TimedJob(BlocksJob):
     """Select from one group of shards with the ranges that all selectors share, and record how long it took."""
 
-    ranges: StageFile | None  # of the group; None with a budget of tokens
+    ranges: StageFile | None  # of the group; None if they were not found
 
     @property
     def seconds_path(self) -> Path:
@@ -190,12 +204,13 @@ def run_selector(job: ContenderJob) -> None:
 
 
 def measures_of(job: BlocksJob, block: Block, group: Candidates) -> "Measures":
-    """Return what measures selections from a block."""
+    """Return what measures selections from a block, in means over what J is a mean over."""
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.measures import Measures
 
     device = choose_device(job.settings.device)
-    return Measures(group.vectors[block.rows], group.quality[block.rows], device=device)
+    tokens = group.tokens[block.rows] if job.settings.weighed_by == "tokens" else None
+    return Measures(group.vectors[block.rows], group.quality[block.rows], device=device, tokens=tokens)
 
 
 def note_seconds(path: Path, key: StageKey, seconds: dict[str, float]) -> None:
@@ -213,24 +228,25 @@ def noted_seconds(path: Path, key: StageKey) -> dict[str, float]:
     return {} if found.pop("key", None) != key.fingerprint else found
 
 
-def over_blocks(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def over_blocks(blocks: Sequence[Mapping[str, Any]], weighed_by: str = "documents") -> dict[str, Any]:
     """Return one selection's figures over all its blocks; the bound is None if a block has none.
 
-    Averages over selected documents are weighted by the number of these, all others by the documents of each block.
+    Averages over what is selected are weighted by its documents or tokens, all others by those of each block.
     """
+    every, chosen = ("tokens", "tokens_selected") if weighed_by == "tokens" else ("documents", "selected")
 
     def measured(name: str, weight: str) -> float:
         return mean_of([block["measures"][name] for block in blocks], blocks, weight)
 
     bounds = [block["upper_bound"] for block in blocks]
-    objective = mean_of([block["objective"] for block in blocks], blocks)
-    random_objective = mean_of([block["random_objective"] for block in blocks], blocks)
-    bound = None if None in bounds else mean_of(bounds, blocks)
+    objective = mean_of([block["objective"] for block in blocks], blocks, every)
+    random_objective = mean_of([block["random_objective"] for block in blocks], blocks, every)
+    bound = None if None in bounds else mean_of(bounds, blocks, every)
     return {
         "selected": sum(block["selected"] for block in blocks),
-        "mean_quality": measured("mean_quality", "selected"),
-        **{name: measured(name, "documents") for name in METRICS},
-        "diversity": mean_of([block["terms"]["diversity"] for block in blocks], blocks),
+        "mean_quality": measured("mean_quality", chosen),
+        **{name: measured(name, every) for name in METRICS},
+        "diversity": mean_of([block["terms"]["diversity"] for block in blocks], blocks, every),
         "near_duplicates": measured("near_duplicates", "selected"),
         "tokens": sum(block["tokens_selected"] for block in blocks),
         "objective": objective,
@@ -265,7 +281,7 @@ def described_settings(settings: PipelineSelectionSettings) -> str:
     charge = "are forbidden" if term.forbid else f"have weight {term.weight:g}" if term.weight else "are not charged"
     budget = f"{settings.budget:,}" if settings.budget is not None else f"{settings.select_ratio:.4g}"
     return (
-        f"Budget: {budget} of the {settings.budget_by} in each block. Diversity: {metrics}. "
-        f"Near-duplicates from cosine {term.threshold:g} {charge}. Normalised by: {settings.normalize}. "
-        f"Seed: {settings.seed}."
+        f"Budget: {budget} of the {settings.budget_by} in each block. Means are over {settings.weighed_by}. "
+        f"Diversity: {metrics}. Near-duplicates from cosine {term.threshold:g} {charge}. "
+        f"Normalised by: {settings.normalize}. Seed: {settings.seed}."
     )

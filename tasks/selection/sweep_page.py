@@ -36,6 +36,7 @@ class SweepJob(PageJob):
 
     stage: ClassVar[Stage] = Stage("sweep", version=1, folders=("sweep",))
     settings: PipelineSelectionSettings
+    advised: str = ""  # what a recipe must also set to select as here
     lambs: tuple[float, ...]
     frontiers: list[StageFile]  # of every group of shards
     baselines: dict[str, list[StageFile]]  # by selector, of every group
@@ -44,7 +45,7 @@ class SweepJob(PageJob):
     def depends_on(self) -> Dependencies:
         """Return what the page says of the settings, and the fingerprints of the selections."""
         return Dependencies(
-            settings=[self.settings.model_dump(exclude={"device"}), self.lambs, list(self.baselines)],
+            settings=[self.settings.model_dump(exclude={"device"}), self.advised, self.lambs, list(self.baselines)],
             inputs=[[file.fingerprint for file in files] for files in (self.frontiers, *self.baselines.values())],
         )
 
@@ -61,7 +62,9 @@ def _metrics(job: SweepJob) -> dict[str, Any]:
     values = []
     for lamb in job.lambs:
         blocks = [block for file in job.frontiers for block in file.details["blocks"] if block["lamb"] == lamb]
-        values.append({"lamb": lamb, **over_blocks(blocks), "seconds": job.seconds.get(str(lamb))})
+        values.append(
+            {"lamb": lamb, **over_blocks(blocks, job.settings.weighed_by), "seconds": job.seconds.get(str(lamb))}
+        )
     first = [block for file in job.frontiers for block in file.details["blocks"] if block["lamb"] == job.lambs[0]]
     axis, _ = diversity_axis(job.settings)
     best = knee([value["mean_quality"] for value in values], [value[axis] for value in values])
@@ -73,7 +76,7 @@ def _metrics(job: SweepJob) -> dict[str, Any]:
         "values": values,
         "baselines": {
             name: {
-                **over_blocks([block for file in files for block in file.details["blocks"]]),
+                **over_blocks([block for file in files for block in file.details["blocks"]], job.settings.weighed_by),
                 "lamb": job.settings.lamb if name == "greedy" else None,
                 "seconds": job.seconds.get(name),
             }
@@ -90,7 +93,7 @@ def _page(job: SweepJob, metrics: Mapping[str, Any]) -> Page:
     if recommended is None:
         advice = "The trade-off is linear, so there is no knee. Pick the value that suits your use."
     else:
-        advice = f"The knee is at lamb = {recommended:g}. To use it: --set selection.lamb={recommended:g}"
+        advice = f"The knee is at lamb = {recommended:g}. To use it: --set selection.lamb={recommended:g}{job.advised}"
     note = f"J and gap are computed at lamb = {job.settings.lamb:g}, the value in the recipe."
     baselines = [(_named(name, one), one) for name, one in metrics["baselines"].items()]
     tables = [

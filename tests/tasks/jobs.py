@@ -71,7 +71,7 @@ def select_jobs(workspace: Any, shards: Any, settings: Any) -> list[SelectJob]:
 
 
 def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
-    groups = [] if settings.budget_by == "tokens" else grouped(shards, settings)
+    groups = grouped(shards, settings)
     return [RangesJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
 
 

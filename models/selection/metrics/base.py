@@ -36,6 +36,7 @@ from abc import ABC, abstractmethod
 from pkgutil import resolve_name
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.rows import Rows
@@ -85,7 +86,12 @@ EFFORT = Effort(120, 5e-5, 0.3, 0.995)  # measured at n = 50,000, d = 768
 
 
 class Tangent(Protocol):
-    """A linear function that is never below a weighted metric on masks of K documents; it can be moved down."""
+    """A linear function that is never below a weighted metric on masks of K documents; it can be moved down.
+
+    One that also bounds selections by a budget of tokens has an attribute `of_shares`: False if it is above the metric
+    on every mask, True if it is with w . m divided by the mask's mass and multiplied with `budget`, and h as well if it
+    has an attribute `height_of_shares` that is True; h is then at least 0.
+    """
 
     effort: Effort
 
@@ -100,7 +106,7 @@ class Tangent(Protocol):
 class SupportsTangent(Metric, Protocol):
     """A metric that the certificate can bound."""
 
-    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> Tangent:
+    def tangent(self, inclusion: Tensor, budget: float, weight: float) -> Tangent:
         """Return the tangent of weight * D, weight > 0, at inclusion probabilities (n,) that sum to `budget`."""
 
 
@@ -127,7 +133,7 @@ class LazyGains(Gains, Protocol):
 class SupportsGains(Metric, Protocol):
     """A metric that `greedy` can maximise."""
 
-    def gains(self, budget: int, weight: float) -> Gains:
+    def gains(self, budget: float, weight: float) -> Gains:
         """Return the gains of weight * D for an empty selection, with the denominators of `budget` documents."""
 
 
@@ -151,8 +157,20 @@ class SupportsRestrict(Metric, Protocol):
 class SupportsRandomValue(Metric, Protocol):
     """A metric with a closed form for random subsets."""
 
-    def random_value(self, budget: int) -> float:
+    def random_value(self, budget: float) -> float:
         """Return the expected value of a uniform random subset of `budget` documents."""
+
+
+class Weighed:
+    """A metric that is a mean over the selection, by documents or by their masses."""
+
+    masses: Tensor | None = None  # (n,) float32, with a budget of tokens
+
+    def size(self, weights: Tensor) -> Tensor:
+        """Sum the masses under weights or over masks, (n,) or (G, n): () or (G,) float64; without masses, 1 each."""
+        if self.masses is None:
+            return weights.sum(-1, dtype=torch.float64)
+        return weights.double() @ self.masses.double()
 
 
 class BuiltInMetric(ABC):
@@ -164,8 +182,17 @@ class BuiltInMetric(ABC):
     def __init__(self, rows: Rows) -> None: ...
 
     @classmethod
-    def for_block(cls, rows: Rows, settings: SelectionSettings, budget: int) -> Self:  # noqa: ARG003 - for subclasses
-        """Make the metric for selections of `budget` documents."""
+    def for_block(
+        cls,
+        rows: Rows,
+        settings: SelectionSettings,  # noqa: ARG003 - for subclasses
+        budget: float,  # noqa: ARG003
+        masses: Tensor | None = None,  # noqa: ARG003
+    ) -> Self:
+        """Make the metric for selections of `budget` documents; for a budget of tokens `masses` (n,) weigh them.
+
+        A metric that leaves masses aside weighs all documents alike and has no bound under a budget of tokens.
+        """
         return cls(rows)
 
     @abstractmethod

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.pairs import Pairs
+from fineweb_mask.models.selection.graphs.pairs import Pairs
 
 NEGLIGIBLE = 1e-6  # weight of a pair that is left over from a clique by rounding
 ALIKE = 0.5  # of the clique's weight: a document joins if its pairs with all members weigh as much

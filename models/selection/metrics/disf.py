@@ -6,6 +6,7 @@ from torch import Tensor
 from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 PCA_ROWS = 8192  # rows from which the principal directions are computed
 
@@ -17,13 +18,28 @@ class Disf(KernelMetric):
     deviation, and scaled to length sqrt(d) (ours: this makes D concave). The published code standardises by the
     selected documents, where tr C is d as well. With a free trace, the least norm would be that of documents near the
     mean. For K = 1 the divisor is 1.
+
+    With masses a (a budget of tokens; ours), C = sum_i m_i a_i z_i z_i^T / sum_i m_i a_i.
     """
 
     effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows.standardised()
+    def __init__(self, rows: Rows, masses: Tensor | None = None) -> None:
+        self.rows, self.masses = rows.standardised(), masses
+        if masses is not None:
+            self.rows = self.rows.times(masses.sqrt())
         self.diagonal = torch.cat([self.rows.block(part).square().sum(1).square() for part in self.rows.slices()])
+
+    @classmethod
+    def for_block(
+        cls,
+        rows: Rows,
+        settings: SelectionSettings,  # noqa: ARG003 - of the base
+        budget: float,  # noqa: ARG003
+        masses: Tensor | None = None,
+    ) -> "Disf":
+        """Make the metric with masses (n,) for a budget of tokens."""
+        return cls(rows, masses)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by the smaller of Z^T Z (d x d) and Z Z^T (K x K) of each: (G,) float64."""
@@ -32,7 +48,7 @@ class Disf(KernelMetric):
             z = self.rows.take(chosen)
             gram = z @ z.T if len(z) < self.rows.d else z.T @ z
             squares.append(torch.linalg.vector_norm(gram, dtype=torch.float64).square())
-        return self.outer(torch.stack(squares), masks.sum(1, dtype=torch.float64))
+        return self.outer(torch.stack(squares), self.size(masks))
 
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the outer products under weights (n,): (d, d) float64."""
@@ -60,12 +76,15 @@ class Disf(KernelMetric):
 
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Compute -||C||_F from v = ||(K - 1) C||_F^2."""
+        if self.masses is not None:
+            return -v.sqrt() / torch.as_tensor(budget, dtype=torch.float64, device=v.device)
         divisor = torch.as_tensor(budget - 1, dtype=torch.float64, device=v.device).clamp(min=1)
         return -v.sqrt() / divisor
 
     def slope(self, v: float, budget: float) -> float:
         """Compute 1 / (2 (K - 1) sqrt(v)); 0 for v = 0."""
-        return float(1 / (2 * max(budget - 1, 1) * v**0.5)) if v > 0 else 0.0
+        divisor = max(budget - 1, 1) if self.masses is None else budget
+        return float(1 / (2 * divisor * v**0.5)) if v > 0 else 0.0
 
     def reduced(self, n_directions: int, generator: torch.Generator) -> "Disf":
         """Approximate the metric in its principal directions, where there are much more: O(n_directions^2) per row.
@@ -84,6 +103,7 @@ class Disf(KernelMetric):
         others = rest.sqrt() / (self.rows.d - n_directions + 1) ** 0.25
         sign = torch.randint(0, 2, others.shape, generator=generator, device=others.device) * 2 - 1
         metric = object.__new__(Disf)
+        metric.masses = self.masses
         metric.rows = Rows(torch.cat([kept, (others * sign)[:, None]], dim=1))
         metric.diagonal = metric.rows.block(slice(None)).square().sum(1).square()
         return metric

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.graphs.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric
 from fineweb_mask.models.selection.metrics.kernel import falling_step
-from fineweb_mask.models.selection.neighbours import Neighbours, nearest
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import SelectionSettings
 
@@ -21,18 +21,25 @@ class Facility(BuiltInMetric):
 
     D = (1/n) sum_v max over selected i of max(0, <x_v, x_i>). Gradients and tangents read an exact graph of nearest
     documents, built on first use. A document without a selected neighbour counts with the similarity of its last
-    neighbour there, and exactly in `value`.
+    neighbour there, and exactly in `value`. With masses (a budget of tokens by tokens), the mean over v is by mass.
     """
 
-    def __init__(self, rows: Rows, n_neighbours: int = 64) -> None:
-        self.rows = rows
+    def __init__(self, rows: Rows, n_neighbours: int = 64, masses: Tensor | None = None) -> None:
+        self.rows, self.masses = rows, masses
         self.n_neighbours = n_neighbours
         self._graph: Neighbours | None = None
 
     @classmethod
-    def for_block(cls, rows: Rows, settings: SelectionSettings, budget: int) -> "Facility":
+    def for_block(
+        cls, rows: Rows, settings: SelectionSettings, budget: float, masses: Tensor | None = None
+    ) -> "Facility":
         """Make the metric with lists that hold six selected documents on average, so that nearly all hold one."""
-        return cls(rows, max(settings.mean_field.n_neighbours, min(LONGEST_LIST, math.ceil(6 * rows.n / budget))))
+        length = max(settings.mean_field.n_neighbours, min(LONGEST_LIST, math.ceil(6 * rows.n / budget)))
+        return cls(rows, length, masses)
+
+    def weighed(self, values: Tensor) -> Tensor:
+        """Weigh a value of every document, (..., n), by its share of the mean over all."""
+        return values if self.masses is None else values * (self.masses * (self.rows.n / self.masses.sum()))
 
     @property
     def graph(self) -> Neighbours:
@@ -43,7 +50,7 @@ class Facility(BuiltInMetric):
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
-        return self.best(masks).mean(0, dtype=torch.float64)
+        return self.weighed(self.best(masks).T).T.mean(0, dtype=torch.float64)
 
     def best(self, masks: Tensor) -> Tensor:
         """Compute every document's similarity to its nearest selected one, exactly: masks (G, n) -> (n, G) float32."""
@@ -76,7 +83,7 @@ class Facility(BuiltInMetric):
         value = similarity[-1].clone()
         for j in range(self.graph.k - 1, -1, -1):
             value = torch.lerp(value, similarity[j], pi[j])
-        return float(value.mean(dtype=torch.float64))
+        return float(self.weighed(value).mean(dtype=torch.float64))
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Compute (1/n) sum_v pre_j (s_j - e_j), in one backward and one forward pass: (n,) float32."""
@@ -91,15 +98,15 @@ class Facility(BuiltInMetric):
         for j in range(self.graph.k):
             advantage[j].mul_(pre)
             pre.addcmul_(pre, pi[j], value=-1)
-        return self.graph.sum_back(advantage).div_(self.rows.n)
+        return self.graph.sum_back(self.weighed(advantage)).div_(self.rows.n)
 
-    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> "FacilityTangent":  # noqa: ARG002 - holds for any
+    def tangent(self, inclusion: Tensor, budget: float, weight: float) -> "FacilityTangent":  # noqa: ARG002 - holds for any
         """Return the tangent of weight * D at inclusion probabilities (n,)."""
         return FacilityTangent(self, self.levels(inclusion), weight)
 
-    def gains(self, budget: int, weight: float) -> "FacilityGains":  # noqa: ARG002 - the same for every budget
+    def gains(self, budget: float, weight: float) -> "FacilityGains":  # noqa: ARG002 - the same for every budget
         """Return the marginal gains of weight * D, for an empty selection."""
-        return FacilityGains(self.rows, weight)
+        return FacilityGains(self, weight)
 
     def neighbours(self, count: int) -> Tensor:
         """Return the `count` nearest documents of each, itself first, (count, n) int64."""
@@ -120,15 +127,16 @@ class Facility(BuiltInMetric):
         first = torch.where(reach[-1] >= 1, (similarity * first_rank).sum(0), last)
         second = torch.where(reach[-1] >= 2, (similarity * (hit & (reach == 2))).sum(0), last)
         gains = torch.where(hit, first_rank * (first - second), (similarity - first).clamp_(min=0))
-        return self.graph.sum_back(gains).div_(self.rows.n)
+        return self.graph.sum_back(self.weighed(gains)).div_(self.rows.n)
 
-    def random_value(self, budget: int) -> float:
+    def random_value(self, budget: float) -> float:
         """Compute the expected value under equal inclusion probabilities, on the graph."""
         return self.expected(torch.full((self.rows.n,), budget / self.rows.n, device=self.rows.device))
 
     def restrict(self, index: Tensor) -> "Facility":
         """Return the metric of a batch (b,) with its own graph, built once for all masks over it."""
-        batch = Facility(Rows(self.rows.take(index)), self.n_neighbours)
+        masses = None if self.masses is None else self.masses[index]
+        batch = Facility(Rows(self.rows.take(index)), self.n_neighbours, masses)
         _ = batch.graph
         return batch
 
@@ -141,19 +149,21 @@ class FacilityTangent:
     """
 
     effort = EFFORT
+    of_shares: bool | None = False  # it holds for every mask
 
     def __init__(self, metric: Facility, level: Tensor, weight: float) -> None:
-        self.graph, self.level, self.weight = metric.graph, level, weight
+        self.metric, self.graph, self.level, self.weight = metric, metric.graph, level, weight
 
     def evaluate(self) -> tuple[float, Tensor]:
         """Return the height and the slope of every document, (n,) float64."""
-        over = self.graph.sum_back((self.graph.similarity - self.level).clamp_(min=0)).double()
-        return self.weight * float(self.level.mean(dtype=torch.float64)), self.weight / len(self.level) * over
+        over = self.graph.sum_back(self.metric.weighed((self.graph.similarity - self.level).clamp_(min=0))).double()
+        height = float(self.metric.weighed(self.level).mean(dtype=torch.float64))
+        return self.weight * height, self.weight / len(self.level) * over
 
     def descend(self, mask: Tensor, fall: float) -> None:
         """Move the levels."""
-        covered = (mask[self.graph.index] & (self.graph.similarity > self.level)).sum(0)
-        gradient = (1 - covered).double() * (self.weight / len(self.level))
+        covered = (mask[self.graph.index] * (self.graph.similarity > self.level)).sum(0)
+        gradient = self.metric.weighed((1 - covered).double()) * (self.weight / len(self.level))
         # Below the last neighbour's similarity, documents outside the list would count.
         level = self.level - falling_step(gradient, fall).float()
         self.level = torch.maximum(level, self.graph.similarity[-1])
@@ -165,8 +175,9 @@ class FacilityGains:
     Similarities are stored where they fit `DENSE_BYTES`, and otherwise computed for each evaluation.
     """
 
-    def __init__(self, rows: Rows, weight: float) -> None:
-        self.rows, self.weight = rows, weight
+    def __init__(self, metric: Facility, weight: float) -> None:
+        self.metric, self.weight = metric, weight
+        self.rows = rows = metric.rows
         n, device = rows.n, rows.device
         self.best = torch.zeros(n, device=device)  # similarity of each document to its nearest selected one
         self._dense: Tensor | None = None
@@ -175,7 +186,7 @@ class FacilityGains:
         self._upper = torch.empty(n, device=device)
         for part in track("blocks of similarities", list(rows.slices(256))):
             similarity = rows.dot(rows.block(part).T).T.clamp_(min=0, max=1)
-            self._upper[part] = similarity.mean(1) * weight
+            self._upper[part] = metric.weighed(similarity).mean(1) * weight
             if self._dense is not None:
                 self._dense[part] = similarity
 
@@ -185,7 +196,7 @@ class FacilityGains:
 
     def refresh(self, document: int) -> float:
         """Evaluate a document's gain exactly, and store it."""
-        gain = (self._similarity(document) - self.best).clamp_(min=0).mean() * self.weight
+        gain = self.metric.weighed((self._similarity(document) - self.best).clamp_(min=0)).mean() * self.weight
         self._upper[document] = gain
         return float(gain)
 

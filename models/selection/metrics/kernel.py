@@ -26,6 +26,7 @@ class KernelMetric(MomentMetric):
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
+    credit: Tensor | None = None  # (n,) float32: D = outer(v, mass) + sum of credits / mass^2
 
     @abstractmethod
     def scores(self, moment: Tensor) -> Tensor:
@@ -79,11 +80,11 @@ class KernelMetric(MomentMetric):
         v = moment.square().sum()
         return float(self.outer(v, budget) + 2 * self.slope(float(v), budget) * v)
 
-    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> "KernelTangent":
+    def tangent(self, inclusion: Tensor, budget: float, weight: float) -> "KernelTangent":
         """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
         return KernelTangent(self, self.moment(inclusion), budget, weight)
 
-    def gains(self, budget: int, weight: float) -> "KernelGains":
+    def gains(self, budget: float, weight: float) -> "KernelGains":
         """Return the marginal gains of weight * D, for an empty selection."""
         return KernelGains(self, budget, weight)
 
@@ -94,7 +95,7 @@ class KernelMetric(MomentMetric):
     def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
         """Describe swaps through the tangent of D at the present v: they gain at least what it promises."""
         moment = self.moment(mask)
-        slope = weight * self.slope(float(moment.square().sum()), float(mask.sum()))
+        slope = weight * self.slope(float(moment.square().sum()), float(self.size(mask)))
         own = torch.where(mask, self.diagonal, -self.diagonal)
 
         def cross(pool: Tensor) -> Tensor:
@@ -103,14 +104,15 @@ class KernelMetric(MomentMetric):
 
         return SwapModel((2 * self.scores(moment)).sub_(own).mul_(-slope), cross)
 
-    def random_value(self, budget: int) -> float:
+    def random_value(self, budget: float) -> float:
         """Compute D at the expected v of a uniform random subset."""
         n = self.rows.n
         own = float(self.diagonal.sum(dtype=torch.float64))
         everyone = self.moment(torch.ones(n, device=self.rows.device))
         pairs = (float(everyone.square().sum()) - own) / max(n * (n - 1), 1)
         v = budget * own / n + budget * (budget - 1) * pairs
-        return float(self.outer(torch.tensor(max(v, 0.0), dtype=torch.float64), budget))
+        credit = 0.0 if self.credit is None else float(self.credit.sum(dtype=torch.float64)) / (n * budget)
+        return float(self.outer(torch.tensor(max(v, 0.0), dtype=torch.float64), budget)) + credit
 
     def whole_kernel(self) -> Tensor:
         """Evaluate the kernel between all documents: (n, n) float32."""
@@ -122,15 +124,20 @@ class KernelMetric(MomentMetric):
         batch = object.__new__(type(self))
         batch.rows = Rows(self.rows.take(index))
         batch.diagonal = self.diagonal[index]
+        batch.masses, batch.credit = (None if of is None else of[index] for of in (self.masses, self.credit))
         return batch
 
 
 class KernelTangent:
-    """The tangent of a weighted kernel metric at a moment, which need not be that of any probabilities."""
+    """The tangent of a weighted kernel metric at a moment, which need not be that of any probabilities.
 
-    def __init__(self, metric: KernelMetric, moment: Tensor, budget: int, weight: float) -> None:
+    With masses, it is above weight * outer(v, mass): the credit is not in it.
+    """
+
+    def __init__(self, metric: KernelMetric, moment: Tensor, budget: float, weight: float) -> None:
         self.metric, self.moment, self.budget, self.weight = metric, moment, budget, weight
         self.effort = metric.effort
+        self.of_shares: bool | None = None if metric.masses is None else True
 
     def evaluate(self) -> tuple[float, Tensor]:
         """Return the height and the slope of every document, (n,) float64."""
@@ -142,7 +149,10 @@ class KernelTangent:
         """Move the moment."""
         reached = self.metric.moment(mask)
         gradient = self.weight * self.metric.tangent_gradient(self.moment, reached, self.budget)
-        self.moment = self.moment - falling_step(gradient, fall)
+        step = falling_step(gradient, fall)
+        longest = float(torch.linalg.vector_norm(self.moment) + torch.linalg.vector_norm(reached))
+        # A gradient that all but vanishes would lead so far away that scores lose their digits.
+        self.moment = self.moment - step * min(1.0, longest / max(float(torch.linalg.vector_norm(step)), 1e-300))
 
 
 class KernelGains:
@@ -151,7 +161,7 @@ class KernelGains:
     Each pick takes one pass, O(n d), or O(n) where the whole kernel matrix is small and computed in advance.
     """
 
-    def __init__(self, metric: KernelMetric, budget: int, weight: float) -> None:
+    def __init__(self, metric: KernelMetric, budget: float, weight: float) -> None:
         self.metric, self.weight, self.budget = metric, weight, budget
         self.scores = torch.zeros_like(metric.diagonal)
         self.v = torch.zeros((), dtype=torch.float64, device=metric.diagonal.device)

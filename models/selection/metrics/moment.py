@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Tangent
+from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Tangent, Weighed
 from fineweb_mask.models.selection.rows import Rows
 
 
@@ -18,11 +18,11 @@ class SwapModel(NamedTuple):
     cross: Callable[[Tensor], Tensor]  # documents (p,) -> (p, p), how much each reduces the worth of the others
 
 
-class MomentMetric(BuiltInMetric):
+class MomentMetric(Weighed, BuiltInMetric):
     """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of d or d x d numbers.
 
     Annealing maximises F at the moment of the inclusion probabilities, and F's tangents bound D. The size of the
-    selection, the budget, counts as a constant.
+    selection, the budget, counts as a constant. With masses, phi_i holds that of document i, and D is a mean by mass.
     """
 
     linear_in_v: ClassVar[bool] = False  # F is linear in v = ||M||^2: Newton's method solves the annealing
@@ -49,7 +49,7 @@ class MomentMetric(BuiltInMetric):
         """Compute the constant h of the tangent at a moment: D(m) <= h + gradient_at(moment) . m."""
 
     @abstractmethod
-    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> Tangent:
+    def tangent(self, inclusion: Tensor, budget: float, weight: float) -> Tangent:
         """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class MomentMetric(BuiltInMetric):
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Differentiate F at the moment of the inclusion probabilities, (n,): (n,) float32."""
-        return self.gradient_at(self.moment(inclusion), float(inclusion.sum(dtype=torch.float64)))
+        return self.gradient_at(self.moment(inclusion), float(self.size(inclusion)))
 
     def reduced(self, n_directions: int, generator: torch.Generator) -> Self:  # noqa: ARG002 - for subclasses
         """Return an approximation in fewer directions for the annealing, where there is a faster one."""

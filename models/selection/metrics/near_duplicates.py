@@ -11,24 +11,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.metrics.base import Effort
+from fineweb_mask.models.selection.graphs.pairs import Pairs, similar_pairs
+from fineweb_mask.models.selection.metrics.base import Effort, Weighed
 from fineweb_mask.models.selection.metrics.cliques import Cliques, cover_with_cliques
 from fineweb_mask.models.selection.metrics.moment import SwapModel
-from fineweb_mask.models.selection.pairs import Pairs, similar_pairs
 from fineweb_mask.models.selection.rows import Rows
 
 LEAST_WEIGHT = 0.05  # of a pair at the threshold; identical documents have weight 1
 
 
-class NearDuplicates:
+class NearDuplicates(Weighed):
     """Minus the weight of the pairs of near-duplicates in the selection, per selected document (ours).
 
     D = -(1/K) sum over pairs of w_ij m_i m_j, with w = min(1, 0.05 + (cosine - threshold) / (1 - threshold)) for pairs
     of at least the threshold.
+
+    With masses a (a budget of tokens), w_ij is multiplied with min(a_i, a_j) and K becomes sum_i m_i a_i: two
+    near-duplicates repeat the tokens of the shorter one.
     """
 
-    def __init__(self, n: int, pairs: Pairs, weights: Tensor) -> None:
-        self.n, self.pairs, self.weights = n, pairs, weights  # weights (e,) float32
+    def __init__(self, n: int, pairs: Pairs, weights: Tensor, masses: Tensor | None = None) -> None:
+        self.n, self.pairs, self.weights, self.masses = n, pairs, weights, masses  # weights (e,) float32, of a pair
         self.documents, local = torch.unique(torch.cat([pairs.first, pairs.second]), return_inverse=True)
         partner = torch.cat([local[len(pairs) :], local[: len(pairs)]])
         order = local.sort(stable=True).indices
@@ -37,30 +40,38 @@ class NearDuplicates:
         self._cliques: Cliques | None = None
 
     @classmethod
-    def of(cls, rows: Rows, threshold: float) -> "NearDuplicates":
-        """Find the pairs of unit rows (n, d) and weigh them."""
+    def of(cls, rows: Rows, threshold: float, masses: Tensor | None = None) -> "NearDuplicates":
+        """Find the pairs of unit rows (n, d) and weigh them, with masses (n,) for a budget of tokens."""
         pairs = similar_pairs(rows, threshold)
         over = (pairs.cosine - threshold) / max(1 - threshold, 1e-6)
-        return cls(rows.n, pairs, (LEAST_WEIGHT + over).clamp_(max=1.0))
+        weights = (LEAST_WEIGHT + over).clamp_(max=1.0)
+        if masses is not None:
+            weights *= torch.minimum(masses[pairs.first], masses[pairs.second])
+        return cls(rows.n, pairs, weights, masses)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
         both = masks[:, self.pairs.first] & masks[:, self.pairs.second]
         charged = torch.where(both, self.weights, 0.0).sum(1, dtype=torch.float64)
-        return -charged / masks.sum(1, dtype=torch.float64)
+        return -charged / self.size(masks)
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Compute -(1/K) sum_j w_ij pi_j: (n,) float32."""
-        return self._charges(inclusion.float()).div_(-float(inclusion.sum(dtype=torch.float64)))
+        return self._charges(inclusion.float()).div_(-float(self.size(inclusion)))
+
+    def total(self, weights: Tensor) -> float:
+        """Sum w_ij m_i m_j over the pairs under weights m (n,)."""
+        both = weights[self.pairs.first].double() * weights[self.pairs.second].double()
+        return float(both @ self.weights.double())
 
     def worth(self, mask: Tensor) -> Tensor:
         """Compute minus the weight of each document's selected partners, over K: (n,) float32."""
         return self.gradient(mask)
 
-    def random_value(self, budget: int) -> float:
+    def random_value(self, budget: float) -> float:
         """Compute the expected value of a uniform random subset."""
         total = float(self.weights.sum(dtype=torch.float64))
-        return -total * (budget - 1) / max(self.n * (self.n - 1), 1)
+        return -total * max(budget - 1, 0) / max(self.n * (self.n - 1), 1)
 
     def restrict(self, index: Tensor) -> "NearDuplicates":
         """Return the metric over a batch of documents (b,)."""
@@ -69,13 +80,14 @@ class NearDuplicates:
         first, second = place[self.pairs.first], place[self.pairs.second]
         inside = (first >= 0) & (second >= 0)
         pairs = Pairs(first[inside], second[inside], self.pairs.cosine[inside], self.pairs.complete)
-        return NearDuplicates(len(index), pairs, self.weights[inside])
+        masses = None if self.masses is None else self.masses[index]
+        return NearDuplicates(len(index), pairs, self.weights[inside], masses)
 
-    def gains(self, budget: int, weight: float) -> "NearDuplicateGains":
+    def gains(self, budget: float, weight: float) -> "NearDuplicateGains":
         """Return the marginal gains of weight * D, for an empty selection."""
         return NearDuplicateGains(self, weight / budget)
 
-    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> "NearDuplicateTangent":
+    def tangent(self, inclusion: Tensor, budget: float, weight: float) -> "NearDuplicateTangent":
         """Return the tangent of weight * D at inclusion probabilities (n,)."""
         return NearDuplicateTangent(self, inclusion, weight / budget)
 
@@ -88,7 +100,7 @@ class NearDuplicates:
 
     def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
         """Describe what swaps change in weight * D, for a mask (n,)."""
-        charge = weight / float(mask.sum())
+        charge = weight / float(self.size(mask))
 
         def cross(pool: Tensor) -> Tensor:
             inside = self.restrict(pool)
@@ -98,37 +110,48 @@ class NearDuplicates:
 
         return SwapModel(weight * self.worth(mask), cross)
 
-    def charged(self, worth: Tensor, charge: float) -> Tensor:
+    def charged(self, worth: Tensor, charge: float, costs: Tensor | None = None) -> Tensor:
         """Charge every document for the partners that rank above it: worth (n,) float32 -> (n,) float32.
 
-        Documents are taken in the order of what they are worth after all charges so far, and each then charges its
-        partners with charge * w_ij. The K largest results are therefore the greedy selection of K documents.
+        Documents are taken in the order of what they are worth after all charges so far, with costs (n,) per cost, and
+        each then charges its partners with charge * w_ij. The K largest results are therefore the greedy selection of
+        K documents.
         """
         if not len(self.documents):
             return worth
         values = worth[self.documents].double().cpu().numpy()
+        charges, partners = self._weight.double().cpu().numpy() * charge, self._partner.cpu().numpy()
+        cost = np.ones_like(values) if costs is None else costs[self.documents].cpu().numpy()
         starts = np.concatenate([[0], self._lengths.cumsum(0).cpu().numpy()])
-        charged = _charged(values, starts, self._partner.cpu().numpy(), self._weight.double().cpu().numpy() * charge)
+        charged = _charged(values / cost, starts, partners, charges / cost[partners]) * cost
         worth = worth.clone()
         worth[self.documents] = torch.from_numpy(charged).to(worth)
         return worth
 
-    def independent(self, order: Tensor, most: int) -> Tensor:
-        """Take documents in an order (n,) int64, each unless a partner is taken, until there are `most`: (n,) bool."""
+    def independent(self, order: Tensor, most: int, lengths: Tensor | None = None) -> Tensor:
+        """Take documents in an order (a,) int64, each unless a partner is taken, until there are `most`: (n,) bool.
+
+        With lengths (n,) int64, `most` is their sum, and documents that no longer fit are passed over.
+        """
         taken = torch.zeros(self.n, dtype=torch.bool, device=order.device)
         local = torch.full((self.n,), -1, device=order.device)
         local[self.documents] = torch.arange(len(self.documents), device=order.device)
         starts = np.concatenate([[0], self._lengths.cumsum(0).cpu().numpy()])
         partners, blocked = self._partner.cpu().numpy(), np.zeros(len(self.documents), dtype=bool)
         chosen: list[int] = []
-        for document, place in zip(order.tolist(), local[order].tolist(), strict=True):
-            if len(chosen) == most:
+        every = [1] * len(order) if lengths is None else lengths[order].tolist()
+        least = min(every, default=1)
+        for document, place, length in zip(order.tolist(), local[order].tolist(), every, strict=True):
+            if most < least:
                 break
+            if length > most:
+                continue
             if place >= 0:
                 if blocked[place]:
                     continue
                 blocked[partners[starts[place] : starts[place + 1]]] = True
             chosen.append(document)
+            most -= length
         taken[chosen] = True
         return taken
 
@@ -198,13 +221,16 @@ class NearDuplicateTangent:
 
         s (s - 1) / 2 >= p s - c(p),        c(p) = max over whole s of p s - s (s - 1) / 2,
 
-    so that each member costs p w, and the constant c(p) w is given back.
+    so that each member costs p w, and the constant c(p) w is given back. The term is this sum over the size of the
+    selection, so that for a budget of tokens the constant is a share as well.
     """
 
     effort = Effort(120, 5e-5, 0.3, 0.995)
+    height_of_shares = True
 
     def __init__(self, metric: NearDuplicates, inclusion: Tensor, charge: float) -> None:
         self.cliques, self.charge = metric.cliques, charge
+        self.of_shares: bool | None = None if metric.masses is None else True
         self.price = (self.cliques.sums(inclusion) - 0.5).clamp_(min=0)
 
     def evaluate(self) -> tuple[float, Tensor]:

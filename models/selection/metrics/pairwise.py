@@ -5,30 +5,50 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 class Pairwise(KernelMetric):
     """Minus the mean cosine over ordered pairs of selected documents (paper: Pair_simi).
 
     D = -(||sum_i m_i x_i||^2 - K) / (K (K - 1)) for unit rows; a selection of one has no pairs and D = 0.
+
+    With masses a (a budget of tokens; ours), D = -(||sum_i m_i a_i x_i||^2 - sum_i m_i a_i^2) / (sum_i m_i a_i)^2:
+    minus the mean cosine between the documents of two tokens drawn at random, where two of one document count 0.
     """
 
     linear_in_v = True
     swap_pool = 512  # annealing leaves so few documents undecided
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
+    def __init__(self, rows: Rows, masses: Tensor | None = None) -> None:
+        self.rows, self.masses = rows, masses
         self.diagonal = torch.ones(rows.n, device=rows.device)
+        if masses is not None:
+            self.rows, self.diagonal = rows.times(masses), masses.square()
+            self.credit = self.diagonal
+
+    @classmethod
+    def for_block(
+        cls,
+        rows: Rows,
+        settings: SelectionSettings,  # noqa: ARG003 - of the base
+        budget: float,  # noqa: ARG003
+        masses: Tensor | None = None,
+    ) -> "Pairwise":
+        """Make the metric with masses (n,) for a budget of tokens."""
+        return cls(rows, masses)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by one matrix product: (G,) float64."""
         sums = self.rows.weighted_sum(masks) if len(masks) > 1 else self.rows.weighted_sum(masks[0])[None]
-        return self.outer(sums.square().sum(1), masks.sum(1, dtype=torch.float64))
+        sizes = self.size(masks)
+        value = self.outer(sums.square().sum(1), sizes)
+        return value if self.credit is None else value + masks.double() @ self.credit.double() / sizes.square()
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Compute -2 (<x_i, s> - pi_i) / (K (K - 1)): (n,) float32."""
-        budget = float(inclusion.sum(dtype=torch.float64))
-        others = self.scores(self.moment(inclusion)) - inclusion
+        budget = float(self.size(inclusion))
+        others = self.scores(self.moment(inclusion)) - inclusion * self.diagonal
         return others.mul_(-2 * self.slope(0.0, budget))
 
     def moment(self, weights: Tensor) -> Tensor:
@@ -58,11 +78,15 @@ class Pairwise(KernelMetric):
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Subtract the K diagonal terms from v and average over the pairs."""
         size = torch.as_tensor(budget, dtype=torch.float64, device=v.device)
+        if self.masses is not None:
+            return -v / size.square()
         pairs = size * (size - 1)
         return torch.where(size > 1, (size - v) / pairs.clamp(min=1), 0.0)
 
     def slope(self, v: float, budget: float) -> float:  # noqa: ARG002 - linear in v
-        """Compute 1 / (K (K - 1))."""
+        """Compute 1 / (K (K - 1)); with masses 1 / mass^2."""
+        if self.masses is not None:
+            return 1 / budget**2
         return 1 / (budget * (budget - 1)) if budget > 1 else 0.0
 
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:

@@ -5,15 +5,14 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.k_means import k_means
-from fineweb_mask.models.selection.solvers.mean_field import top
-from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
+from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
 CLUSTER_ROWS = 2048  # rows of one cluster compared at once
 
 
 def _finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None) -> Solution:
-    mask = top(inclusion, problem.objective.budget) if mask is None else mask
+    mask = problem.objective.top(inclusion) if mask is None else mask
     problem.history.record(1, problem.objective.value_of(mask))
     return Solution(mask, inclusion)
 
@@ -38,7 +37,7 @@ def solve_quality_sampling(problem: Problem) -> Solution:
     deviation = objective.quality.double().std(correction=0).clamp(min=1e-30)
     centred = objective.quality.double() - objective.quality.mean(dtype=torch.float64)
     logits = (centred / (deviation * problem.settings.quality_sampling.temperature)).float()
-    mask = gumbel_top_k(logits, objective.budget, 1, problem.generator)[0]
+    mask = objective.top(gumbel_keys(logits, 1, problem.generator)[0])
     return _finished(problem, logits, mask)
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.knapsack import top
 from fineweb_mask.models.selection.metrics.base import SupportsGradient
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMetric
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
@@ -65,7 +66,10 @@ DAMPED = Schedule(1.0, 0.03, 60, 4)
 
 
 def solve_mean_field(problem: Problem) -> Solution:
-    """Anneal, keep K documents, refine them by swaps. A metric without gradient raises SelectionInputError."""
+    """Anneal, keep as many documents as the budget takes, refine them by swaps.
+
+    A metric without gradient raises SelectionInputError.
+    """
     objective, settings = problem.objective, problem.settings.mean_field
     for name, metric in objective.metrics.items():
         if not isinstance(metric, SupportsGradient):
@@ -75,22 +79,22 @@ def solve_mean_field(problem: Problem) -> Solution:
     pick = _picks_greedily(objective)
     coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
     path = Annealing(coarse, settings, problem.start)
-    best = top(path.gradient(), objective.budget)
+    best = objective.top(objective.priority(path.gradient()))
     reached = objective.value_of(best)
     problem.history.record(0, reached)
-    if objective.budget == objective.n:
+    if bool(best.all()):
         return Solution(best, path.inclusion, path.inclusion)
     best, closed = _anneal(problem, path, best, reached)
     if pick and not closed:
-        best = _better(objective, best, _picked_greedily(problem, path.gradient()))
+        best = _better(objective, best, _picked_greedily(problem, objective.priority(path.gradient())))
     elif coarse is not objective:
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
         best = _better(objective, best, refine(approximate, best))
     if not closed:
         best = refine(problem, best)
     worth = objective.worth(best)
-    spread = float(worth.double().std(correction=0))
-    inclusion = probabilities(worth, READABLE * spread, objective.budget) if spread > 0 else path.inclusion
+    spread = objective.deviation(worth)
+    inclusion = objective.probabilities(worth, READABLE * spread) if spread > 0 else path.inclusion
     return Solution(best, inclusion, path.inclusion)
 
 
@@ -101,7 +105,7 @@ def _anneal(problem: Problem, path: "Annealing", best: Tensor, start: float) -> 
         path.step(temperature)
         if step % path.schedule.record_every and step < path.n_steps:
             continue
-        rounded = top(path.ranking(), objective.budget)
+        rounded = objective.top(path.ranking())
         value = objective.value_of(rounded)
         if value > reached:
             best, reached = rounded, value
@@ -137,6 +141,8 @@ def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
         picked = pick_greedily(replace(problem, objective=among, history=History())).mask
         mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
         mask[candidates[picked]] = True
+        if objective.knapsack is not None:
+            mask = objective.knapsack.fill(ranking, mask)
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
     return mask
 
@@ -150,29 +156,11 @@ def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
     return objective if metrics == objective.metrics else replace(objective, metrics=metrics)
 
 
-def top(scores: Tensor, k: int) -> Tensor:
-    """Mark the k largest of (n,), ties by position: (n,) bool."""
-    mask = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-    mask[scores.sort(descending=True, stable=True).indices[:k]] = True
-    return mask
-
-
-def probabilities(gradient: Tensor, temperature: float, budget: int) -> Tensor:
-    """Solve sum_i sigmoid((g_i - tau) / T) = budget for tau by bisection: (n,) float32 summing to budget."""
-    scaled = (gradient.double() - gradient.mean(dtype=torch.float64)) / temperature
-    low, high = scaled.min() - 40, scaled.max() + 40  # sigmoid(-40) is below float64 rounding
-    for _ in range(45):
-        tau = (low + high) / 2
-        above = torch.sigmoid(scaled - tau).sum() > budget
-        low, high = torch.where(above, tau, low), torch.where(above, high, tau)
-    return torch.sigmoid(scaled - (low + high) / 2).float()
-
-
 def near_duplicates_of(objective: Objective) -> tuple[NearDuplicates, float] | None:
     """Return the term against near-duplicates and what a pair of weight 1 costs in the objective, if it has one."""
     for name, metric in objective.active.items():
         if isinstance(metric, NearDuplicates):
-            return metric, objective.weights[name] / objective.budget
+            return metric, objective.weights[name] / objective.size
     return None
 
 
@@ -182,7 +170,7 @@ class Annealing:
     def __init__(self, objective: Objective, settings: MeanFieldSettings, start: Tensor | None = None) -> None:
         self.objective, self.settings = objective, settings
         n, device = objective.n, objective.quality.device
-        self.inclusion = torch.full((n,), objective.budget / n, device=device) if start is None else start
+        self.inclusion = torch.full((n,), objective.share, device=device) if start is None else start
         active = objective.active
         self.smooth = {name: metric for name, metric in active.items() if isinstance(metric, MomentMetric)}
         self.others = {
@@ -214,10 +202,11 @@ class Annealing:
                 gradient += self.objective.weights[name] * metric.gradient(self.inclusion)
             for name, metric in self.smooth.items():
                 moment, weight = self.moments[name], self.objective.weights[name]
-                gradient = gradient + metric.gradient_at(moment, self.objective.budget, weight)
+                gradient = gradient + metric.gradient_at(moment, self.objective.size, weight)
             if self.near_duplicates is not None:
                 pairs, charge = self.near_duplicates
-                charged = pairs.charged(gradient, charge)
+                knapsack = self.objective.knapsack
+                charged = pairs.charged(gradient, charge, None if knapsack is None else knapsack.costs)
                 self._straight = self._straight + (charged - gradient)
                 gradient = charged
             self._gradient = gradient
@@ -225,26 +214,31 @@ class Annealing:
 
     def ranking(self) -> Tensor:
         """Return what documents are ranked by, (n,): Newton's pi saturates, the others' is an average."""
-        return self.gradient() if self.by_newton else self.inclusion
+        return self.objective.priority(self.gradient()) if self.by_newton else self.inclusion
 
     def bound(self) -> float:
-        """Bound the objective of every selection by the tangents at the moments; moment metrics only."""
+        """Bound the objective of every selection by the tangents at the moments; moment metrics only.
+
+        Infinite for a budget of tokens.
+        """
+        if self.objective.knapsack is not None:
+            return math.inf
         bound = self.objective.constant
         for name, metric in self.smooth.items():
-            bound += self.objective.weights[name] * metric.height(self.moments[name], self.objective.budget)
+            bound += self.objective.weights[name] * metric.height(self.moments[name], self.objective.size)
         return bound + float(self.gradient().double().topk(self.objective.budget).values.sum())
 
     def step(self, relative_temperature: float) -> None:
         """Move pi and the moments towards the solution at a temperature in deviations of the gradient."""
         gradient = self.gradient()
-        temperature = relative_temperature * float(gradient.double().std(correction=0))
+        temperature = relative_temperature * self.objective.deviation(gradient)
         if temperature <= 0:  # all documents are worth the same
             return
-        target = probabilities(gradient, temperature, self.objective.budget)
+        target = self.objective.probabilities(gradient, temperature)
         reached = {name: metric.moment(target) for name, metric in self.smooth.items()}
         if self.by_newton:
             self.inclusion = target
-            self._newton(reached, target * (1 - target) / temperature)
+            self._newton(reached, self.objective.priority(target * (1 - target) / temperature))
         else:
             share = min(DAMPING if self.others else 1.0, self._line_search(target, reached))
             self.inclusion = torch.lerp(self.inclusion, target, share)
@@ -260,7 +254,7 @@ class Annealing:
         """
         linear = float(self._straight.double() @ (target - self.inclusion).double())
         curved = [
-            (self.objective.weights[name], metric.along(moment, reached[name] - moment, self.objective.budget))
+            (self.objective.weights[name], metric.along(moment, reached[name] - moment, self.objective.size))
             for name, metric in self.smooth.items()
             for moment in [self.moments[name]]
         ]
@@ -282,14 +276,16 @@ class Annealing:
         With w = pi (1 - pi) / T and A = diag(w) - w w^T / sum w, the step is delta = r - sum_i y_i phi_i
         where (I + A G) y = A p, G = sum of 2 slope * kernel and p_i = sum of 2 slope <phi_i, r>. Only
         documents with a sizeable w matter, so G is small. It is solved as a symmetric system.
+        With a budget of tokens, w is pi (1 - pi) / (T c) for costs c, and A = diag(w) - (w c)(w c)^T / sum w c^2.
         """
         slopes = {
             name: self.objective.weights[name]
-            * metric.slope(float(self.moments[name].square().sum()), self.objective.budget)
+            * metric.slope(float(self.moments[name].square().sum()), self.objective.size)
             for name, metric in self.kernels.items()
         }
         residuals = {name: reached[name] - moment for name, moment in self.moments.items()}
-        near, weights = _near(spread, self.settings.n_near)
+        costs = None if self.objective.knapsack is None else self.objective.knapsack.costs.float()
+        near, weights = _near(spread, self.settings.n_near, costs)
         features = {name: metric.rows.take(near) for name, metric in self.kernels.items()}
         gram = torch.zeros((len(near), len(near)), device=near.device)
         pull = torch.zeros(len(near), device=near.device)
@@ -297,7 +293,8 @@ class Annealing:
             gram += 2 * slopes[name] * metric.kernel(features[name], features[name])
             pull += 2 * slopes[name] * metric.scores_of(features[name], residuals[name])
         root, gram, pull = weights.double().sqrt(), gram.double(), pull.double()
-        unit = root / torch.linalg.vector_norm(root)
+        unit = root if costs is None else root * costs[near]
+        unit = unit / torch.linalg.vector_norm(unit)
         system = root[:, None] * gram * root
         for _ in range(2):  # project the unit vector out from both sides: the budget does not move
             system = (system - torch.outer(unit, unit @ system)).T
@@ -312,8 +309,14 @@ class Annealing:
             self.moments[name] += residuals[name] - metric.moment_of(features[name], shift)
 
 
-def _near(spread: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Pick the documents with a moving probability, evenly if there are too many, and rescale them to the whole sum."""
+def _near(spread: Tensor, most: int, costs: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Pick the documents with a moving probability, evenly if there are too many, and rescale them to the whole sum.
+
+    With costs (n,) a document counts with its cost squared.
+    """
+    if costs is not None:
+        near, weights = _near(spread * costs.square(), most)
+        return near, weights / costs[near].square()
     near = (spread > 0.02 * spread.max()).nonzero()[:, 0]
     if len(near) > most:
         near = near[torch.arange(most, device=near.device) * len(near) // most]

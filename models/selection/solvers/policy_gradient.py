@@ -21,14 +21,19 @@ from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 EPSILON = 1e-8  # keeps the advantages finite if all rewards of a group are equal
 
 
+def gumbel_keys(logits: Tensor, n_masks: int, generator: torch.Generator) -> Tensor:
+    """Add Gumbel noise to logits (b,): (n_masks, b). In falling order it is a draw without replacement."""
+    noise = torch.empty((n_masks, len(logits)), device=logits.device).exponential_(generator=generator)
+    return logits - noise.clamp_(min=torch.finfo(torch.float32).tiny).log_()
+
+
 def gumbel_top_k(logits: Tensor, k: int, n_masks: int, generator: torch.Generator) -> Tensor:
     """Draw masks of k documents without replacement from softmax of logits (b,), exactly: (n_masks, b) bool.
 
     Keeping the top k of logits plus Gumbel noise is this draw. Minus the log of an exponential variable is Gumbel
     noise.
     """
-    noise = torch.empty((n_masks, len(logits)), device=logits.device).exponential_(generator=generator)
-    keys = logits - noise.clamp_(min=torch.finfo(torch.float32).tiny).log_()
+    keys = gumbel_keys(logits, n_masks, generator)
     chosen = keys.topk(k, dim=1, sorted=False).indices
     return torch.zeros(keys.shape, dtype=torch.bool, device=logits.device).scatter_(1, chosen, value=True)
 
@@ -39,9 +44,13 @@ def advantages(rewards: Tensor) -> Tensor:
 
 
 def solve_policy_gradient(problem: Problem) -> Solution:
-    """Learn the logits and select the top K of them."""
+    """Learn the logits and select the top K of them.
+
+    With a budget of tokens, the masks of a step hold as many documents as fill it on average, and the documents of the
+    highest logits fill it in the end.
+    """
     objective, settings = problem.objective, problem.settings.policy_gradient
-    n, budget, device = objective.n, objective.budget, objective.quality.device
+    n, budget = objective.n, objective.budget
     kept = n - min(int(settings.prune * n), n - budget)
     pool = objective.quality.sort(descending=True, stable=True).indices[:kept].sort().values
     logits = _initial_logits(objective.quality[pool], settings.init)
@@ -59,11 +68,9 @@ def solve_policy_gradient(problem: Problem) -> Solution:
         rate = settings.max_lr + (settings.min_lr - settings.max_lr) * share
         logits[batch] += (rate / settings.n_rollout) * (advantage @ masks.float())
         if step % settings.log_every == 0 or step == settings.n_epochs - 1:
-            problem.history.record(step + 1, objective.value_of(_top(logits, pool, budget, n)))
-    mask = _top(logits, pool, budget, n)
-    inclusion = torch.full((n,), float(logits.min()) - 1, device=device)
-    inclusion[pool] = logits
-    return Solution(mask, inclusion)
+            problem.history.record(step + 1, objective.value_of(objective.top(_inclusion(logits, pool, n))))
+    inclusion = _inclusion(logits, pool, n)
+    return Solution(objective.top(inclusion), inclusion)
 
 
 def _initial_logits(quality: Tensor, init: str) -> Tensor:
@@ -74,10 +81,11 @@ def _initial_logits(quality: Tensor, init: str) -> Tensor:
     return (quality - low + 0.01 * (high - low).clamp(min=torch.finfo(torch.float32).tiny)).log()
 
 
-def _top(logits: Tensor, pool: Tensor, budget: int, n: int) -> Tensor:
-    mask = torch.zeros(n, dtype=torch.bool, device=logits.device)
-    mask[pool[logits.sort(descending=True, stable=True).indices[:budget]]] = True
-    return mask
+def _inclusion(logits: Tensor, pool: Tensor, n: int) -> Tensor:
+    """Enter the logits of the pool among all n documents, the others below them."""
+    inclusion = torch.full((n,), float(logits.min()) - 1, device=logits.device)
+    inclusion[pool] = logits
+    return inclusion
 
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

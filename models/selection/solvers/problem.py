@@ -60,6 +60,6 @@ class Problem:
 class Solution:
     """The result of a solver."""
 
-    mask: Tensor  # (n,) bool, K of them true
+    mask: Tensor  # (n,) bool, K of them true, or full by tokens
     inclusion: Tensor  # (n,) float32: learned logit or probability; larger ranks higher
-    relaxed: Tensor | None = None  # (n,) probabilities that sum to K, from which the bound is computed
+    relaxed: Tensor | None = None  # (n,) probabilities that fill the budget, from which the bound is computed

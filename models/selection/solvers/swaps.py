@@ -20,6 +20,7 @@ from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem
+from fineweb_mask.models.selection.solvers.token_swaps import exchanged, polish, price, swap_in_pool
 
 NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
 QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
@@ -37,18 +38,29 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
     worth = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
     for model in models:
         worth += model.worth
-    half = pool_size // 2
+    half, priority, knapsack = pool_size // 2, objective.priority(worth), objective.knapsack
     inside, outside = mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]
-    weakest = inside[worth[inside].sort(stable=True).indices[:half]]
-    strongest = outside[worth[outside].sort(descending=True, stable=True).indices[:half]]
+    weakest = inside[priority[inside].sort(stable=True).indices[:half]]
+    strongest = outside[priority[outside].sort(descending=True, stable=True).indices[:half]]
     pool = torch.cat([weakest, strongest])
     cross = torch.zeros((len(pool), len(pool)), device=pool.device)
     for model in models:
         cross += model.cross(pool)
-    chosen, swaps = _swap_in_pool(worth[pool].double().cpu().numpy(), cross.cpu().numpy(), len(weakest), most)
+    if knapsack is None:
+        chosen, swaps = _swap_in_pool(worth[pool].double().cpu().numpy(), cross.cpu().numpy(), len(weakest), most)
+    else:
+        reduced = worth.double() - price(knapsack, worth) * knapsack.costs
+        chosen, swaps = swap_in_pool(
+            reduced[pool].cpu().numpy(),
+            cross.cpu().numpy(),
+            knapsack.tokens[pool].cpu().numpy(),
+            np.arange(len(pool)) < len(weakest),
+            room=knapsack.limit - int(knapsack.tokens[mask].sum()),
+            most=most,
+        )
     swapped = mask.clone()
     swapped[pool] = torch.from_numpy(chosen).to(mask.device)
-    return swapped, swaps
+    return swapped if knapsack is None else knapsack.fill(priority, swapped), swaps
 
 
 def _swap_in_pool(
@@ -95,7 +107,7 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
     part. If all pairs together do not help, the better half is tried, and so on down to one pair. If no swap helps, the
     result is `mask` itself.
     """
-    worth = objective.worth(mask)
+    worth = objective.priority(objective.worth(mask))
     gain, loss = torch.where(mask, -torch.inf, worth), torch.where(mask, worth, torch.inf)
     add, drop = ~mask, mask
     for metric in objective.metrics.values():
@@ -108,8 +120,11 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
     pairs = min(len(additions), len(drops), most)
     pairs = int((gain[additions[:pairs]] > loss[drops[:pairs]]).sum())
     while pairs:
-        swapped = mask.clone()
-        swapped[drops[:pairs]], swapped[additions[:pairs]] = False, True
+        if objective.knapsack is not None:
+            swapped = exchanged(objective.knapsack, mask, drops[:pairs], additions, worth)
+        else:
+            swapped = mask.clone()
+            swapped[drops[:pairs]], swapped[additions[:pairs]] = False, True
         value = objective.value_of(swapped)
         if value > reached:
             return swapped, value, pairs
@@ -139,4 +154,4 @@ def refine(problem: Problem, mask: Tensor) -> Tensor:
         history.record(history.entries[-1][0] + 1, reached)
         if risen < LEAST_RISE * abs(reached):
             break
-    return mask
+    return polish(objective, mask)

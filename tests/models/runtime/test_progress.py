@@ -225,6 +225,6 @@ def test_a_sweep_reports_its_values_then_its_proofs(block, at_once):
 
 
 def test_measuring_reports_its_blocks(block, at_once, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.models.selection.neighbours.PRODUCT_ELEMENTS", {"cpu": 20 * 20})
+    monkeypatch.setattr("fineweb_mask.models.selection.graphs.neighbours.PRODUCT_ELEMENTS", {"cpu": 20 * 20})
     reports, _ = reports_of(lambda: Measures(*block).of(np.arange(0, 300, 5)))
     assert Step("blocks of neighbours", 6, 6) in {step for _, steps in reports for step in steps}  # 3 blocks with each

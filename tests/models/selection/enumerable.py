@@ -2,8 +2,10 @@
 
 import itertools
 
+import numpy as np
 import torch
 
+from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.metrics.base import metric_class
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
@@ -28,6 +30,50 @@ def every_mask(n, k):
     """All selections of k of n documents, (C(n, k), n) bool."""
     chosen = torch.tensor(list(itertools.combinations(range(n), k)))
     return torch.zeros((len(chosen), n), dtype=torch.bool).scatter_(1, chosen, value=True)
+
+
+def any_masks(n):
+    """All selections but the empty one, (2^n - 1, n) bool."""
+    return torch.tensor(list(itertools.product([False, True], repeat=n)))[1:]
+
+
+def is_full(masks, knapsack):
+    """Which masks (G, n) keep within the budget and leave no room for a further document, (G,) bool."""
+    room = knapsack.limit - masks.long() @ knapsack.tokens
+    shortest = torch.where(masks, torch.iinfo(torch.int64).max, knapsack.tokens).amin(1)
+    return (room >= 0) & (shortest > room)
+
+
+def token_lengths(random, n):
+    """Lengths (n,) int64 of three kinds: even, heavy-tailed, all equal."""
+    kind = random.integers(3)
+    if kind == 0:
+        return random.integers(1, 100, n)
+    return np.maximum(1, random.lognormal(4, 1.2, n)).astype(int) if kind == 1 else np.full(n, random.integers(1, 9))
+
+
+def token_problem(seed, *, lengths=token_lengths):
+    """An objective of random documents, lengths, metrics and weighing under a budget of tokens."""
+    random = np.random.default_rng(seed)
+    n, d = int(random.integers(2, 11)), int(random.integers(2, 6))
+    features = random.normal(size=(n, d)) + random.choice([0, 0.5, 2])
+    if random.random() < 0.3:  # duplicates, or opposite rows
+        features[: n // 2] = features[n // 2 : 2 * (n // 2)] * random.choice([-1, 1])
+    rows = Rows(torch.nn.functional.normalize(torch.from_numpy(features).float(), dim=1))
+    tokens = torch.from_numpy(np.asarray(lengths(random, n), dtype=np.int64))
+    limit = max(int(tokens.min()), round(random.uniform(0.1, 1) * int(tokens.sum())))
+    knapsack = Knapsack.of(tokens, limit, ("tokens", "documents")[seed % 2])
+    names = random.permutation(sorted(METRICS))[: random.integers(1, len(METRICS) + 1)]
+    settings = selection.SelectionSettings(mean_field={"n_neighbours": int(random.choice([2, 4, 64]))})
+    metrics = {name: METRICS[name].for_block(rows, settings, knapsack.size, knapsack.masses) for name in names}
+    return rows, Objective(
+        torch.from_numpy(random.normal(size=n) * random.choice([0.1, 1, 3])).float(),
+        max(1, round(knapsack.size)),
+        metrics,
+        linear_weight=float(random.choice([0, 0.3, 0.9])),
+        weights={name: float(random.uniform(0.05, 1)) for name in names},
+        knapsack=knapsack,
+    )
 
 
 def bernoulli_expectation(function, pi):

@@ -1,11 +1,14 @@
 """The bound against enumeration: no selection is better, for built-in metrics and for those that a user adds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.certificate import Bound, tightened_bound
+from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.base import EFFORT
 from fineweb_mask.models.selection.metrics.facility import Facility
@@ -13,7 +16,15 @@ from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.ranges import find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
-from tests.models.selection.enumerable import METRICS, every_mask, probabilities, unit_rows
+from tests.models.selection.enumerable import (
+    METRICS,
+    any_masks,
+    every_mask,
+    is_full,
+    probabilities,
+    token_problem,
+    unit_rows,
+)
 
 N, BUDGET = 12, 4
 
@@ -85,6 +96,35 @@ def test_bound_holds_against_enumeration_from_any_start(make, lamb):
         mask = every_mask(N, BUDGET)[int(values.argmax())]
         bound = tightened_bound(objective, pi.float(), mask, float(values.mean()))
         assert float(values.max()) - 1e-6 <= bound <= Bound(objective, pi.float()).evaluate()[0] + 1e-6
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, 400, 50)], ids=str)
+def test_bound_holds_for_every_selection_full_by_tokens(seeds):
+    """Even for those that are not full but use as much as some full selection may."""
+    for seed in seeds:
+        _, objective = token_problem(seed)
+        masks, knapsack = any_masks(objective.n), objective.knapsack
+        used = masks.long() @ knapsack.tokens
+        values = objective.value(masks[(used >= knapsack.least) & (used <= knapsack.limit)])
+        full = masks[is_full(masks, knapsack)]
+        best = full[int(objective.value(full).argmax())]
+        rounding = 2e-6 * max(1, objective.size_of(best))
+        for pi in (torch.full((objective.n,), knapsack.share), torch.rand(objective.n)):
+            assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - rounding
+        bound = tightened_bound(objective, pi, best, float(values.mean()), effort_share=0.2)
+        assert bound >= float(values.max()) - rounding
+
+
+def test_bound_over_equal_lengths_is_that_over_as_many_documents():
+    rows, quality = unit_rows(N, 4, seed=5), torch.rand(N, generator=torch.Generator().manual_seed(6))
+    knapsack = Knapsack.of(torch.full((N,), 7), 7 * BUDGET + 6)  # with this room `least` is that of BUDGET documents
+    weights = {"facility": 0.3}
+    pi = probabilities(N, BUDGET).float()
+    for metrics, limits in (({}, {}), ({"facility": Facility(rows, 5)}, weights)):
+        plain = Objective(quality, BUDGET, metrics, linear_weight=0.4, weights=limits)
+        filled = replace(plain, knapsack=knapsack)
+        assert Bound(filled, pi).evaluate()[0] >= Bound(plain, pi).evaluate()[0] - 1e-6
+        assert Bound(filled, pi).evaluate()[0] <= Bound(plain, pi).evaluate()[0] + 0.25 * weights["facility"] + 1e-6
 
 
 @pytest.mark.parametrize("solver", ["mean_field", "greedy"])

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from fineweb_mask.models.selection.knapsack import top
 from fineweb_mask.models.selection.metrics.disf import Disf
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.pairwise import Pairwise
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.mean_field import top
 from tests.models.selection.enumerable import METRICS, partial_value, random_masks, unit_rows
 
 

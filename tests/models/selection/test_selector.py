@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
-from fineweb_mask.models.selection.selector import SOLVERS
-from tests.models.selection.enumerable import METRICS
+from fineweb_mask.models.selection.selector import SOLVERS, checked_block
+from tests.models.selection.enumerable import METRICS, any_masks, is_full
 
 FEW_STEPS = {"n_epochs": 5, "n_rollout": 8}
 
@@ -174,19 +174,71 @@ def chosen_one():
     return SelectionSettings(solver="top_quality")
 
 
-@pytest.mark.parametrize("solver", ["mean_field", "top_quality", "random"])
-def test_token_budget_is_filled_and_never_exceeded(solver, corpus):
+@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_token_budget_is_full_and_never_exceeded(solver, metric, weigh_by, corpus):
+    features, quality = (values[:150] for values in corpus)
+    tokens = np.random.default_rng(2).lognormal(5, 1, len(quality)).astype(int) + 1
+    by_tokens = {"budget_by": "tokens", "weigh_by": weigh_by, "policy_gradient": FEW_STEPS}
+    settings = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.2, **by_tokens)
+    selection = select(features, quality, settings, tokens=tokens)
+    room = round(0.2 * int(tokens.sum())) - int(tokens[selection.indices].sum())
+    assert 0 <= room < np.delete(tokens, selection.indices).min()
+    weights = tokens[selection.indices] if weigh_by == "tokens" else None
+    assert selection.terms["mean_quality"] == pytest.approx(np.average(quality[selection.indices], weights=weights))
+    if solver in {"mean_field", "greedy"}:
+        assert selection.random_objective < selection.objective <= selection.upper_bound
+        if solver == "mean_field":
+            again = select(features, quality, settings, tokens=tokens)
+            assert again.indices.tobytes() == selection.indices.tobytes()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_budget_of_equal_lengths_selects_as_many_documents_as_well(solver, metric, corpus):
+    features, quality = (values[:150] for values in corpus)
+    settings = SelectionSettings(solver=solver, metrics=metric, budget=30, policy_gradient=FEW_STEPS)
+    by_tokens = settings.model_copy(update={"budget_by": "tokens", "budget": 30 * 7})
+    plain, filled = select(features, quality, settings), select(features, quality, by_tokens, tokens=np.full(150, 7))
+    assert len(filled.indices) == 30
+    if solver in {"mean_field", "greedy"}:
+        # D has K in place of K - 1, which `range` cancels
+        assert filled.objective == pytest.approx(plain.objective, abs=0.02)
+    elif solver != "policy_gradient":  # learns from rewards that differ by rounding
+        np.testing.assert_array_equal(filled.indices, plain.indices)
+
+
+@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
+@pytest.mark.parametrize("metrics", ["pairwise", "disf", "facility", {"pairwise": 1.0, "facility": 0.5}])
+def test_token_budget_against_enumeration(metrics, weigh_by):
+    short = []
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        features, quality = random.normal(size=(10, 4)) + 0.3, random.normal(size=10)
+        tokens = random.integers(10, 100, 10)
+        chosen = SelectionSettings(metrics=metrics, budget_by="tokens", weigh_by=weigh_by, select_ratio=0.4)
+        selection = select(features, quality, chosen, tokens=tokens)
+        block = checked_block(features, quality, chosen, device="cpu", tokens=tokens)
+        masks = any_masks(10)
+        values = block.scaled(block.budget, chosen.lamb).objective.value(masks[is_full(masks, block.knapsack)])
+        best = float(values.max())
+        assert selection.upper_bound >= best - 1e-5
+        short.append((best - selection.objective) / (best - float(values.mean())))
+    assert min(short) >= -1e-5  # the answer is one of the enumerated selections
+    assert np.median(short) < 0.01
+    assert np.mean(short) < (0.05 if weigh_by == "tokens" else 0.15)
+
+
+def test_shifting_quality_does_not_change_what_fills_the_tokens(corpus):
     features, quality = corpus
     tokens = np.random.default_rng(2).integers(5, 500, len(quality))
-    selection = select(
-        features,
-        quality,
-        SelectionSettings(solver=solver, budget_by="tokens", select_ratio=0.2),
-        tokens=tokens,
-    )
-    limit = round(0.2 * int(tokens.sum()))
-    used = int(tokens[selection.indices].sum())
-    assert limit - tokens.min() < used <= limit
+    for weigh_by in ("tokens", "documents"):
+        chosen = SelectionSettings(budget_by="tokens", weigh_by=weigh_by)
+        first = select(features, quality, chosen, tokens=tokens)
+        other = select(features, quality + 3, chosen, tokens=tokens)
+        assert len(np.intersect1d(first.indices, other.indices)) >= 0.9 * len(first.indices)
+        assert other.objective == pytest.approx(first.objective, abs=1e-3)
 
 
 class Spread:
@@ -277,6 +329,7 @@ def test_bad_input_is_named_with_row_and_remedy(features, quality, message, corp
         {"metrics": {"pairwise": -1.0}},
         {"metrics": {"pairwse": 1.0}},
         {"budget": 10, "unknown": 1},
+        {"weigh_by": "tokens"},
     ],
 )
 def test_unfit_settings_are_refused(unfit):

@@ -71,22 +71,27 @@ def test_ranges_found_before_make_the_same_selections():
         np.testing.assert_array_equal(one.selection.indices, other.selection.indices)
 
 
-def test_ranges_of_other_metrics_or_of_a_token_budget_are_refused():
+def test_ranges_of_other_metrics_are_refused():
     features, quality = corpus("random", n=60)
     ranges = term_ranges(features, quality, SelectionSettings())
     with pytest.raises(SelectionInputError, match=r"ranges are of the metrics \['pairwise'\]"):
         select(features, quality, SelectionSettings(metrics="facility"), ranges=ranges)
-    with pytest.raises(SelectionInputError, match="budget of documents"):
-        select(features, quality, SelectionSettings(budget_by="tokens"), ranges=ranges, tokens=np.full(60, 3))
 
 
-def test_a_budget_of_tokens_is_kept_at_every_value():
+@pytest.mark.parametrize("metrics", ["pairwise", "facility"])
+def test_a_budget_of_tokens_is_kept_at_every_value_and_the_frontier_is_monotone(metrics):
     features, quality = corpus("clustered", n=200)
     tokens = np.random.default_rng(2).integers(5, 200, 200)
-    settings = SelectionSettings(budget_by="tokens", select_ratio=0.3)
-    for one in sweep(features, quality, settings, [0, 0.5, 1], tokens=tokens):
-        used = int(tokens[one.selection.indices].sum())
-        assert 0.95 * 0.3 * tokens.sum() < used <= 0.3 * tokens.sum()
+    settings = SelectionSettings(budget_by="tokens", select_ratio=0.3, metrics=metrics)
+    ranges = term_ranges(features, quality, settings, tokens=tokens)
+    swept = [one.selection for one in sweep(features, quality, settings, [0, 0.5, 1], tokens=tokens, ranges=ranges)]
+    for one in swept:
+        used, left = int(tokens[one.indices].sum()), np.delete(tokens, one.indices)
+        assert 0 <= round(0.3 * tokens.sum()) - used < left.min()
+        assert one.objective <= one.upper_bound
+    for term, sign in (("quality", 1), ("diversity", -1)):
+        values = [sign * one.terms[term] for one in swept]
+        assert values == sorted(values)
 
 
 def test_progress_is_reported_after_each_value():

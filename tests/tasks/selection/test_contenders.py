@@ -11,7 +11,7 @@ import pytest
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection import contenders, frontier
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
-from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors
+from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors, contested
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
@@ -156,3 +156,28 @@ def test_unknown_selectors_are_refused_with_the_known_ones() -> None:
         check_selectors(["random", "mean_field"])
     with pytest.raises(SelectorError, match="at least one"):
         check_selectors([])
+
+
+def test_contenders_get_the_same_share_of_the_tokens_unless_the_recipe_counts(
+    settings: PipelineSelectionSettings,
+) -> None:
+    assert contested(settings, "tokens").budget_by == contested(settings, "tokens").weighed_by == "tokens"
+    assert contested(settings, "documents") == settings
+    counted = settings.model_copy(update={"budget": 30})
+    assert contested(counted, "tokens") == counted
+    weighed = settings.model_copy(update={"budget_by": "tokens", "weigh_by": "documents"})
+    assert contested(weighed, "tokens") == weighed
+    assert contested(weighed, "documents").weighed_by == "documents"
+
+
+def test_every_selector_fills_the_same_tokens_and_is_measured_in_the_terms_of_j(
+    copied: Any, settings: PipelineSelectionSettings
+) -> None:
+    by_tokens = contested(settings, "tokens")
+    for selector in SELECTORS:
+        for job in jobs(copied.workspace, copied.selection_shards, by_tokens, selector):
+            for block in contenders.run_selector(job).details["blocks"]:
+                assert 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
+                assert block["tokens_selected"] <= round(by_tokens.select_ratio * block["tokens"])
+                for name in ("mean_quality", "pairwise"):
+                    assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from fineweb_mask.models.selection.graphs.pairs import Pairs
 from fineweb_mask.models.selection.metrics.cliques import cover_with_cliques
-from fineweb_mask.models.selection.pairs import Pairs
 from tests.models.selection.enumerable import random_masks
 
 

@@ -8,10 +8,10 @@ import torch
 
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.certificate import Bound, tightened_bound
+from fineweb_mask.models.selection.knapsack import top
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.mean_field import top
 from fineweb_mask.models.selection.sweep import sweep
 from tests.models.selection.enumerable import METRICS, bernoulli_expectation, central_differences, every_mask
 from tests.models.selection.enumerable import probabilities as random_probabilities

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection import pairs
-from fineweb_mask.models.selection.pairs import similar_pairs
+from fineweb_mask.models.selection.graphs import pairs
+from fineweb_mask.models.selection.graphs.pairs import similar_pairs
 from fineweb_mask.models.selection.rows import Rows
 
 

@@ -1,0 +1,1 @@
+"""Find the documents that are most similar to each other, exactly."""

@@ -1,0 +1,177 @@
+"""Fill a budget of tokens with documents of unequal length, and bound what any such filling can reach (ours).
+
+A selection is *full* if it keeps within the budget and no document left out fits into the room that remains. Every
+full selection uses at least `least` tokens, so all of them lie between `least` and `limit`: the relaxation in which
+documents may be taken in part is maximised by a sort (the fractional knapsack, Dantzig 1957).
+
+Each document has a mass in the means of the objective: its tokens, or 1. With masses a_i, a term that is a mean over
+the selection has a tangent h + sum_i N_i m_i / sum_i a_i m_i (its `shares` N), another one h + sum_i W_i m_i (`worth`).
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.settings.selection import Unit
+
+RATIO_STEPS = 6  # of Dinkelbach's method, which converges superlinearly; every step is a valid bound
+
+
+def top(scores: Tensor, k: int) -> Tensor:
+    """Mark the k largest of (n,), ties by position: (n,) bool."""
+    mask = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    mask[scores.sort(descending=True, stable=True).indices[:k]] = True
+    return mask
+
+
+def probabilities(gradient: Tensor, temperature: float, budget: float, costs: Tensor | None = None) -> Tensor:
+    """Solve sum_i cost_i sigmoid((g_i - tau) / T) = budget for tau by bisection, costs (n,) or 1 each: (n,) float32."""
+    scaled = (gradient.double() - gradient.mean(dtype=torch.float64)) / temperature
+    low, high = scaled.min() - 40, scaled.max() + 40  # sigmoid(-40) is below float64 rounding
+    for _ in range(45):
+        tau = (low + high) / 2
+        pi = torch.sigmoid(scaled - tau)
+        above = (pi.sum() if costs is None else pi @ costs) > budget
+        low, high = torch.where(above, tau, low), torch.where(above, high, tau)
+    return torch.sigmoid(scaled - (low + high) / 2).float()
+
+
+@dataclass(frozen=True, eq=False)
+class Knapsack:
+    """A budget of tokens, and what every document costs and weighs.
+
+    Lengths and masses are divided by the block's mean: `size`, the mass of a full selection, is then about the number
+    of documents in it, as in a budget of documents.
+    """
+
+    tokens: Tensor  # (n,) int64, each at least 1
+    limit: int  # tokens
+    costs: Tensor  # (n,) float64, tokens over their mean
+    masses: Tensor  # (n,) float32: the costs, or 1
+    by_tokens: bool  # whether masses are the costs
+    size: float  # mass of a full selection: exact by tokens, else that of a selection from which J is expanded
+
+    @classmethod
+    def of(cls, tokens: Tensor, limit: int, weigh_by: Unit = "tokens") -> Self:
+        """Make the budget from token counts (n,) int64."""
+        costs = tokens.double() / tokens.double().mean()
+        by_tokens = weigh_by == "tokens"
+        masses = costs.float() if by_tokens else torch.ones_like(costs, dtype=torch.float32)
+        return cls(tokens, limit, costs, masses, by_tokens, limit / float(tokens.sum()) * len(tokens))
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean tokens of a document of the block, of which costs are multiples."""
+        return float(self.tokens[0] / self.costs[0])
+
+    @property
+    def share(self) -> float:
+        """Share of all tokens that is selected."""
+        return self.limit / int(self.tokens.sum())
+
+    @cached_property
+    def least(self) -> int:
+        """Tokens that every full selection uses, at least.
+
+        If the j-th shortest document is the shortest one left out, all shorter ones are in: the room is less than its
+        length, and at most the budget without those.
+        """
+        lengths = self.tokens.sort().values
+        room = self.limit - (lengths.cumsum(0) - lengths)
+        if int(room[-1]) >= int(lengths[-1]):
+            return int(lengths.sum())  # everything fits
+        return self.limit - int(torch.minimum(lengths - 1, room)[room >= 0].max())
+
+    @cached_property
+    def masses_of_full(self) -> tuple[float, float]:
+        """The least and the largest mass of a full selection."""
+        if self.by_tokens:
+            return self.least / self.mean, min(self.limit, int(self.tokens.sum())) / self.mean
+        reach = self.tokens.sort().values.cumsum(0)
+        fewest = int((self.tokens.sort(descending=True).values.cumsum(0) < self.least).sum()) + 1
+        return fewest, int((reach <= self.limit).sum())
+
+    def restrict(self, index: Tensor) -> Self:
+        """Return the same budget for some of the documents, index (b,)."""
+        return replace(self, tokens=self.tokens[index], costs=self.costs[index], masses=self.masses[index])
+
+    def fill(self, priority: Tensor, start: Tensor | None = None) -> Tensor:
+        """Take documents from the highest priority (n,) on, each if it still fits: a full selection, (n,) bool.
+
+        Those of `start` (n,) bool, which keep within the budget, come before all others.
+        """
+        kept = torch.zeros_like(self.tokens, dtype=torch.bool) if start is None else start.clone()
+        left = self.limit - int(self.tokens[kept].sum())
+        order = priority.sort(descending=True, stable=True).indices
+        order = order[~kept[order]]
+        while len(order := order[self.tokens[order] <= left]):
+            fits = order[self.tokens[order].cumsum(0) <= left]
+            kept[fits] = True
+            left -= int(self.tokens[fits].sum())
+            order = order[len(fits) :]
+        return kept
+
+    def probabilities(self, worth: Tensor, temperature: float) -> Tensor:
+        """Solve sum_i tokens_i sigmoid((worth_i / cost_i - tau) / T) = limit for tau: (n,) float32."""
+        return probabilities(worth / self.costs, temperature, self.limit / self.mean, self.costs)
+
+    def deviation(self, worth: Tensor) -> float:
+        """Compute the standard deviation of worth (n,) per token, over all tokens."""
+        ratio, share = worth.double() / self.costs, self.costs / len(self.costs)
+        return float((share @ (ratio - share @ ratio).square()).clamp(min=0).sqrt())
+
+    def best_mean(self, values: Tensor) -> Tensor:
+        """Find a full selection of a high mean value, by mass, of (n,): (n,) bool."""
+        masses, mean, best = self.masses.double(), -torch.inf, None
+        level = float(masses @ values.double() / masses.sum())
+        for _ in range(RATIO_STEPS):
+            mask = self.fill((values.double() - level) * masses / self.costs)
+            level = float(masses[mask] @ values[mask].double() / masses[mask].sum())
+            if best is not None and level <= mean:
+                break
+            best, mean = mask, level
+        assert best is not None  # noqa: S101 - the first step sets it
+        return best
+
+    def highest(self, worth: Tensor, shares: Tensor, constant: float = 0.0) -> tuple[float, Tensor]:
+        """Bound W . m + (N . m + constant) / (a . m) over every m in [0, 1]^n that uses `least` to `limit` tokens.
+
+        `worth` W and `shares` N are (n,) float64, `constant` is at least 0. Return the bound and where it is reached,
+        (n,) float64.
+        """
+        masses, (low, high) = self.masses.double(), self.masses_of_full
+        if self.by_tokens:
+            # a . m is between low and high, so W becomes a share; a mean is highest over the fewest tokens
+            shares = shares + torch.where(worth > 0, high * worth, low * worth)
+            ratio = shares / masses
+            taken = self._fractions(ratio - ratio.max(), ratio)
+            return float((taken * shares).sum() / (taken * masses).sum()) + constant / low, taken
+        # For every level, W . m + (N . m + c) / A = level + W . m + (N . m + c - level a . m) / A, and the last
+        # numerator's factor 1 / A is between 1 / high and 1 / low: the larger of two fractional knapsacks.
+        level = float((shares.sum() + constant) / masses.sum())
+        bound, best = torch.inf, masses
+        for _ in range(RATIO_STEPS):
+            reached, at = -torch.inf, masses
+            for inverse in {1 / low, 1 / high}:
+                values = worth + inverse * (shares - level * masses)
+                taken = self._fractions(values, values / self.costs)
+                value = level + float((taken * values).sum()) + inverse * constant
+                if value > reached:
+                    reached, at = value, taken
+            if reached >= bound:
+                break
+            bound, best = reached, at
+            level = float(((at * shares).sum() + constant) / (at * masses).sum())
+        return bound, best
+
+    def _fractions(self, values: Tensor, ratio: Tensor) -> Tensor:
+        """Maximise values . m for m in [0, 1]^n that uses `least` to `limit` tokens; ratio is values over cost: m."""
+        order = ratio.sort(descending=True, stable=True).indices
+        lengths = self.tokens[order]
+        room = torch.where(values[order] > 0, self.limit, self.least) - (lengths.cumsum(0) - lengths)
+        taken = torch.empty_like(values)
+        taken[order] = (room / lengths).clamp(0, 1).to(values)
+        return taken
