@@ -70,10 +70,7 @@ class Bound:
                 constant = float(credit[0])
         for tangent in self.tangents:
             rise, slopes = tangent.evaluate()
-            if getattr(tangent, "height_of_shares", False):
-                constant += rise * objective.size
-            else:
-                height += rise
+            height += rise
             if getattr(tangent, "of_shares", None):
                 shares += slopes * objective.size
             else:
@@ -87,8 +84,7 @@ class Bound:
         if knapsack is not None:  # the mask's share of the mass, as of a mask of the size that tangents are made for
             whole = mask * (knapsack.size / float(mask @ knapsack.masses.double()))
         for tangent in self.tangents:
-            scales = getattr(tangent, "of_shares", None) and not getattr(tangent, "height_of_shares", False)
-            tangent.descend(whole if scales else mask, fall / len(self.tangents))
+            tangent.descend(whole if getattr(tangent, "of_shares", None) else mask, fall / len(self.tangents))
 
 
 def is_bounded(objective: Objective) -> bool:

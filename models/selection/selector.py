@@ -242,15 +242,11 @@ class BlockSolver:
             return max(1, round(self.knapsack.size))
         return checked_budget(self.settings.budget, self.settings.select_ratio, self.rows.n, "documents")
 
-    @property
-    def masses(self) -> Tensor | None:
-        """What the documents weigh in means, (n,) float32; None for a budget of documents."""
-        return None if self.knapsack is None else self.knapsack.masses
-
     def metrics(self, budget: int) -> Mapping[str, Metric]:
         """Return the metrics, made for the first budget requested."""
         if not self._metrics:
-            self._metrics = built_in_metrics(self.rows, self.settings, budget, self.masses) | self._own
+            masses = None if self.knapsack is None else self.knapsack.masses
+            self._metrics = built_in_metrics(self.rows, self.settings, budget, masses) | self._own
         return self._metrics
 
     def take_ranges(self, ranges: Ranges) -> None:
@@ -295,7 +291,7 @@ class BlockSolver:
         if not settings.counted:
             return None
         if self._pairs is None:
-            self._pairs = NearDuplicates.of(self.rows, settings.threshold, self.masses)
+            self._pairs = NearDuplicates.of(self.rows, settings.threshold, self.knapsack)
         return self._pairs, max(settings.weight, FORBIDDING) if settings.forbid else settings.weight
 
     def solve(self, budget: int, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:

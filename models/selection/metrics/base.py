@@ -89,8 +89,7 @@ class Tangent(Protocol):
     """A linear function that is never below a weighted metric on masks of K documents; it can be moved down.
 
     One that also bounds selections by a budget of tokens has an attribute `of_shares`: False if it is above the metric
-    on every mask, True if it is with w . m divided by the mask's mass and multiplied with `budget`, and h as well if it
-    has an attribute `height_of_shares` that is True; h is then at least 0.
+    on every mask, True if it is with w . m divided by the mask's mass and multiplied with `budget`.
     """
 
     effort: Effort

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.selection.graphs.pairs import Pairs, similar_pairs
+from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.metrics.base import Effort, Weighed
 from fineweb_mask.models.selection.metrics.cliques import Cliques, cover_with_cliques
 from fineweb_mask.models.selection.metrics.moment import SwapModel
@@ -30,8 +31,9 @@ class NearDuplicates(Weighed):
     near-duplicates repeat the tokens of the shorter one.
     """
 
-    def __init__(self, n: int, pairs: Pairs, weights: Tensor, masses: Tensor | None = None) -> None:
-        self.n, self.pairs, self.weights, self.masses = n, pairs, weights, masses  # weights (e,) float32, of a pair
+    def __init__(self, n: int, pairs: Pairs, weights: Tensor, knapsack: Knapsack | None = None) -> None:
+        self.n, self.pairs, self.weights, self.knapsack = n, pairs, weights, knapsack  # weights (e,) float32, of pairs
+        self.masses = None if knapsack is None else knapsack.masses
         self.documents, local = torch.unique(torch.cat([pairs.first, pairs.second]), return_inverse=True)
         partner = torch.cat([local[len(pairs) :], local[: len(pairs)]])
         order = local.sort(stable=True).indices
@@ -40,14 +42,14 @@ class NearDuplicates(Weighed):
         self._cliques: Cliques | None = None
 
     @classmethod
-    def of(cls, rows: Rows, threshold: float, masses: Tensor | None = None) -> "NearDuplicates":
-        """Find the pairs of unit rows (n, d) and weigh them, with masses (n,) for a budget of tokens."""
+    def of(cls, rows: Rows, threshold: float, knapsack: Knapsack | None = None) -> "NearDuplicates":
+        """Find the pairs of unit rows (n, d) and weigh them, for a budget of tokens by its masses."""
         pairs = similar_pairs(rows, threshold)
         over = (pairs.cosine - threshold) / max(1 - threshold, 1e-6)
         weights = (LEAST_WEIGHT + over).clamp_(max=1.0)
-        if masses is not None:
-            weights *= torch.minimum(masses[pairs.first], masses[pairs.second])
-        return cls(rows.n, pairs, weights, masses)
+        if knapsack is not None:
+            weights *= torch.minimum(knapsack.masses[pairs.first], knapsack.masses[pairs.second])
+        return cls(rows.n, pairs, weights, knapsack)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
@@ -80,16 +82,20 @@ class NearDuplicates(Weighed):
         first, second = place[self.pairs.first], place[self.pairs.second]
         inside = (first >= 0) & (second >= 0)
         pairs = Pairs(first[inside], second[inside], self.pairs.cosine[inside], self.pairs.complete)
-        masses = None if self.masses is None else self.masses[index]
-        return NearDuplicates(len(index), pairs, self.weights[inside], masses)
+        knapsack = None if self.knapsack is None else self.knapsack.restrict(index)
+        return NearDuplicates(len(index), pairs, self.weights[inside], knapsack)
 
     def gains(self, budget: float, weight: float) -> "NearDuplicateGains":
         """Return the marginal gains of weight * D, for an empty selection."""
         return NearDuplicateGains(self, weight / budget)
 
     def tangent(self, inclusion: Tensor, budget: float, weight: float) -> "NearDuplicateTangent":
-        """Return the tangent of weight * D at inclusion probabilities (n,)."""
-        return NearDuplicateTangent(self, inclusion, weight / budget)
+        """Return the tangent of weight * D at inclusion probabilities (n,).
+
+        With a budget of tokens, D is divided by the largest mass of a full selection: charges only fall by that.
+        """
+        largest = budget if self.knapsack is None else self.knapsack.masses_of_full[1]
+        return NearDuplicateTangent(self, inclusion, weight / largest)
 
     @property
     def cliques(self) -> Cliques:
@@ -221,16 +227,14 @@ class NearDuplicateTangent:
 
         s (s - 1) / 2 >= p s - c(p),        c(p) = max over whole s of p s - s (s - 1) / 2,
 
-    so that each member costs p w, and the constant c(p) w is given back. The term is this sum over the size of the
-    selection, so that for a budget of tokens the constant is a share as well.
+    so that each member costs p w, and the constant c(p) w is given back.
     """
 
     effort = Effort(120, 5e-5, 0.3, 0.995)
-    height_of_shares = True
+    of_shares: bool | None = False  # it holds for every mask within a budget of tokens
 
     def __init__(self, metric: NearDuplicates, inclusion: Tensor, charge: float) -> None:
         self.cliques, self.charge = metric.cliques, charge
-        self.of_shares: bool | None = None if metric.masses is None else True
         self.price = (self.cliques.sums(inclusion) - 0.5).clamp_(min=0)
 
     def evaluate(self) -> tuple[float, Tensor]:

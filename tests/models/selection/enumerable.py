@@ -7,6 +7,7 @@ import torch
 
 from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.metrics.base import metric_class
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings import selection
@@ -66,12 +67,17 @@ def token_problem(seed, *, lengths=token_lengths):
     names = random.permutation(sorted(METRICS))[: random.integers(1, len(METRICS) + 1)]
     settings = selection.SelectionSettings(mean_field={"n_neighbours": int(random.choice([2, 4, 64]))})
     metrics = {name: METRICS[name].for_block(rows, settings, knapsack.size, knapsack.masses) for name in names}
+    quality = random.normal(size=n) * random.choice([0.1, 1, 3])
+    linear_weight = float(random.choice([0, 0.3, 0.9]))
+    weights = {name: float(random.uniform(0.05, 1)) for name in names}
+    if random.random() < 0.5:
+        metrics["near"], weights["near"] = NearDuplicates.of(rows, 0.8, knapsack), float(random.choice([0.1, 1, 4]))
     return rows, Objective(
-        torch.from_numpy(random.normal(size=n) * random.choice([0.1, 1, 3])).float(),
+        torch.from_numpy(quality).float(),
         max(1, round(knapsack.size)),
         metrics,
-        linear_weight=float(random.choice([0, 0.3, 0.9])),
-        weights={name: float(random.uniform(0.05, 1)) for name in names},
+        linear_weight=linear_weight,
+        weights=weights,
         knapsack=knapsack,
     )
 

@@ -8,12 +8,19 @@ import torch
 
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.certificate import Bound, tightened_bound
-from fineweb_mask.models.selection.knapsack import top
+from fineweb_mask.models.selection.knapsack import Knapsack, top
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.sweep import sweep
-from tests.models.selection.enumerable import METRICS, bernoulli_expectation, central_differences, every_mask
+from tests.models.selection.enumerable import (
+    METRICS,
+    any_masks,
+    bernoulli_expectation,
+    central_differences,
+    every_mask,
+    is_full,
+)
 from tests.models.selection.enumerable import probabilities as random_probabilities
 
 N, BUDGET, THRESHOLD = 10, 4, 0.8
@@ -27,15 +34,23 @@ def groups(n, seed, d=6, spread=0.25):
     return torch.nn.functional.normalize(torch.from_numpy(rows).float(), dim=1)
 
 
-def naive(x, mask, threshold):
+def by_tokens(x, seed, weigh_by="tokens"):
+    """The term for documents of unequal length, and its budget: 40% of all tokens."""
+    tokens = torch.from_numpy(np.random.default_rng(seed).integers(1, 100, len(x)))
+    knapsack = Knapsack.of(tokens, max(int(tokens.min()), int(0.4 * tokens.sum())), weigh_by)
+    return NearDuplicates.of(Rows(x), THRESHOLD, knapsack), knapsack
+
+
+def naive(x, mask, threshold, lengths=None):
     chosen = mask.nonzero()[:, 0].tolist()
+    lengths = [1] * len(x) if lengths is None else lengths.tolist()
     total = 0.0
     for i in chosen:
         for j in chosen:
             cosine = float(x[i].double() @ x[j].double())
             if i < j and cosine >= threshold:
-                total += min(1.0, 0.05 + (cosine - threshold) / (1 - threshold))
-    return -total / len(chosen)
+                total += min(1.0, 0.05 + (cosine - threshold) / (1 - threshold)) * min(lengths[i], lengths[j])
+    return -total / sum(lengths[i] for i in chosen)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -48,14 +63,33 @@ def test_value_is_the_weight_of_the_selected_pairs(seed):
     assert min(expected) < 0
 
 
-def test_gradient_is_that_of_the_expectation():
-    metric = NearDuplicates.of(Rows(groups(8, 1)), THRESHOLD)
+@pytest.mark.parametrize("seed", range(4))
+def test_near_duplicates_repeat_the_tokens_of_the_shorter_one(seed):
+    x = groups(N, seed)
+    metric, knapsack = by_tokens(x, seed)
+    masks = any_masks(N)[::37]
+    expected = [naive(x, mask, THRESHOLD, knapsack.tokens) for mask in masks]
+    assert metric.value(masks).tolist() == pytest.approx(expected, abs=1e-5)
+    assert min(expected) < 0
+    alike, _ = by_tokens(x, seed, "documents")
+    assert alike.value(masks).tolist() == pytest.approx(NearDuplicates.of(Rows(x), THRESHOLD).value(masks).tolist())
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_gradient_is_that_of_the_expectation(lengths):
+    x = groups(8, 1)
+    metric = by_tokens(x, 1)[0] if lengths else NearDuplicates.of(Rows(x), THRESHOLD)
     pi = random_probabilities(8, 3)
 
-    def expected(values):  # times K, with the number of documents as a constant
-        return bernoulli_expectation(lambda m: float(metric.value(m[None])[0] * m.sum()) if m.any() else 0.0, values)
+    def mass_times_value(mask):  # the mass counts as a constant
+        return float(metric.value(mask[None])[0] * metric.size(mask)) if mask.any() else 0.0
 
-    torch.testing.assert_close(metric.gradient(pi) * 3, central_differences(expected, pi).float(), rtol=1e-4, atol=1e-4)
+    def expected(values):
+        return bernoulli_expectation(mass_times_value, values)
+
+    found = metric.gradient(pi) * metric.size(pi)
+    torch.testing.assert_close(found.float(), central_differences(expected, pi).float(), rtol=1e-4, atol=1e-4)
+    assert -metric.total(pi) == pytest.approx(expected(pi), rel=1e-4)
 
 
 def test_random_value_is_the_mean_over_all_selections():
@@ -106,6 +140,41 @@ def test_charges_in_order_of_worth_are_the_greedy_selection(seed):
     charged = metric.charged(objective.linear, 3.0 / 8)
     assert top(charged, 8).tolist() == mask.tolist()
     assert (charged <= objective.linear).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_charges_by_tokens_are_the_greedy_selection_per_token(seed):
+    metric, knapsack = by_tokens(groups(30, seed), seed)
+    worth = torch.rand(30, generator=torch.Generator().manual_seed(seed))
+    costs = knapsack.costs.float()
+    charged, gains = metric.charged(worth, 0.2, knapsack.costs) / costs, metric.gains(5.0, 1.0)
+    taken = torch.zeros(30, dtype=torch.bool)
+    for document in charged.sort(descending=True, stable=True).indices.tolist():
+        priority = ((worth + gains.gains()) / costs).masked_fill(taken, -torch.inf)
+        assert float(priority.max()) == pytest.approx(float(priority[document]), abs=1e-5)
+        assert float(charged[document]) == pytest.approx(float(priority[document]), abs=1e-5)
+        taken[document] = True
+        gains.add(document)
+
+
+@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
+def test_bound_holds_for_every_selection_full_by_tokens(weigh_by):
+    for seed in range(60):
+        x = groups(N, seed, spread=0.1 + 0.02 * (seed % 8))
+        metric, knapsack = by_tokens(x, seed, weigh_by)
+        masks = any_masks(N)
+        values = metric.value(masks[is_full(masks, knapsack)])
+        objective = Objective(
+            torch.zeros(N), 4, {"near": metric}, linear_weight=0.0, weights={"near": 2.0}, knapsack=knapsack
+        )
+        bound = Bound(objective, random_probabilities(N, 4, seed))
+        for fall in (0.01, 0.1, 1.0):
+            value, taken = bound.evaluate()
+            assert value >= 2 * float(values.max()) - 1e-6
+            height, slopes = bound.tangents[0].evaluate()
+            every = height + masks[is_full(masks, knapsack)].double() @ slopes
+            assert bool((every >= 2 * values - 1e-6).all())
+            bound.descend(fall, taken)
 
 
 @pytest.mark.parametrize("name", [None, *METRICS])
@@ -178,6 +247,37 @@ def test_forbidden_near_duplicates_are_never_selected(solver, corpus):
     assert (chosen @ chosen.T - np.eye(len(chosen))).max() < 0.9
     assert len(selection.indices) == 100
     assert selection.terms["near_duplicate_cost"] == 0
+
+
+@pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
+@pytest.mark.parametrize("solver", ["mean_field", "greedy", "top_quality"])
+def test_forbidden_near_duplicates_leave_no_room_for_another_document(solver, weigh_by, corpus):
+    features, quality = corpus
+    tokens = np.random.default_rng(2).lognormal(5, 1, len(quality)).astype(int) + 1
+    settings = SelectionSettings(
+        solver=solver, budget_by="tokens", weigh_by=weigh_by, select_ratio=0.25, near_duplicates={"forbid": True}
+    )
+    selection = select(features, quality, settings, tokens=tokens)
+    chosen = features[selection.indices]
+    assert (chosen @ chosen.T - np.eye(len(chosen))).max() < 0.9
+    room = round(0.25 * int(tokens.sum())) - int(tokens[selection.indices].sum())
+    allowed = (features @ chosen.T).max(1) < 0.9  # none of the selected is
+    assert 0 <= room < tokens[allowed].min()
+
+
+@pytest.mark.parametrize("metrics", ["pairwise", "facility"])
+def test_copies_are_not_selected_together_by_tokens(metrics, corpus):
+    features, quality = (np.tile(values[60:], (2, 1) if values.ndim == 2 else 2) for values in corpus)
+    tokens = np.tile(np.random.default_rng(2).integers(50, 500, len(quality) // 2), 2)
+    settings = SelectionSettings(metrics=metrics, budget_by="tokens", select_ratio=0.1)
+    selection = select(features, quality, settings, tokens=tokens)
+    originals = selection.indices % (len(quality) // 2)
+    assert len(set(originals)) >= 0.97 * len(originals)
+    assert selection.objective <= selection.upper_bound
+    if metrics == "pairwise":
+        off = settings.model_copy(update={"near_duplicates": settings.near_duplicates.model_copy(update={"weight": 0})})
+        without = select(features, quality, off, tokens=tokens).indices % (len(quality) // 2)
+        assert len(set(without)) < 0.9 * len(without)
 
 
 def test_where_too_few_documents_are_unlike_fewer_are_selected():
