@@ -112,8 +112,8 @@ class NearDuplicateSettings(Settings):
     weight: float = Field(
         1.0,
         ge=0,
-        description="What two selected identical documents cost, in units of the objective per selected document; "
-        "less similar ones cost less. 0: nothing.",
+        description="What two selected identical documents cost, in units of the objective per selected document "
+        "(by tokens: per selected token, times the tokens repeated); less similar ones cost less. 0: nothing.",
     )
     forbid: bool = Field(
         False,

@@ -245,9 +245,9 @@ class NearDuplicateTangent:
         return height, -self.cliques.spread(weights * self.price)
 
     def descend(self, mask: Tensor, fall: float) -> None:
-        """Move the prices."""
-        gradient = self.cliques.weights * self.charge * (self.price.floor() + 1 - self.cliques.sums(mask))
-        gradient[(self.price <= 0) & (gradient > 0)] = 0
-        square = float(gradient.square().sum())
-        if square > 0:
-            self.price = (self.price - gradient * (fall / square)).clamp_(min=0)
+        """Move the prices, each by its gradient per weight: long documents would otherwise hold back all others."""
+        rest = self.price.floor() + 1 - self.cliques.sums(mask)
+        rest[(self.price <= 0) & (rest > 0)] = 0
+        fallen = self.charge * float((self.cliques.weights * rest.square()).sum())
+        if fallen > 0:
+            self.price = (self.price - rest * (fall / fallen)).clamp_(min=0)
