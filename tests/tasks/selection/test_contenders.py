@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.selection import NearDuplicateSettings
 from fineweb_mask.tasks.selection import contenders, frontier
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors, contested
@@ -112,6 +113,7 @@ def test_the_note_of_another_job_is_not_read(copied: Any, tmp_path: Path) -> Non
 
 def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+    settings = settings.model_copy(update={"near_duplicates": NearDuplicateSettings(weight=0)})
     found = scales(workspace, shards, settings)
     for group in grouped(shards, settings):
         job = frontier_job(workspace, group, settings, LAMBS, found[group_name(group)])
