@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.certificate import tightened_bound
+from fineweb_mask.models.selection.certificate import assumption, tightened_bound
 from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
     checked_budget,
@@ -66,13 +66,16 @@ class Selection:
         "quality" and "diversity" as they enter J (J = lamb * quality + (1 - lamb) * diversity),
         "mean_quality" and each metric's raw value under its name.
     upper_bound
-        No selection of K documents has a higher J. None if the solver or a metric provides no bound.
+        No selection of K documents has a higher J, given `bound_assumes`. None if the solver or a metric provides no
+        bound.
     gap
         `relative_gap` of objective, upper_bound and random_objective.
     random_objective
         J expected of a uniform random selection of K documents.
     history
         (step, seconds since the start, best objective so far).
+    bound_assumes
+        What the bound takes for granted: approximate lists of `facility`. None if it is proven, or there is no bound.
     """
 
     indices: NDArray[np.int64]
@@ -83,6 +86,7 @@ class Selection:
     gap: float | None
     random_objective: float
     history: list[tuple[int, float, float]]
+    bound_assumes: str | None = None
 
 
 def select(
@@ -297,6 +301,7 @@ class BlockSolver:
             gap=relative_gap(reached, bound, random_objective),
             random_objective=random_objective,
             history=history.entries,
+            bound_assumes=None if bound is None else assumption(objective),
         )
 
 
