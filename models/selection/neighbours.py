@@ -5,9 +5,8 @@ lists are running top-k, so memory is two lists and one block of products for an
 
 `nearest_in_groups` is approximate. It is an inverted file, as faiss' IVF indexes are: documents are grouped by k-means,
 and each is multiplied with the members of the groups nearest to it, here group by group, as matrix products. How near a
-group must be follows from the exact neighbours of a random sample, so that the lists hold a chosen share of
-all neighbours on any corpus. On vectors without groups that takes as many products as the exact way, which is then
-taken.
+group must be follows from the exact neighbours of a random sample, so that the lists hold a chosen share of all
+neighbours on any corpus. On vectors without groups that takes as many products as the exact way, which is then taken.
 `benchmarks/graph.py` measures it against faiss, hnswlib, usearch and pynndescent.
 """
 
@@ -30,13 +29,14 @@ PRODUCT_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 29}  # entries of one block of 
 BUNDLE = 8  # columns whose maximum stands for them in a first round of top-k: half the time of one round
 LARGE = {"cpu": 32_768, "cuda": 262_144}  # most documents for exact lists under `auto`; that of CUDA is not measured
 NARROW = 4  # blocks of up to this * k columns are merged as they are, in one round
-RECALL = 0.98  # share of the neighbours that approximate lists are to hold; 0.95 cost 0.7% of J, this 0.06%
+RECALL = 0.97  # share of the neighbours that approximate lists are to hold: 0.95 cost 0.7% of J, this 0.1%
 TUNED, MEASURED = 256, 256  # documents whose exact neighbours decide how many groups are searched; that measure lists
 GROUPS_PER_ROOT = 2  # groups = this * sqrt(n): centres and products then cost about the same at n = 50,000, d = 768
 GROUP_SAMPLE = 16  # documents per group that k-means reads
 GROUP_MOVES = 3  # of the centres
 LEAST_PROBES, MOST_PROBES = 2, 128  # groups in which each document's neighbours are sought
 WORTH_IT = 0.25  # share of all n^2 products above which the exact lists, with half of them, are faster
+BLOCK = 65_536  # documents whose groups are counted at once
 TIE = 1e-6  # float32 rounding of a cosine
 
 
@@ -122,37 +122,19 @@ def nearest_in_groups(rows: Rows, k: int, recall: float = RECALL, seed: int = 0)
     """Find about a share `recall` of the min(k, n) most similar documents of each unit row (n, d), itself included.
 
     Deterministic for a seed. The lists are full and sorted, and their similarities are exact; only some of the nearest
-    may be missing in favour of less near ones, as `missed` tells. Exact where exact lists take fewer products.
+    may be missing in favour of less near ones, as `missed` tells. Exact where exact lists take fewer products. No
+    document searches more than `MOST_PROBES` groups: on a large block without groups, `recall` is not reached.
     """
-    n, device = rows.n, rows.device
-    k = min(k, n)
-    generator = torch.Generator(device).manual_seed(seed)
-    shuffled = torch.randperm(n, generator=generator, device=device)
-    tuning = shuffled[:TUNED]
+    k = min(k, rows.n)
+    generator = torch.Generator(rows.device).manual_seed(seed)
+    shuffled = torch.randperm(rows.n, generator=generator, device=rows.device)
     probes, distance = _probes(rows, generator)
-    group = probes[:, 0].contiguous()
-    sizes = torch.bincount(group, minlength=int(probes.max()) + 1)
-    reached = sizes[probes].cumsum(1) - sizes[probes]  # documents in nearer groups
-    searched = (distance <= _farthest(probes, distance, tuning, *_exact_lists(rows, tuning, k), recall)) | (reached < k)
-    searched[:, :LEAST_PROBES] = True
-    share = float((sizes[probes] * searched).sum(dtype=torch.float64)) / n**2
+    tuning = shuffled[:TUNED]
+    searched = distance <= _farthest(probes, distance, tuning, *_exact_lists(rows, tuning, k), recall)
+    share = _complete(searched, probes, k) / rows.n**2
     if share > WORTH_IT:
         return nearest(rows, k)
-    similarity, index = _empty_lists(n, k, device)
-    cells = searched.nonzero()
-    order = probes[searched].sort(stable=True).indices
-    queries = cells[order, 0].split(torch.bincount(probes[searched], minlength=len(sizes)).tolist())
-    members = group.sort(stable=True).indices.split(sizes.tolist())
-    for number in track("groups of neighbours", sizes.nonzero()[:, 0].tolist()):
-        for candidates in members[number].split(rows.block_rows):
-            columns = rows.take(candidates).T
-            for part in queries[number].split(max(1, min(rows.block_rows, _elements(rows) // len(candidates)))):
-                products = (rows.take(part) @ columns).clamp_(min=0)
-                products.masked_fill_(part[:, None] == candidates, 2.0)
-                similarity[part], index[part] = _merge(similarity[part], index[part], products, candidates.int())
-    for part in (similarity[:, -1] < 0).nonzero()[:, 0].split(MEASURED):  # their groups hold fewer than k documents
-        similarity[part], index[part] = _exact_lists(rows, part, k)
-    similarity.clamp_(max=1.0)
+    similarity, index = _searched_lists(rows, k, probes, searched)
     lists = Neighbours(index.T.long().contiguous(), similarity.T.contiguous())
     missed = missed_by(rows, lists, shuffled[-MEASURED:])
     logger.info(
@@ -174,7 +156,7 @@ def missed_by(rows: Rows, lists: Neighbours, documents: Tensor) -> Missed:
 
 
 def _probes(rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Find the nearest groups of each document, its own first, and how far they are: (n, p) int64, (n, p) float32.
+    """Find the nearest groups of each document, its own first, and how far they are: (n, p) int32, (n, p) float32.
 
     Groups are those of the centred rows: where all cosines are large, the mean would be close to every document. The
     distance is 1 - (cosine with the centre) / (cosine with the own centre), so that a document between groups probes
@@ -187,12 +169,12 @@ def _probes(rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     centres = fit_centres(Rows(centred), n_groups, GROUP_MOVES, generator)
     step = max(1, min(rows.block_rows, _elements(rows) // n_groups))
     offset = mean @ centres.T
-    parts = [
-        (rows.block(part) @ centres.T).sub_(offset).topk(min(MOST_PROBES, n_groups), dim=1)
-        for part in rows.slices(step)
-    ]
-    cosine = torch.cat([part.values for part in parts])
-    return torch.cat([part.indices for part in parts]), 1 - cosine / cosine[:, :1].clamp(min=1e-12)
+    parts = []
+    for part in rows.slices(step):
+        nearest_few = (rows.block(part) @ centres.T).sub_(offset).topk(min(MOST_PROBES, n_groups), dim=1)
+        parts.append((nearest_few.values, nearest_few.indices.int()))
+    cosine, probes = map(torch.cat, zip(*parts, strict=True))
+    return probes, 1 - cosine / cosine[:, :1].clamp(min=1e-12)
 
 
 def _farthest(
@@ -207,6 +189,39 @@ def _farthest(
     at = probes[index.long(), 0][:, :, None] == probes[documents][:, None]  # (m, k, p)
     needed = torch.where(at, distance[documents][:, None], torch.inf).amin(2)[similarity > 0].sort().values
     return float(needed[int(recall * (len(needed) - 1))])
+
+
+def _complete(searched: Tensor, probes: Tensor, k: int) -> float:
+    """Mark more groups, (n, p) in place, so that each document searches at least k others; count the products."""
+    searched[:, :LEAST_PROBES] = True
+    sizes, products = torch.bincount(probes[:, 0]), 0.0
+    sizes = torch.nn.functional.pad(sizes, (0, int(probes.max()) + 1 - len(sizes)))
+    for start in range(0, len(probes), BLOCK):
+        own = sizes[probes[start : start + BLOCK].long()]
+        part = searched[start : start + BLOCK].logical_or_(own.cumsum(1) - own < k)
+        products += float((own * part).sum(dtype=torch.float64))
+    return products
+
+
+def _searched_lists(rows: Rows, k: int, probes: Tensor, searched: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the k nearest of each document in the groups that it searches, (n, p): similarity and index, (n, k)."""
+    similarity, index = _empty_lists(rows.n, k, rows.device)
+    n_groups = int(probes.max()) + 1
+    group, members = probes[:, 0].sort(stable=True)
+    of_group = members.split(torch.bincount(group, minlength=n_groups).tolist())
+    group, cells = probes[searched].sort(stable=True)
+    searching = searched.nonzero()[cells, 0].split(torch.bincount(group, minlength=n_groups).tolist())
+    for number in track("groups of neighbours", range(n_groups)):
+        for candidates in of_group[number].split(rows.block_rows):
+            columns = rows.take(candidates).T
+            at_once = max(1, min(rows.block_rows, _elements(rows) // max(1, len(candidates))))
+            for part in searching[number].split(at_once) if len(candidates) else ():
+                products = (rows.take(part) @ columns).clamp_(min=0)
+                products.masked_fill_(part[:, None] == candidates, 2.0)  # a document comes first in its own list
+                similarity[part], index[part] = _merge(similarity[part], index[part], products, candidates.int())
+    for part in (similarity[:, -1] < 0).nonzero()[:, 0].split(MEASURED):  # the groups hold fewer than k documents
+        similarity[part], index[part] = _exact_lists(rows, part, k)
+    return similarity.clamp_(max=1.0), index
 
 
 def _exact_lists(rows: Rows, documents: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -56,7 +56,7 @@ class MeanFieldSettings(Settings):
         "auto: exact up to 32,768 documents on a CPU, 262,144 on a GPU.",
     )
     graph_recall: float = Field(
-        0.98, gt=0, lt=1, description="facility: share of the nearest that approximate lists are to hold."
+        0.97, gt=0, lt=1, description="facility: share of the nearest that approximate lists are to hold."
     )
     swap_pool: int | None = Field(
         None,

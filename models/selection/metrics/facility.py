@@ -25,7 +25,7 @@ class Facility(BuiltInMetric):
     neighbour there, and exactly in `value`.
 
     Approximate lists miss some neighbours, so that `value` may read a less near selected document than the nearest:
-    D is then at most its true value, by 0.0004% where they hold 98%. It is not searched exactly, because that takes
+    D is then at most its true value, by 0.0002% where they hold 98%. It is not searched exactly, because that takes
     n K products for each evaluation, more than the lists. Before they are found, `value` is exact.
     """
 
