@@ -208,18 +208,20 @@ def _searched_lists(rows: Rows, k: int, probes: Tensor, searched: Tensor) -> tup
     similarity, index = _empty_lists(rows.n, k, rows.device)
     n_groups = int(probes.max()) + 1
     group, members = probes[:, 0].sort(stable=True)
-    of_group = members.split(torch.bincount(group, minlength=n_groups).tolist())
+    of_group = torch.split(members, torch.bincount(group, minlength=n_groups).tolist())
     group, cells = probes[searched].sort(stable=True)
-    searching = searched.nonzero()[cells, 0].split(torch.bincount(group, minlength=n_groups).tolist())
+    documents = searched.nonzero()[cells, 0]
+    searching = torch.split(documents, torch.bincount(group, minlength=n_groups).tolist())
     for number in track("groups of neighbours", range(n_groups)):
-        for candidates in of_group[number].split(rows.block_rows):
+        for candidates in torch.split(of_group[number], rows.block_rows):
             columns = rows.take(candidates).T
             at_once = max(1, min(rows.block_rows, _elements(rows) // max(1, len(candidates))))
-            for part in searching[number].split(at_once) if len(candidates) else ():
+            for part in torch.split(searching[number], at_once) if len(candidates) else ():
                 products = (rows.take(part) @ columns).clamp_(min=0)
                 products.masked_fill_(part[:, None] == candidates, 2.0)  # a document comes first in its own list
                 similarity[part], index[part] = _merge(similarity[part], index[part], products, candidates.int())
-    for part in (similarity[:, -1] < 0).nonzero()[:, 0].split(MEASURED):  # the groups hold fewer than k documents
+    short = (similarity[:, -1] < 0).nonzero()[:, 0]  # their groups hold fewer than k documents
+    for part in torch.split(short, MEASURED):
         similarity[part], index[part] = _exact_lists(rows, part, k)
     return similarity.clamp_(max=1.0), index
 
@@ -267,14 +269,15 @@ def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Bundles of `BUNDLE` columns are ranked by their maximum first: the k largest lie in the k best bundles.
     """
-    columns = products.shape[1]
+    rows, columns = products.shape
     if columns % BUNDLE or columns < 4 * BUNDLE * k:
         return products.topk(k, dim=1)
+    width = columns // BUNDLE
     if products.is_contiguous():
-        maxima = products.unflatten(1, (BUNDLE, -1)).amax(1)
+        maxima = products.view(rows, BUNDLE, width).amax(1)
     else:  # a transposed block is reduced in the order of its memory
-        maxima = products.T.unflatten(0, (BUNDLE, -1)).amax(0).T
+        maxima = products.T.view(BUNDLE, width, rows).amax(0).T
     bundles = maxima.topk(k, dim=1, sorted=False).indices
-    inside = products.unflatten(1, (BUNDLE, -1)).gather(2, bundles[:, None].expand(-1, BUNDLE, -1)).flatten(1)
+    inside = products.view(rows, BUNDLE, width).gather(2, bundles[:, None].expand(-1, BUNDLE, -1)).flatten(1)
     values, place = inside.topk(k, dim=1)
-    return values, bundles.gather(1, place % k) + place // k * (columns // BUNDLE)
+    return values, bundles.gather(1, place % k) + place // k * width
