@@ -20,8 +20,10 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,8 +147,9 @@ def vectors(arguments: argparse.Namespace, n: int | None = None) -> tuple[Vector
     if arguments.vectors is None:
         return clustered(n or arguments.n)
     with np.load(arguments.vectors) as file:
-        features = file["features"].astype(np.float32)
-        return features / np.linalg.norm(features, axis=1, keepdims=True), file["quality"]
+        features = file["features"].astype(np.float32, copy=False)
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        return features, file["quality"]
 
 
 def recalls(x: Vectors, lists: Lists) -> list[float]:
@@ -165,6 +168,7 @@ def recalls(x: Vectors, lists: Lists) -> list[float]:
 def one(arguments: argparse.Namespace) -> None:
     """Build lists in this process and print what was measured."""
     x, _ = vectors(arguments)
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak counts from here
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.process_time()
     lists = WAYS[arguments.ways[0]](x, arguments.threads)
@@ -177,8 +181,8 @@ def one(arguments: argparse.Namespace) -> None:
 
 def measured(arguments: argparse.Namespace, way: str, threads: int) -> tuple[float, int, list[float], str] | None:
     """Measure one way in a process of its own; None, with a line that says why, if it fails."""
-    command = [sys.executable, "-m", "benchmarks.graph", "one", "--n", str(arguments.n), "--ways", way]
-    command += ["--threads", str(threads)] + ([] if arguments.vectors is None else ["--vectors", arguments.vectors])
+    command = [sys.executable, "-m", "benchmarks.graph", "one", "--vectors", arguments.vectors, "--ways", way]
+    command += ["--threads", str(threads)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
     try:
         run = subprocess.run(
@@ -287,7 +291,13 @@ def main() -> None:
     parser.add_argument("--recalls", nargs="+", type=float, default=[0.9, 0.95, 0.97, 0.99])
     parser.add_argument("--lamb", type=float, default=0.1)
     arguments = parser.parse_args()
-    commands[arguments.command](arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.vectors is None and arguments.command in {"compare", "same"}:
+            features, quality = clustered(arguments.n)
+            arguments.vectors = str(Path(folder) / "vectors.npz")
+            np.savez(arguments.vectors, features=features, quality=quality)
+            del features, quality
+        commands[arguments.command](arguments)
 
 
 if __name__ == "__main__":
