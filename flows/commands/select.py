@@ -96,7 +96,8 @@ def select(
 
 
 def _print(result: "FileSelection") -> None:
-    bound = "" if result.gap is None else f", at most {100 * result.gap:.4f}% below the best possible"
+    proven = "" if result.bound_assumes is None else " (estimated)"
+    bound = "" if result.gap is None else f", at most {100 * result.gap:.4f}% below the best possible{proven}"
     typer.echo(
         f"selected {result.selected:,} of {result.documents:,} documents in {result.seconds:.1f} s: "
         f"objective {result.objective:.6f} (random {result.random_objective:.6f}){bound}\n{result.output}"

@@ -102,6 +102,12 @@ def _bounds_every_size(objective: Objective, metric: SupportsTangent) -> bool:
     return getattr(metric.tangent(at, objective.size, 1.0), "of_shares", None) is not None
 
 
+def assumption(objective: Objective) -> str | None:
+    """Return what a bound takes for granted, as its metrics say in `bound_assumes`; None if it is proven."""
+    found = [getattr(metric, "bound_assumes", None) for metric in objective.active.values()]
+    return "; ".join(filter(None, found)) or None
+
+
 def tightened_bound(
     objective: Objective, inclusion: Tensor, mask: Tensor, random_objective: float, *, effort_share: float = 1.0
 ) -> float | None:
@@ -110,7 +116,7 @@ def tightened_bound(
     `inclusion` (n,) are probabilities near the solution that sum to K, `mask` (n,) bool is the selection to prove, and
     `random_objective` is the J expected of a uniform random selection, from which gaps are measured. Fewer steps, the
     `effort_share` of the usual ones, make a looser bound, not a wrong one. A mask that exceeds the bound by more than
-    rounding raises FalseBoundError.
+    rounding raises FalseBoundError, or raises a bound that rests on an `assumption`.
     """
     if not is_bounded(objective):
         return None
@@ -133,7 +139,9 @@ def tightened_bound(
         value, chosen = bound.evaluate()
         best = min(best, value)
         factor *= effort.slower
-    if reached - best > ROUNDING * objective.size_of(mask):
+    if assumption(objective):
+        return max(best, reached)
+    if reached - best > ROUNDING * objective.size_of(mask) + torch.finfo(torch.float32).tiny:
         raise FalseBoundError(
             f"the objective {reached:.9g} exceeds its upper bound {best:.9g}: the tangent of a metric among "
             f"{sorted(objective.active)} is not above that metric"

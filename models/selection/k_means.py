@@ -1,6 +1,6 @@
 """Cluster unit rows by spherical k-means, deterministically and in bounded memory.
 
-Used by `semdedup` and by the clusters of the report.
+Used by `semdedup`, by the clusters of the report and by approximate lists of neighbours.
 """
 
 from collections.abc import Iterator
@@ -19,18 +19,23 @@ def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Gen
 
     Return the cluster of each document, (n,) int64, and its cosine with the cluster's centre, (n,) float32.
     """
+    centres = fit_centres(rows, n_clusters, n_iterations - 1, generator)
+    closeness, labels = map(torch.cat, zip(*_nearest_centre(rows, centres), strict=True))
+    return labels, closeness
+
+
+def fit_centres(rows: Rows, n_clusters: int, n_moves: int, generator: torch.Generator) -> Tensor:
+    """Move the centres of clusters, at first random documents, `n_moves` times to their mean direction: (c, d)."""
     start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
     centres = rows.take(start)
-    for iteration in track("rounds of k-means", range(n_iterations)):
-        closeness, labels = map(torch.cat, zip(*_nearest_centre(rows, centres), strict=True))
-        if iteration == n_iterations - 1:
-            break
+    for _ in track("rounds of k-means", range(n_moves)):
+        labels = torch.cat([labels for _, labels in _nearest_centre(rows, centres)])
         order = labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
         sizes = torch.bincount(labels, minlength=n_clusters)
         sums = torch.stack([rows.take(members).sum(0) for members in torch.split(order, sizes.tolist())])
         moved = torch.nn.functional.normalize(sums, dim=1)
         centres = torch.where(sizes[:, None] > 0, moved, centres)  # an empty cluster does not move
-    return labels, closeness
+    return centres
 
 
 def _nearest_centre(rows: Rows, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

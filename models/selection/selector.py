@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.certificate import tightened_bound
+from fineweb_mask.models.selection.certificate import assumption, tightened_bound
 from fineweb_mask.models.selection.graphs.pairs import similar_pairs
 from fineweb_mask.models.selection.inputs import (
     SelectionInputError,
@@ -72,14 +72,16 @@ class Selection:
         (J = lamb * quality + (1 - lamb) * diversity - near_duplicate_cost), "mean_quality" and each metric's raw
         value under its name; means as J weighs them (`weigh_by`).
     upper_bound
-        No selection of K documents has a higher J; by tokens, no full selection of however many documents has one.
-        None if the solver or a metric provides no bound.
+        No selection of K documents has a higher J, given `bound_assumes`; by tokens, no full selection of however many
+        documents has one. None if the solver or a metric provides no bound.
     gap
         `relative_gap` of objective, upper_bound and random_objective.
     random_objective
         J expected of a uniform random selection within the same budget.
     history
         (step, seconds since the start, best objective so far).
+    bound_assumes
+        What the bound takes for granted: approximate lists of `facility`. None if it is proven, or there is no bound.
     """
 
     indices: NDArray[np.int64]
@@ -90,6 +92,7 @@ class Selection:
     gap: float | None
     random_objective: float
     history: list[tuple[int, float, float]]
+    bound_assumes: str | None = None
 
 
 def select(
@@ -351,6 +354,7 @@ class BlockSolver:
             gap=relative_gap(reached, bound, random_objective),
             random_objective=random_objective,
             history=history.entries,
+            bound_assumes=None if bound is None else assumption(objective),
         )
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from fineweb_mask.models.settings.base import Settings
 
 Unit = Literal["documents", "tokens"]
+Graph = Literal["auto", "exact", "approximate"]
 Solver = Literal["mean_field", "policy_gradient", "greedy", "top_quality", "random", "quality_sampling", "semdedup"]
 
 
@@ -48,6 +49,15 @@ class MeanFieldSettings(Settings):
         ge=1,
         description="facility: least length of a document's list of nearest documents (count). "
         "A small select_ratio lengthens the lists so that most of them hold a selected document.",
+    )
+    graph: Graph = Field(
+        "auto",
+        description="facility: how these lists are found. exact: by all products, n^2 d. approximate: by the products "
+        "of near groups, or exactly where that is faster; the upper bound is then estimated, not proven. "
+        "auto: exact up to 32,768 documents on a CPU, 262,144 on a GPU.",
+    )
+    graph_recall: float = Field(
+        0.97, gt=0, lt=1, description="facility: share of the nearest that approximate lists are to hold."
     )
     swap_pool: int | None = Field(
         None,

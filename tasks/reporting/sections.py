@@ -290,7 +290,9 @@ def claim(blocks: Sequence[dict[str, Any]]) -> str:
     gap = _widest_gap(blocks)
     if gap is None:
         return "This solver gives no bound on the best possible selection."
-    return f"No selection of this size can be more than {gap:.4%} better, in any block."
+    assumed = next((block["bound_assumes"] for block in blocks if block.get("bound_assumes")), None)
+    estimated = "" if assumed is None else f" This is estimated, not proven ({assumed})."
+    return f"No selection of this size can be more than {gap:.4%} better, in any block.{estimated}"
 
 
 def certificate(blocks: Sequence[dict[str, Any]]) -> Section:

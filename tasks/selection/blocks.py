@@ -214,6 +214,7 @@ def describe(block: Block, group: Candidates, selection: "Selection") -> dict[st
         "objective": selection.objective,
         "random_objective": selection.random_objective,
         "upper_bound": selection.upper_bound,
+        "bound_assumes": selection.bound_assumes,
         "gap": selection.gap,
         "terms": selection.terms,
         "history": [[step, objective] for step, _seconds, objective in selection.history],

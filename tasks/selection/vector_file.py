@@ -41,6 +41,7 @@ class FileSelection(BaseModel):
     random_objective: float
     terms: dict[str, float]
     upper_bound: float | None
+    bound_assumes: str | None
     gap: float | None
     seconds: float
 
@@ -144,6 +145,7 @@ def select_file(
         random_objective=selection.random_objective,
         terms=selection.terms,
         upper_bound=selection.upper_bound,
+        bound_assumes=selection.bound_assumes,
         gap=selection.gap,
         seconds=round(seconds, 3),
     )

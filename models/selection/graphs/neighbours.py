@@ -1,10 +1,17 @@
-"""Find the exact nearest documents of every document, for facility location and near-duplicates.
+"""Find the nearest documents of every document, for facility location and near-duplicates.
 
-Similarity is symmetric, so every pair of blocks is multiplied once and read from both sides. The lists are running
-top-k, so memory is two lists and one block of products for any n.
+`nearest` is exact. Similarity is symmetric, so every pair of blocks is multiplied once and read from both sides. The
+lists are running top-k, so memory is two lists and one block of products for any n.
+
+`nearest_in_groups` is approximate. It is an inverted file, as faiss' IVF indexes are: documents are grouped by k-means,
+and each is multiplied with the members of the groups nearest to it, here group by group, as matrix products. How near a
+group must be follows from the exact neighbours of a random sample, so that the lists hold a chosen share of all
+neighbours on any corpus. On vectors without groups that takes as many products as the exact way, which is then taken.
+`benchmarks/graph.py` measures it against faiss, hnswlib, usearch and pynndescent.
 """
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement
 
@@ -12,9 +19,34 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.k_means import fit_centres
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import Graph
+
+logger = logging.getLogger(__name__)
 
 PRODUCT_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 29}  # entries of one block of similarities (float32)
+BUNDLE = 8  # columns whose maximum stands for them in a first round of top-k: half the time of one round
+LARGE = {"cpu": 32_768, "cuda": 262_144}  # most documents for exact lists under `auto`; that of CUDA is not measured
+NARROW = 4  # blocks of up to this * k columns are merged as they are, in one round
+RECALL = 0.97  # share of the neighbours that approximate lists are to hold: 0.95 cost 0.7% of J, this 0.1%
+TUNED, MEASURED = 256, 256  # documents whose exact neighbours decide how many groups are searched; that measure lists
+GROUPS_PER_ROOT = 2  # groups = this * sqrt(n): centres and products then cost about the same at n = 50,000, d = 768
+GROUP_SAMPLE = 16  # documents per group that k-means reads
+GROUP_MOVES = 3  # of the centres
+LEAST_PROBES, MOST_PROBES = 2, 128  # groups in which each document's neighbours are sought
+WORTH_IT = 0.25  # share of all n^2 products above which the exact lists, with half of them, are faster
+BLOCK = 65_536  # documents whose groups are counted at once
+TIE = 1e-6  # float32 rounding of a cosine
+
+
+@dataclass(frozen=True)
+class Missed:
+    """What approximate lists lack, from the exact similarities of a random sample of m documents."""
+
+    documents: Tensor  # (m,) int64
+    largest: Tensor  # (m,) float32, similarity to the nearest document outside of the list, at least 0
+    recall: float  # share of the sample's k nearest that the lists hold, equally near ones counted alike
 
 
 @dataclass(frozen=True)
@@ -25,12 +57,17 @@ class Neighbours:
     """
 
     index: Tensor  # (k, n) int64
-    similarity: Tensor  # (k, n) float32, at least 0, descending along k
+    similarity: Tensor  # (k, n) float32, exact cosines, at least 0, descending along k
+    missed: Missed | None = None  # None: no document outside of a list is nearer than the last in it
 
     @property
     def k(self) -> int:
         """Length of the lists."""
         return len(self.index)
+
+    def take(self, values: Tensor) -> Tensor:
+        """Return the value (n,) of the document at every place: (k, n)."""
+        return values.index_select(0, self.index.view(-1)).view(self.index.shape)
 
     def sum_back(self, values: Tensor) -> Tensor:
         """Sum the values (k, n) of all list entries that are the same document: (n,) float32.
@@ -50,17 +87,23 @@ class Neighbours:
         return torch.argsort(flat, stable=True), torch.bincount(flat, minlength=self.index.shape[1])
 
 
+def find_neighbours(rows: Rows, k: int, graph: Graph = "auto", recall: float = RECALL, seed: int = 0) -> Neighbours:
+    """Find the nearest of each unit row (n, d) exactly, approximately, or as the size suggests (`auto`)."""
+    if graph == "exact" or (graph == "auto" and rows.n <= LARGE[rows.device.type]):
+        return nearest(rows, k)
+    return nearest_in_groups(rows, k, recall, seed)
+
+
 def nearest(rows: Rows, k: int) -> Neighbours:
     """Find the min(k, n) most similar documents of each unit row (n, d), itself included, by exact blocked products.
 
     Similarities below 0 count as 0: facility location never uses them.
     """
-    n, device = rows.n, rows.device
+    n = rows.n
     k = min(k, n)
-    # -1 means "none yet": it loses against every similarity, because these are clamped to 0 or more
-    similarity = torch.full((n, k), -1.0, device=device)
-    index = torch.zeros((n, k), dtype=torch.int32, device=device)
-    side = max(k, min(n, int(PRODUCT_ELEMENTS[device.type] ** 0.5)))
+    similarity, index = _empty_lists(n, k, rows.device)
+    everyone = torch.arange(n, dtype=torch.int32, device=rows.device)
+    side = max(k, min(n, int(_elements(rows) ** 0.5)))
     blocks = list(rows.slices(side))
     for left, right in track("blocks of neighbours", list(combinations_with_replacement(blocks, 2))):
         if right is left:
@@ -68,18 +111,173 @@ def nearest(rows: Rows, k: int) -> Neighbours:
             products = (left_rows @ left_rows.T).clamp_(min=0)
             products.fill_diagonal_(2.0)  # a document comes first in its own list, before its duplicates
         else:
-            products = (left_rows @ rows.block(right).T).clamp_(min=0)
-            _keep_best(similarity[right], index[right], products.T, left.start)
-        _keep_best(similarity[left], index[left], products, right.start)
+            products = (rows.block(left) @ rows.block(right).T).clamp_(min=0)
+            similarity[right], index[right] = _merge(similarity[right], index[right], products.T, everyone[left])
+        similarity[left], index[left] = _merge(similarity[left], index[left], products, everyone[right])
     similarity.clamp_(max=1.0)
     return Neighbours(index.T.long().contiguous(), similarity.T.contiguous())
 
 
-def _keep_best(similarity: Tensor, index: Tensor, products: Tensor, first: int) -> None:
-    """Merge a block of products (m, c) into the running lists (m, k), in place."""
+def nearest_in_groups(rows: Rows, k: int, recall: float = RECALL, seed: int = 0) -> Neighbours:
+    """Find about a share `recall` of the min(k, n) most similar documents of each unit row (n, d), itself included.
+
+    Deterministic for a seed. The lists are full and sorted, and their similarities are exact; only some of the nearest
+    may be missing in favour of less near ones, as `missed` tells. Exact where exact lists take fewer products. No
+    document searches more than `MOST_PROBES` groups: on a large block without groups, `recall` is not reached.
+    """
+    k = min(k, rows.n)
+    generator = torch.Generator(rows.device).manual_seed(seed)
+    shuffled = torch.randperm(rows.n, generator=generator, device=rows.device)
+    probes, distance = _probes(rows, generator)
+    tuning = shuffled[:TUNED]
+    searched = distance <= _farthest(probes, distance, tuning, *_exact_lists(rows, tuning, k), recall)
+    share = _complete(searched, probes, k) / rows.n**2
+    if share > WORTH_IT:
+        return nearest(rows, k)
+    similarity, index = _searched_lists(rows, k, probes, searched)
+    lists = Neighbours(index.T.long().contiguous(), similarity.T.contiguous())
+    missed = missed_by(rows, lists, shuffled[-MEASURED:])
+    logger.info(
+        "Lists of neighbours are approximate: they hold %.1f%% of the %d nearest of %d sampled documents, "
+        "from %.2f%% of all products.",
+        *(100 * missed.recall, k, len(missed.documents), 100 * share),
+    )
+    return replace(lists, missed=missed)
+
+
+def missed_by(rows: Rows, lists: Neighbours, documents: Tensor) -> Missed:
+    """Compare lists with the exact similarities of some documents, (m,) int64."""
+    similarity, index = _exact_lists(rows, documents, lists.k + 1)  # at least one of them is not in the list
+    held = lists.index[:, documents].T
+    outside = torch.stack([~torch.isin(exact, own) for exact, own in zip(index, held, strict=True)])
+    kth = similarity[:, lists.k - 1]
+    recall = (lists.similarity[:, documents] >= kth - TIE).float().mean()
+    return Missed(documents, (similarity * outside).amax(1), float(recall))
+
+
+def _probes(rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Find the nearest groups of each document, its own first, and how far they are: (n, p) int32, (n, p) float32.
+
+    Groups are those of the centred rows: where all cosines are large, the mean would be close to every document. The
+    distance is 1 - (cosine with the centre) / (cosine with the own centre), so that a document between groups probes
+    more of them.
+    """
+    n_groups = max(1, min(rows.n, round(GROUPS_PER_ROOT * rows.n**0.5)))
+    sample = torch.randperm(rows.n, generator=generator, device=rows.device)[: GROUP_SAMPLE * n_groups]
+    mean = (rows.weighted_sum(torch.ones(rows.n, device=rows.device)) / rows.n).float()
+    centred = torch.nn.functional.normalize(rows.take(sample) - mean, dim=1)
+    centres = fit_centres(Rows(centred), n_groups, GROUP_MOVES, generator)
+    step = max(1, min(rows.block_rows, _elements(rows) // n_groups))
+    offset = mean @ centres.T
+    parts = []
+    for part in rows.slices(step):
+        nearest_few = (rows.block(part) @ centres.T).sub_(offset).topk(min(MOST_PROBES, n_groups), dim=1)
+        parts.append((nearest_few.values, nearest_few.indices.int()))
+    cosine, probes = map(torch.cat, zip(*parts, strict=True))
+    return probes, 1 - cosine / cosine[:, :1].clamp(min=1e-12)
+
+
+def _farthest(
+    probes: Tensor,  # (n, p)
+    distance: Tensor,  # (n, p)
+    documents: Tensor,  # (m,)
+    similarity: Tensor,  # (m, k), of the documents' exact neighbours
+    index: Tensor,  # (m, k)
+    recall: float,
+) -> float:
+    """Find the distance up to which groups must be searched so that they hold a share of these neighbours."""
+    at = probes[index.long(), 0][:, :, None] == probes[documents][:, None]  # (m, k, p)
+    needed = torch.where(at, distance[documents][:, None], torch.inf).amin(2)[similarity > 0].sort().values
+    return float(needed[int(recall * (len(needed) - 1))])
+
+
+def _complete(searched: Tensor, probes: Tensor, k: int) -> float:
+    """Mark more groups, (n, p) in place, so that each document searches at least k others; count the products."""
+    searched[:, :LEAST_PROBES] = True
+    sizes, products = torch.bincount(probes[:, 0]), 0.0
+    sizes = torch.nn.functional.pad(sizes, (0, int(probes.max()) + 1 - len(sizes)))
+    for start in range(0, len(probes), BLOCK):
+        own = sizes[probes[start : start + BLOCK].long()]
+        part = searched[start : start + BLOCK].logical_or_(own.cumsum(1) - own < k)
+        products += float((own * part).sum(dtype=torch.float64))
+    return products
+
+
+def _searched_lists(rows: Rows, k: int, probes: Tensor, searched: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the k nearest of each document in the groups that it searches, (n, p): similarity and index, (n, k)."""
+    similarity, index = _empty_lists(rows.n, k, rows.device)
+    n_groups = int(probes.max()) + 1
+    group, members = probes[:, 0].sort(stable=True)
+    of_group = torch.split(members, torch.bincount(group, minlength=n_groups).tolist())
+    group, cells = probes[searched].sort(stable=True)
+    documents = searched.nonzero()[cells, 0]
+    searching = torch.split(documents, torch.bincount(group, minlength=n_groups).tolist())
+    for number in track("groups of neighbours", range(n_groups)):
+        for candidates in torch.split(of_group[number], rows.block_rows):
+            columns = rows.take(candidates).T
+            at_once = max(1, min(rows.block_rows, _elements(rows) // max(1, len(candidates))))
+            for part in torch.split(searching[number], at_once) if len(candidates) else ():
+                products = (rows.take(part) @ columns).clamp_(min=0)
+                products.masked_fill_(part[:, None] == candidates, 2.0)  # a document comes first in its own list
+                similarity[part], index[part] = _merge(similarity[part], index[part], products, candidates.int())
+    short = (similarity[:, -1] < 0).nonzero()[:, 0]  # their groups hold fewer than k documents
+    for part in torch.split(short, MEASURED):
+        similarity[part], index[part] = _exact_lists(rows, part, k)
+    return similarity.clamp_(max=1.0), index
+
+
+def _exact_lists(rows: Rows, documents: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Find the min(k, n) nearest of some documents (m,) among all, each itself first: similarity and index, (m, k)."""
+    similarity, index = _empty_lists(len(documents), min(k, rows.n), rows.device)
+    queries = rows.take(documents)
+    for part in rows.slices():
+        candidates = torch.arange(part.start, part.stop, dtype=torch.int32, device=rows.device)
+        products = (queries @ rows.block(part).T).clamp_(min=0)
+        products.masked_fill_(documents[:, None] == candidates, 2.0)
+        similarity, index = _merge(similarity, index, products, candidates)
+    return similarity.clamp_(max=1.0), index
+
+
+def _elements(rows: Rows) -> int:
+    return PRODUCT_ELEMENTS[rows.device.type]
+
+
+def _empty_lists(n: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    # -1 means "none yet": it loses against every similarity, because these are clamped to 0 or more
+    return torch.full((n, k), -1.0, device=device), torch.zeros((n, k), dtype=torch.int32, device=device)
+
+
+def _merge(
+    similarity: Tensor,  # (m, k)
+    index: Tensor,  # (m, k) int32
+    products: Tensor,  # (m, c)
+    candidates: Tensor,  # (c,) int32
+) -> tuple[Tensor, Tensor]:
+    """Merge a block of products into running lists."""
     k = similarity.shape[1]
-    best, position = products.topk(min(k, products.shape[1]), dim=1)
+    if len(candidates) <= NARROW * k:
+        best, found = products, candidates.expand(len(products), -1)
+    else:
+        best, position = _largest(products, k)
+        found = candidates[position]
     merged, place = torch.cat([similarity, best], dim=1).topk(k, dim=1)
-    candidates = torch.cat([index, position.int() + first], dim=1)
-    similarity.copy_(merged)
-    index.copy_(candidates.gather(1, place))
+    return merged, torch.cat([index, found], dim=1).gather(1, place)
+
+
+def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Find the k largest of each row (m, c) and their columns, (m, k), unsorted columns among equals.
+
+    Bundles of `BUNDLE` columns are ranked by their maximum first: the k largest lie in the k best bundles.
+    """
+    rows, columns = products.shape
+    if columns % BUNDLE or columns < 4 * BUNDLE * k:
+        return products.topk(k, dim=1)
+    width = columns // BUNDLE
+    if products.is_contiguous():
+        maxima = products.view(rows, BUNDLE, width).amax(1)
+    else:  # a transposed block is reduced in the order of its memory
+        maxima = products.T.view(BUNDLE, width, rows).amax(0).T
+    bundles = maxima.topk(k, dim=1, sorted=False).indices
+    inside = products.view(rows, BUNDLE, width).gather(2, bundles[:, None].expand(-1, BUNDLE, -1)).flatten(1)
+    values, place = inside.topk(k, dim=1)
+    return values, bundles.gather(1, place % k) + place // k * width

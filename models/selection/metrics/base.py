@@ -103,7 +103,10 @@ class Tangent(Protocol):
 
 @runtime_checkable
 class SupportsTangent(Metric, Protocol):
-    """A metric that the certificate can bound."""
+    """A metric that the certificate can bound.
+
+    If its tangents rest on something that is not proven, an attribute `bound_assumes` says so (else None or missing).
+    """
 
     def tangent(self, inclusion: Tensor, budget: float, weight: float) -> Tangent:
         """Return the tangent of weight * D, weight > 0, at inclusion probabilities (n,) that sum to `budget`."""

@@ -149,9 +149,9 @@ def test_few_steps_never_end_below_the_start(metric, n_steps, corpus):
     assert selection.history[-1][0] == n_steps + picks
 
 
-def test_lamb_one_is_top_quality(corpus):
+def test_lamb_one_is_top_quality_where_near_duplicates_are_not_charged(corpus):
     features, quality = corpus
-    best = select(features, quality, SelectionSettings(lamb=1.0))
+    best = select(features, quality, SelectionSettings(lamb=1.0, near_duplicates={"weight": 0}))
     assert set(best.indices) == set(np.argsort(-quality)[:40])
     assert best.objective == pytest.approx(1.0, abs=1e-5)
 

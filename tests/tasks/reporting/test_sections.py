@@ -19,6 +19,12 @@ def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
     assert weighted_mean(blocks, "gap") == pytest.approx(0.015)
 
 
+def test_a_bound_that_is_estimated_says_so() -> None:
+    blocks = [{"gap": 0.01, "bound_assumes": None}, {"gap": 0.005, "bound_assumes": "lists hold 98%"}]
+    expected = "No selection of this size can be more than 1.0000% better, in any block. "
+    assert claim(blocks) == expected + "This is estimated, not proven (lists hold 98%)."
+
+
 def test_a_solver_without_a_bound_claims_nothing() -> None:
     blocks = [block("a", 100, 0.5, None)]
     assert claim(blocks) == "This solver gives no bound on the best possible selection."

@@ -1,9 +1,18 @@
-"""`facility` with short lists, against the expectation over all masks, and at certain inclusion."""
+"""`facility` with short lists, against the expectation over all masks, at certain inclusion, and with missing edges."""
 
+from itertools import combinations
+
+import numpy as np
 import pytest
 import torch
 
+from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.certificate import Bound, tightened_bound
+from fineweb_mask.models.selection.graphs.neighbours import Missed, Neighbours, missed_by, nearest
+from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import (
     bernoulli_expectation,
     central_differences,
@@ -44,3 +53,91 @@ def test_facility_gradient_survives_certain_inclusion():
     pi[:5] = 1.0  # products of (1 - pi) are zero here
     assert torch.isfinite(metric.gradient(pi)).all()
     assert metric.expected(pi) == pytest.approx(float(metric.value((pi > 0)[None])[0]), abs=1e-6)
+
+
+def test_the_bound_holds_where_lists_miss_the_nearest_selected_document():
+    """Without what the sample adds, the tangent of lists with edges removed is below the best selection."""
+    rows, n_selected = unit_rows(12, 3), 3
+    lists = nearest(rows, 4)
+    keep = torch.tensor([0, 2, 3])  # every document's nearest other document is missing
+    cut = Neighbours(lists.index[keep], lists.similarity[keep])
+    exact, metric, naive = Facility(rows), Facility(rows), Facility(rows)
+    metric._graph = Neighbours(cut.index, cut.similarity, missed_by(rows, cut, torch.arange(12)))
+    naive._graph = cut
+    masks = torch.zeros((220, 12), dtype=torch.bool)
+    for mask, chosen in zip(masks, combinations(range(12), n_selected), strict=True):
+        mask[list(chosen)] = True
+    best = float(exact.value(masks).max())
+    bounds = []
+    for one in (naive, metric):
+        objective = Objective(torch.zeros(12), n_selected, {"f": one}, linear_weight=0.0, weights={"f": 1.0})
+        for inclusion in (torch.full((12,), 0.25), masks[int(exact.value(masks).argmax())].float()):
+            bound = Bound(objective, inclusion)
+            for _ in range(30):
+                height, mask = bound.evaluate()
+                bounds.append((one is metric, height))
+                bound.descend(0.3 * (height - best), mask)
+    assert min(height for proven, height in bounds if proven) >= best - 1e-6
+    assert min(height for proven, height in bounds if not proven) < best - 1e-3
+    assert (metric.value(masks) <= exact.value(masks) + 1e-6).all()
+    assert metric.bound_assumes is None  # the sample is all documents
+
+
+def test_a_sample_estimates_from_above_what_lists_miss():
+    rows = unit_rows(400, 6)
+    lists = nearest(rows, 8)
+    keep = torch.tensor([0, *range(2, 8)])
+    cut = Neighbours(lists.index[keep], lists.similarity[keep])
+    inclusion = torch.full((400,), 0.1)
+
+    def missing(documents):
+        metric = Facility(rows)
+        metric._graph = Neighbours(cut.index, cut.similarity, missed_by(rows, cut, documents))
+        return metric.tangent(inclusion, 40, 1.0).missing()
+
+    whole = missing(torch.arange(400))
+    samples = [missing(torch.randperm(400, generator=torch.Generator().manual_seed(i))[:60]) for i in range(40)]
+    assert whole > 0.01
+    assert sum(sample >= whole for sample in samples) >= 39
+    assert np.mean(samples) < 2 * whole
+
+
+def test_a_selection_from_approximate_lists_says_what_its_bound_assumes():
+    random = np.random.default_rng(0)
+    centres = 2 * random.normal(size=(20, 16))
+    features = centres[random.integers(0, 20, 1500)] + random.normal(size=(1500, 16))
+    quality = random.random(1500)
+    found = {}
+    for graph in ("exact", "approximate"):
+        settings = SelectionSettings(metrics="facility", lamb=0.2, mean_field={"graph": graph, "graph_recall": 0.95})
+        found[graph] = select(features, quality, settings)
+    exact, approximate = found["exact"], found["approximate"]
+    assert exact.bound_assumes is None
+    assert approximate.bound_assumes.endswith("was estimated from 256 documents")
+    assert exact.upper_bound <= approximate.upper_bound
+    assert approximate.objective <= approximate.upper_bound
+    assert approximate.gap < exact.gap + 0.05
+    true = Facility(Rows(torch.nn.functional.normalize(torch.from_numpy(features).float(), dim=1)))
+    mask = torch.zeros((1, 1500), dtype=torch.bool)
+    mask[0, approximate.indices] = True
+    value = float(true.value(mask)[0])
+    assert value - 1e-3 < approximate.terms["facility"] <= value + 1e-6
+    assert value > 0.995 * exact.terms["facility"]
+    same = select(features, quality, settings)
+    assert np.array_equal(same.indices, approximate.indices)
+    assert same.upper_bound == approximate.upper_bound
+
+
+def test_an_estimated_bound_below_the_objective_is_raised_to_it():
+    rows = unit_rows(30, 4)
+    metric = Facility(rows, 5)
+    objective = Objective(torch.zeros(30), 5, {"f": metric}, linear_weight=0.0, weights={"f": 1.0})
+    mask = torch.arange(30) < 5
+    last = torch.full((1, 30), 29)  # lists that hold one document, of similarity 0: the tangent is 0
+    unseen = Missed(torch.tensor([0]), torch.tensor([0.0]), 1.0)
+    metric._graph = Neighbours(last, torch.zeros(1, 30), unseen)
+    bound = tightened_bound(objective, torch.full((30,), 5 / 30), mask, 0.0)
+    assert bound == objective.value_of(mask) > 0
+    metric._graph = Neighbours(last, torch.zeros(1, 30))
+    with pytest.raises(FalseBoundError):
+        tightened_bound(objective, torch.full((30,), 5 / 30), mask, 0.0)
