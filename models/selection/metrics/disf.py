@@ -7,8 +7,6 @@ from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows
 
-PCA_ROWS = 8192  # rows from which the principal directions are computed
-
 
 class Disf(KernelMetric):
     """Minus the Frobenius norm of the selection's second moment (paper: DiSF).
@@ -76,10 +74,7 @@ class Disf(KernelMetric):
         """
         if self.rows.d < 2 * n_directions:
             return self
-        sample = torch.zeros(self.rows.n, device=self.rows.device)
-        sample[torch.randperm(self.rows.n, generator=generator, device=sample.device)[:PCA_ROWS]] = 1.0
-        vectors = torch.linalg.eigh(self.rows.second_moment(sample)).eigenvectors.float()
-        kept = self.rows.dot(vectors[:, -(n_directions - 1) :].contiguous())
+        kept = self.rows.principal(n_directions - 1, generator)
         rest = (self.diagonal.sqrt() - kept.square().sum(1)).clamp_(min=0)
         others = rest.sqrt() / (self.rows.d - n_directions + 1) ** 0.25
         sign = torch.randint(0, 2, others.shape, generator=generator, device=others.device) * 2 - 1

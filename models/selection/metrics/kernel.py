@@ -24,6 +24,8 @@ class KernelMetric(MomentMetric):
     D is a concave, falling function of the moment.
     """
 
+    swaps_as_promised = True  # D is convex in v
+
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
 

@@ -27,6 +27,7 @@ class MomentMetric(BuiltInMetric):
 
     linear_in_v: ClassVar[bool] = False  # F is linear in v = ||M||^2: Newton's method solves the annealing
     swap_pool: ClassVar[int] = 4096  # documents among which one round swaps
+    swaps_as_promised: ClassVar[bool] = False  # the objective gains at least what the swap model says
     sweep_effort = 0.5  # the proof costs more than the solve
     effort: ClassVar[Effort] = EFFORT  # of the certificate
 

@@ -29,6 +29,7 @@ from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMet
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_greedily
+from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.swaps import refine
 from fineweb_mask.models.settings.selection import MeanFieldSettings
@@ -39,6 +40,8 @@ READABLE = 0.25  # temperature of the reported inclusion, in standard deviations
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
 LARGE = 20_000  # least documents for that approximation if swaps alone must make up for it
 CANDIDATES = WHOLE_KERNEL  # highest-ranked documents after annealing, among which greedy picks
+SMALL_BLOCK = 256  # most documents for which swaps also start from drawn selections, unless gains are exact
+STARTS = 10  # of them
 SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel metric uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
 CLOSE = 1e-3  # of what annealing gained: if no selection can be better by more, there is nothing to refine
@@ -78,11 +81,13 @@ def solve_mean_field(problem: Problem) -> Solution:
     best, closed = _anneal(problem, path, best, reached)
     if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem, path.gradient()))
-    elif coarse is not objective:
+    elif coarse is not objective and len(path.kernels) == len(objective.active):
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
         best = _better(objective, best, refine(approximate, best))
     if not closed:
         best = refine(problem, best)
+        for start in _drawn(problem, path):
+            best = _better(objective, best, refine(problem, start))
     worth = objective.worth(best)
     spread = float(worth.double().std(correction=0))
     inclusion = probabilities(worth, READABLE * spread, objective.budget) if spread > 0 else path.inclusion
@@ -131,6 +136,14 @@ def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
         mask[candidates[picked]] = True
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
     return mask
+
+
+def _drawn(problem: Problem, path: "Annealing") -> Tensor:
+    """Draw masks from the relaxed optimum, (G, n) bool, for small blocks where swaps end in many local optima."""
+    objective = problem.objective
+    if objective.n > SMALL_BLOCK or all(metric.swaps_as_promised for metric in path.smooth.values()):
+        return torch.zeros((0, objective.n), dtype=torch.bool)
+    return gumbel_top_k(torch.logit(path.inclusion, eps=1e-6), objective.budget, STARTS, problem.generator)
 
 
 def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:

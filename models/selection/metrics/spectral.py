@@ -1,0 +1,119 @@
+"""Share the code of `logdet` and `vendi`: concave functions of the eigenvalues of the selection's second moment."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.selection.metrics.base import Effort
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
+from fineweb_mask.models.selection.rows import Rows
+
+
+class SpectralMetric(MomentMetric):
+    """A metric D = sum_j f(lambda_j) over the eigenvalues of rho = sum_i m_i x_i x_i^T / K.
+
+    x are the unit rows as they are, so the trace of rho is 1. f is concave with f(0) = 0, so that the d x d matrix rho
+    and the K x K matrix of the selected documents' cosines, divided by K, have the same value.
+    """
+
+    effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
+    copies = 1  # directions that the last dimension stands for
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    @property
+    def dimensions(self) -> int:
+        """Directions of rho."""
+        return self.rows.d - 1 + self.copies
+
+    @abstractmethod
+    def of_matrix(self, matrix: Tensor) -> Tensor:
+        """Compute D from rho or from the cosines divided by K: a float64 scalar."""
+
+    @abstractmethod
+    def matrix_slopes(self, moment: Tensor, budget: float) -> Tensor:
+        """Apply f' to the eigenvalues of rho, divided by K: (d, d) float64."""
+
+    @abstractmethod
+    def curvature(self, moment: Tensor, way: Tensor, budget: float) -> float:
+        """Compute minus the second derivative of F along a way (d, d)."""
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Evaluate masks (G, n) by the smaller of the two matrices of each: (G,) float64."""
+        values = []
+        for mask in masks:
+            x = self.rows.take(mask.nonzero()[:, 0])
+            gram = x @ x.T if len(x) < self.rows.d else x.T @ x
+            values.append(self.of_matrix(gram.double() / len(x)))
+        return torch.stack(values)
+
+    def moment(self, weights: Tensor) -> Tensor:
+        """Sum the outer products under weights (n,): (d, d) float64, K rho."""
+        moment = self.rows.second_moment(weights)
+        if self.copies > 1:  # directions of which only the sum of squares is known
+            moment[-1, :-1] = moment[:-1, -1] = 0.0
+        return moment
+
+    def slopes(self, moment: Tensor, budget: float) -> Tensor:
+        """Differentiate F with respect to the moment: (d, d) float64."""
+        slopes = self.matrix_slopes(moment, budget)
+        slopes[-1, -1] *= self.copies
+        return slopes
+
+    def gradient_at(self, moment: Tensor, budget: float, weight: float = 1.0) -> Tensor:
+        """Compute weight * x_i^T slopes x_i: (n,) float32."""
+        return self.rows.quadratic(self.slopes(moment, budget)).mul_(weight)
+
+    def along(self, moment: Tensor, way: Tensor, budget: float) -> Callable[[float], float]:
+        """Differentiate F along the way."""
+        return lambda share: float((self.slopes(moment + share * way, budget) * way).sum())
+
+    def tangent(self, inclusion: Tensor, budget: int, weight: float) -> "SpectralTangent":
+        """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
+        return SpectralTangent(self, self.moment(inclusion), budget, weight)
+
+    def worth(self, mask: Tensor) -> Tensor:
+        """Compute the marginal worth of each document, (n,) float32."""
+        return self.swap_model(mask, 1.0).worth
+
+    def restrict(self, index: Tensor) -> Self:
+        """Return the metric over a batch (b,)."""
+        return type(self)(Rows(self.rows.take(index)))
+
+    def reduced(self, n_directions: int, generator: torch.Generator) -> Self:
+        """Approximate F in the principal directions, where there are many more; all others are of equal eigenvalue.
+
+        The last dimension holds what a row has outside of them, and stands for so many directions.
+        """
+        if self.rows.d < 2 * n_directions:
+            return self
+        kept = self.rows.principal(n_directions - 1, generator)
+        metric = type(self)(self.rows)
+        metric.copies = self.rows.d - n_directions + 1
+        rest = (1 - kept.square().sum(1)).clamp_(min=0) / metric.copies
+        metric.rows = Rows(torch.cat([kept, rest.sqrt()[:, None]], dim=1))
+        return metric
+
+
+class SpectralTangent:
+    """The tangent of a weighted spectral metric at a moment that mixes those of selections."""
+
+    def __init__(self, metric: SpectralMetric, moment: Tensor, budget: int, weight: float) -> None:
+        self.metric, self.moment, self.budget, self.weight = metric, moment, budget, weight
+        self.effort = metric.effort
+
+    def evaluate(self) -> tuple[float, Tensor]:
+        """Return the height and the slope of every document, (n,) float64."""
+        slopes = self.metric.gradient_at(self.moment, self.budget, self.weight).double()
+        return self.weight * self.metric.height(self.moment, self.budget), slopes
+
+    def descend(self, mask: Tensor, fall: float) -> None:
+        """Move the moment towards the mask's: it stays positive semidefinite."""
+        way = self.metric.moment(mask) - self.moment
+        curvature = self.weight * self.metric.curvature(self.moment, way, self.budget)
+        if curvature > 0:
+            self.moment = self.moment + min(fall / curvature, 1.0) * way
