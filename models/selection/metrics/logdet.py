@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.moment import SwapModel
-from fineweb_mask.models.selection.metrics.spectral import SpectralMetric
+from fineweb_mask.models.selection.metrics.spectral import SpectralGains, SpectralMetric
 
 
 class LogDet(SpectralMetric):
@@ -53,9 +53,10 @@ class LogDet(SpectralMetric):
 
         return SwapModel(worth.mul_(weight), cross)
 
-    def gains(self, budget: int, weight: float) -> "LogDetGains":
+    def gains(self, budget: int, weight: float) -> SpectralGains:
         """Return the marginal gains of weight * D, for an empty selection."""
-        return LogDetGains(self, budget, weight)
+        scale = torch.tensor([float(self.dimensions)], dtype=torch.float64)
+        return SpectralGains(self.rows, budget, scale, torch.tensor([weight], dtype=torch.float64))
 
     def _factor(self, moment: Tensor, budget: float) -> Tensor:
         eye = torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
@@ -65,26 +66,3 @@ class LogDet(SpectralMetric):
         factor = self._factor(moment, budget)
         half = torch.linalg.solve_triangular(factor, way * (self.dimensions / budget), upper=False)
         return torch.linalg.solve_triangular(factor, half.T, upper=False)
-
-
-class LogDetGains:
-    """The gains of weighted `logdet`: each pick is an update of rank one, O(n d + d^2)."""
-
-    def __init__(self, metric: LogDet, budget: int, weight: float) -> None:
-        self.rows, self.weight = metric.rows, weight
-        self.per_document = metric.dimensions / budget
-        device = self.rows.device
-        self.inverse = torch.eye(self.rows.d, dtype=torch.float64, device=device)  # of I + d rho
-        self.quadratic = torch.ones(self.rows.n, dtype=torch.float64, device=device)  # x_i^T inverse x_i
-
-    def gains(self) -> Tensor:
-        """Return every document's gain, (n,) float32."""
-        return torch.log1p(self.per_document * self.quadratic).mul_(self.weight).float()
-
-    def add(self, document: int) -> None:
-        """Add a document."""
-        row = self.rows.take(torch.tensor([document], device=self.inverse.device))[0].double()
-        way = self.inverse @ row
-        share = self.per_document / (1 + self.per_document * (row @ way))
-        self.quadratic -= share * self.rows.dot(way.float()).double().square_()
-        self.inverse -= share * torch.outer(way, way)

@@ -117,3 +117,29 @@ class SpectralTangent:
         curvature = self.weight * self.metric.curvature(self.moment, way, self.budget)
         if curvature > 0:
             self.moment = self.moment + min(fall / curvature, 1.0) * way
+
+
+class SpectralGains:
+    """The gains of sum_k share_k log det(I + scale_k rho) + linear * tr rho, with rho divided by the full budget.
+
+    Each pick is an update of rank one of every term, in one pass over the rows: O(n d) for few terms.
+    """
+
+    def __init__(self, rows: Rows, budget: int, scales: Tensor, shares: Tensor, linear: float = 0.0) -> None:
+        self.rows, self.linear = rows, linear / budget
+        self.shares, self.per_document = (part.to(rows.device) for part in (shares, scales / budget))
+        eye = torch.eye(rows.d, dtype=torch.float64, device=rows.device)
+        self.inverses = eye.repeat(len(scales), 1, 1)  # of I + scale_k rho
+        self.quadratics = eye.new_ones((rows.n, len(scales)))  # x_i^T inverse x_i
+
+    def gains(self) -> Tensor:
+        """Return the gain of adding each document, (n,) float32."""
+        return (torch.log1p(self.per_document * self.quadratics) @ self.shares).add_(self.linear).float()
+
+    def add(self, document: int) -> None:
+        """Add a document."""
+        row = self.rows.take(torch.tensor([document], device=self.rows.device))[0].double()
+        ways = self.inverses @ row
+        shrinking = self.per_document / (1 + self.per_document * (ways @ row))
+        self.quadratics -= shrinking * self.rows.dot(ways.T.float()).double().square_()
+        self.inverses -= shrinking[:, None, None] * ways[:, :, None] * ways[:, None, :]

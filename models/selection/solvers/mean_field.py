@@ -42,7 +42,7 @@ LARGE = 20_000  # least documents for that approximation if swaps alone must mak
 CANDIDATES = WHOLE_KERNEL  # highest-ranked documents after annealing, among which greedy picks
 SMALL_BLOCK = 256  # most documents for which swaps also start from drawn selections, unless gains are exact
 STARTS = 10  # of them
-SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel metric uses them
+SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every moment metric uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
 CLOSE = 1e-3  # of what annealing gained: if no selection can be better by more, there is nothing to refine
 
@@ -116,11 +116,13 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 
 def _picks_greedily(objective: Objective) -> bool:
-    """Return whether greedy picks are worth their cost: few documents, or a metric that is curved in v."""
-    kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
+    """Return whether greedy picks are worth their cost: few documents, or a kernel metric that is curved in v."""
+    moments = [metric for metric in objective.active.values() if isinstance(metric, MomentMetric)]
+    if not moments or len(moments) < len(objective.active):
+        return False
     enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
-    worth_it = (kernels and objective.n <= SMALL) or not all(metric.linear_in_v for metric in kernels)
-    return enough and bool(worth_it) and len(kernels) == len(objective.active)
+    kernels = all(isinstance(metric, KernelMetric) for metric in moments)
+    return enough and (objective.n <= SMALL or (kernels and not all(metric.linear_in_v for metric in moments)))
 
 
 def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
