@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
+from fineweb_mask.models.selection.ranges import find_ranges
 from fineweb_mask.models.selection.selector import SOLVERS
 from tests.models.selection.enumerable import METRICS
 
@@ -91,8 +92,9 @@ def _value(features, quality, indices, *, selection, metric, lamb, normalize):
 
 
 def _random_raw(rows, metric, budget):
-    made = METRICS[metric](rows)
-    return made.random_value(budget)
+    made, generator = {metric: METRICS[metric](rows)}, torch.Generator().manual_seed(0)
+    raw = SelectionSettings(normalize="none")
+    return find_ranges(rows, torch.zeros(rows.n), raw, made, budget=budget, generator=generator).metrics[metric].random
 
 
 @pytest.mark.parametrize(
