@@ -21,7 +21,7 @@ from fineweb_mask.models.selection.metrics.moment import MomentMetric, SwapModel
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem
 
-SMALL = 512  # most documents of a block in which single swaps are tried
+SMALL = 256  # most documents of a block in which single swaps are tried
 TRIED = 32  # swaps evaluated for each that is made there
 NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
 QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
