@@ -115,7 +115,7 @@ class SpectralTangent:
         """Move the moment towards the mask's: it stays positive semidefinite."""
         way = self.metric.moment(mask) - self.moment
         curvature = self.weight * self.metric.curvature(self.moment, way, self.budget)
-        if curvature > 0:
+        if curvature > 0 and fall > 0:
             self.moment = self.moment + min(fall / curvature, 1.0) * way
 
 
