@@ -65,6 +65,10 @@ class Disf(KernelMetric):
         """Compute 1 / (2 (K - 1) sqrt(v)); 0 for v = 0."""
         return float(1 / (2 * max(budget - 1, 1) * v**0.5)) if v > 0 else 0.0
 
+    def height(self, moment: Tensor, budget: float) -> float:  # noqa: ARG002 - none at all
+        """Return 0: a norm's tangents all go through the origin."""
+        return 0.0
+
     def reduced(self, n_directions: int, generator: torch.Generator) -> "Disf":
         """Approximate the metric in its principal directions, where there are much more: O(n_directions^2) per row.
 

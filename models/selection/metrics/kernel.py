@@ -141,10 +141,11 @@ class KernelTangent:
         return self.weight * self.metric.height(self.moment, self.budget), -(2 * self.weight * slope) * scores
 
     def descend(self, mask: Tensor, fall: float) -> None:
-        """Move the moment."""
+        """Move the moment, at most as far as the mask's own, where the value at the mask is least."""
         reached = self.metric.moment(mask)
-        gradient = self.weight * self.metric.tangent_gradient(self.moment, reached, self.budget)
-        self.moment = self.moment - falling_step(gradient, fall)
+        step = falling_step(self.weight * self.metric.tangent_gradient(self.moment, reached, self.budget), fall)
+        length, longest = (float(torch.linalg.vector_norm(way)) for way in (step, reached - self.moment))
+        self.moment = self.moment - (step if length <= longest else step * (longest / length))
 
 
 class KernelGains:
