@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.knapsack import Knapsack, probabilities, top
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRestrict, SupportsWorth
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 
 
@@ -100,14 +101,14 @@ class Objective:
             if isinstance(metric, NearDuplicates):
                 means -= self.weights[name] * metric.total(weights)
         credit = 0.0 if self.credit is None else float(self.credit.double() @ weights.double())
-        outers = [
-            (self.weights[name], outer, metric.moment(weights).square().sum())  # type: ignore[attr-defined]
+        smooth = [
+            (self.weights[name], metric, metric.moment(weights))
             for name, metric in self.active.items()
-            if (outer := getattr(metric, "outer", None)) is not None and getattr(metric, "masses", None) is not None
+            if isinstance(metric, MomentMetric) and metric.masses is not None
         ]
 
         def at(mass: float) -> float:
-            curved = sum(weight * float(outer(v, mass)) for weight, outer, v in outers)
+            curved = sum(weight * float(metric.of_moment(moment, mass)) for weight, metric, moment in smooth)
             return means / mass + credit / mass**2 + curved
 
         step = 1e-4 * size

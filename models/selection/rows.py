@@ -13,6 +13,7 @@ from torch import Tensor
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
 COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
+PCA_ROWS = 8192  # rows from which the principal directions are computed
 AT_THE_MEAN = 1e-5  # of the length sqrt(d): a shorter standardised row is float32 rounding
 BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
 
@@ -128,6 +129,13 @@ class Rows:
         """Compute z_i^T A z_i of every row for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
         return torch.cat([((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
+
+    def principal(self, n_directions: int, generator: torch.Generator) -> Tensor:
+        """Project the rows on the main eigenvectors of the second moment of a sample: (n, n_directions) float32."""
+        sample = torch.zeros(self.n, device=self.device)
+        sample[torch.randperm(self.n, generator=generator, device=self.device)[:PCA_ROWS]] = 1.0
+        vectors = torch.linalg.eigh(self.second_moment(sample)).eigenvectors.float()
+        return self.dot(vectors[:, -n_directions:].contiguous())
 
     @property
     def _is_final(self) -> bool:

@@ -26,6 +26,8 @@ METRICS = {
     "pairwise": MetricEntry("pairwise:Pairwise", "Pair_simi", "pairwise: minus the mean cosine"),
     "facility": MetricEntry("facility:Facility", "Facility", "facility: mean cosine to the nearest selected"),
     "disf": MetricEntry("disf:Disf", "DiSF", "disf: minus the norm of the second moment", decimals=2),
+    "logdet": MetricEntry("logdet:LogDet", "LogDet", "logdet: log volume of the second moment", decimals=2),
+    "vendi": MetricEntry("vendi:Vendi", "Vendi", "vendi: log of the Vendi score"),
 }
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 

@@ -137,7 +137,7 @@ def known(workspace: Path, sample_corpus: Path) -> tuple[float, float]:
     return float(np.mean([entry["is_spam"] for entry in entries])), float(np.exp(-(shares * np.log(shares)).sum()))
 
 
-@pytest.mark.parametrize("metric", ["pairwise", "facility", "disf"])
+@pytest.mark.parametrize("metric", ["pairwise", "facility", "disf", "logdet", "vendi"])
 def test_policy_gradient_runs_for_every_metric(workspace, run_sample, metric):
     summary = run_sample(
         workspace,

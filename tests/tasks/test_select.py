@@ -251,7 +251,7 @@ def test_a_moved_workspace_is_current_as_it_is(
     assert not any(file.cached for file in [*again.groups, again.dataset, again.report])
 
 
-@pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
+@pytest.mark.parametrize("metric", ["pairwise", "disf", "facility", "logdet", "vendi"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("float16", 0.0005), ("int8", 0.005)])
 def test_stored_precision_hardly_changes_the_objective(
     tmp_path: Path, metric: str, precision: Any, tolerance: float

@@ -8,8 +8,6 @@ from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import SelectionSettings
 
-PCA_ROWS = 8192  # rows from which the principal directions are computed
-
 
 class Disf(KernelMetric):
     """Minus the Frobenius norm of the selection's second moment (paper: DiSF).
@@ -86,6 +84,10 @@ class Disf(KernelMetric):
         divisor = max(budget - 1, 1) if self.masses is None else budget
         return float(1 / (2 * divisor * v**0.5)) if v > 0 else 0.0
 
+    def height(self, moment: Tensor, budget: float) -> float:  # noqa: ARG002 - none at all
+        """Return 0: a norm's tangents all go through the origin."""
+        return 0.0
+
     def reduced(self, n_directions: int, generator: torch.Generator) -> "Disf":
         """Approximate the metric in its principal directions, where there are much more: O(n_directions^2) per row.
 
@@ -95,10 +97,7 @@ class Disf(KernelMetric):
         """
         if self.rows.d < 2 * n_directions:
             return self
-        sample = torch.zeros(self.rows.n, device=self.rows.device)
-        sample[torch.randperm(self.rows.n, generator=generator, device=sample.device)[:PCA_ROWS]] = 1.0
-        vectors = torch.linalg.eigh(self.rows.second_moment(sample)).eigenvectors.float()
-        kept = self.rows.dot(vectors[:, -(n_directions - 1) :].contiguous())
+        kept = self.rows.principal(n_directions - 1, generator)
         rest = (self.diagonal.sqrt() - kept.square().sum(1)).clamp_(min=0)
         others = rest.sqrt() / (self.rows.d - n_directions + 1) ** 0.25
         sign = torch.randint(0, 2, others.shape, generator=generator, device=others.device) * 2 - 1

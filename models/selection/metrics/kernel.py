@@ -24,6 +24,8 @@ class KernelMetric(MomentMetric):
     D is a concave, falling function of the moment.
     """
 
+    swaps_as_promised = True  # D is convex in v
+
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
     credit: Tensor | None = None  # (n,) float32: D = outer(v, mass) + sum of credits / mass^2
@@ -59,6 +61,10 @@ class KernelMetric(MomentMetric):
     @abstractmethod
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
         """Differentiate the value at `reached` of the tangent at `moment` with respect to `moment`: its shape."""
+
+    def of_moment(self, moment: Tensor, budget: float) -> Tensor:
+        """Compute `outer` of the squared norm."""
+        return self.outer(moment.square().sum(), budget)
 
     def gradient_at(self, moment: Tensor, budget: float, weight: float = 1.0) -> Tensor:
         """Compute -2 weight slope scores: (n,) float32."""
@@ -146,13 +152,11 @@ class KernelTangent:
         return self.weight * self.metric.height(self.moment, self.budget), -(2 * self.weight * slope) * scores
 
     def descend(self, mask: Tensor, fall: float) -> None:
-        """Move the moment."""
+        """Move the moment, at most as far as the mask's own, where the value at the mask is least."""
         reached = self.metric.moment(mask)
-        gradient = self.weight * self.metric.tangent_gradient(self.moment, reached, self.budget)
-        step = falling_step(gradient, fall)
-        longest = float(torch.linalg.vector_norm(self.moment) + torch.linalg.vector_norm(reached))
-        # A gradient that all but vanishes would lead so far away that scores lose their digits.
-        self.moment = self.moment - step * min(1.0, longest / max(float(torch.linalg.vector_norm(step)), 1e-300))
+        step = falling_step(self.weight * self.metric.tangent_gradient(self.moment, reached, self.budget), fall)
+        length, longest = (float(torch.linalg.vector_norm(way)) for way in (step, reached - self.moment))
+        self.moment = self.moment - (step if length <= longest else step * (longest / length))
 
 
 class KernelGains:

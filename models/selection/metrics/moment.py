@@ -27,6 +27,7 @@ class MomentMetric(Weighed, BuiltInMetric):
 
     linear_in_v: ClassVar[bool] = False  # F is linear in v = ||M||^2: Newton's method solves the annealing
     swap_pool: ClassVar[int] = 4096  # documents among which one round swaps
+    swaps_as_promised: ClassVar[bool] = False  # the objective gains at least what the swap model says
     sweep_effort = 0.5  # the proof costs more than the solve
     effort: ClassVar[Effort] = EFFORT  # of the certificate
 
@@ -35,6 +36,10 @@ class MomentMetric(Weighed, BuiltInMetric):
     @abstractmethod
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the documents' feature maps under weights or over a mask, (n,): float64."""
+
+    @abstractmethod
+    def of_moment(self, moment: Tensor, budget: float) -> Tensor:
+        """Compute F for a selection of `budget` documents: a float64 scalar, with masses less the metric's credit."""
 
     @abstractmethod
     def gradient_at(self, moment: Tensor, budget: float, weight: float = 1.0) -> Tensor:

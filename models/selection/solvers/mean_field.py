@@ -35,6 +35,7 @@ from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_greedily
+from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.swaps import refine
 from fineweb_mask.models.settings.selection import MeanFieldSettings
@@ -45,7 +46,9 @@ READABLE = 0.25  # temperature of the reported inclusion, in standard deviations
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
 LARGE = 20_000  # least documents for that approximation if swaps alone must make up for it
 CANDIDATES = WHOLE_KERNEL  # highest-ranked documents after annealing, among which greedy picks
-SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel metric uses them
+SMALL_BLOCK = 128  # most documents for which swaps also start from drawn selections, unless gains are exact
+STARTS = 20  # of them
+SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every moment metric uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
 CLOSE = 1e-3  # of what annealing gained: if no selection can be better by more, there is nothing to refine
 
@@ -87,11 +90,13 @@ def solve_mean_field(problem: Problem) -> Solution:
     best, closed = _anneal(problem, path, best, reached)
     if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem, objective.priority(path.gradient())))
-    elif coarse is not objective:
+    elif coarse is not objective and all(isinstance(metric, KernelMetric) for metric in path.smooth.values()):
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
         best = _better(objective, best, refine(approximate, best))
     if not closed:
         best = refine(problem, best)
+        for start in _drawn(problem, path):
+            best = _better(objective, best, refine(problem, start))
     worth = objective.worth(best)
     spread = objective.deviation(worth)
     inclusion = objective.probabilities(worth, READABLE * spread) if spread > 0 else path.inclusion
@@ -121,12 +126,13 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 
 def _picks_greedily(objective: Objective) -> bool:
-    """Return whether greedy picks are worth their cost: few documents, or a metric that is curved in v."""
-    kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
-    sparse = [metric for metric in objective.active.values() if isinstance(metric, NearDuplicates)]
+    """Return whether greedy picks are worth their cost: few documents, or a kernel metric that is curved in v."""
+    moments = [metric for metric in objective.active.values() if not isinstance(metric, NearDuplicates)]
+    if not moments or not all(isinstance(metric, MomentMetric) for metric in moments):
+        return False
     enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
-    worth_it = (kernels and objective.n <= SMALL) or not all(metric.linear_in_v for metric in kernels)
-    return enough and bool(worth_it) and len(kernels) + len(sparse) == len(objective.active)
+    kernels = all(isinstance(metric, KernelMetric) for metric in moments)
+    return enough and (objective.n <= SMALL or (kernels and not all(metric.linear_in_v for metric in moments)))
 
 
 def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
@@ -145,6 +151,14 @@ def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
             mask = objective.knapsack.fill(ranking, mask)
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
     return mask
+
+
+def _drawn(problem: Problem, path: "Annealing") -> Tensor:
+    """Draw masks from the relaxed optimum, (G, n) bool, for small blocks where swaps end in many local optima."""
+    objective, exact = problem.objective, all(metric.swaps_as_promised for metric in path.smooth.values())
+    if exact or objective.n > SMALL_BLOCK or objective.knapsack is not None:
+        return torch.zeros((0, objective.n), dtype=torch.bool)
+    return gumbel_top_k(torch.logit(path.inclusion, eps=1e-6), objective.budget, STARTS, problem.generator)
 
 
 def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:

@@ -17,6 +17,7 @@ from fineweb_mask.models.selection.measures import (
     near_duplicate_rate,
     relative_gap,
 )
+from fineweb_mask.models.settings.selection import METRICS
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +87,10 @@ def test_measures_need_no_torch_to_be_imported():
 def test_measures_are_written_in_one_order(corpus):
     """The manifests of masks hold them in this order, and equal inputs give equal bytes."""
     measured = Measures(*corpus).of(np.arange(3))
-    assert list(measured) == ["mean_quality", "pairwise", "disf", "facility", "near_duplicates"]
+    assert list(measured) == ["mean_quality", "pairwise", "disf", "facility", "logdet", "vendi", "near_duplicates"]
 
 
-@pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_raw_values_are_those_of_the_selection_that_maximised_them(corpus, metric):
     features, quality = corpus
     selection = select(features, quality, SelectionSettings(metrics=metric, select_ratio=0.2))

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.knapsack import top
-from fineweb_mask.models.selection.metrics.disf import Disf
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.pairwise import Pairwise
 from fineweb_mask.models.selection.objective import Objective
@@ -22,7 +21,7 @@ def objective():
         6,
         metrics,
         linear_weight=0.7,
-        weights={"pairwise": 0.5, "facility": 2.0, "disf": 0.0},
+        weights=dict.fromkeys(METRICS, 0.0) | {"pairwise": 0.5, "facility": 2.0},
         constant=0.25,
     )
 
@@ -72,7 +71,7 @@ def test_worth_is_what_one_more_document_adds_to_quality_and_facility():
 def test_worth_is_the_change_of_a_single_document(metric, corpus):
     features, quality = corpus[0][:50], corpus[1][:50]
     rows = Rows(torch.from_numpy(features))
-    made = Facility(rows, 50) if metric == "facility" else {"pairwise": Pairwise, "disf": Disf}[metric](rows)
+    made = Facility(rows, 50) if metric == "facility" else METRICS[metric](rows)
     objective = Objective(torch.from_numpy(quality), 10, {metric: made}, linear_weight=0.5, weights={metric: 1.0})
     mask = top(objective.quality, 10)
     worth = objective.worth(mask)
@@ -82,6 +81,6 @@ def test_worth_is_the_change_of_a_single_document(metric, corpus):
         other[document] = ~mask[document]
         change = partial_value(objective, metric, other) - here
         expected = change if not mask[document] else -change
-        # disf is seen through its tangent, which is within a share of the change
-        tolerance = 0.15 * abs(expected) + 0.02 if metric == "disf" else 2e-5
+        # disf is seen through its tangent and vendi by differences, which are within a share of the change
+        tolerance = 0.15 * abs(expected) + 0.02 if metric in {"disf", "vendi"} else 2e-5
         assert float(worth[document]) == pytest.approx(expected, abs=tolerance)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.selection import compare_page, contenders, frontier, sweep_page
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.compare_page import LabelColumnError, check_label_column
@@ -170,7 +171,7 @@ def test_a_sweep_recommends_its_knee(copied: Any) -> None:
 
 
 def test_figures_over_blocks_are_weighted() -> None:
-    measures = {"mean_quality": 1.0, "pairwise": 0.0, "facility": 0.5, "disf": -2.0, "near_duplicates": 0.5}
+    measures = {"mean_quality": 1.0, **dict.fromkeys(METRICS, -2.0), "near_duplicates": 0.5}
     block = {"documents": 10, "selected": 5, "tokens_selected": 7, "objective": 0.5, "random_objective": 0.0,
              "upper_bound": 0.6, "terms": {"diversity": 0.2}, "measures": measures}  # fmt: skip
     other = block | {"documents": 30, "selected": 10, "objective": 0.9, "upper_bound": 1.0,

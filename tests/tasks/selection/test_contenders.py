@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.selection import NearDuplicateSettings
+from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
 from fineweb_mask.tasks.selection import contenders, frontier
 from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors, contested
@@ -63,7 +63,7 @@ def test_every_selector_is_judged_by_the_same_objective(copied: Any, settings: P
     assert all(block["objective"] <= bound + 1e-6 for block in found.values())
     assert found["datamask"]["objective"] >= max(block["objective"] for block in found.values()) - 1e-6
     for block in found.values():
-        assert block["measures"].keys() == {"mean_quality", "pairwise", "facility", "disf", "near_duplicates"}
+        assert block["measures"].keys() == {"mean_quality", *METRICS, "near_duplicates"}
         assert block["measures"]["mean_quality"] == pytest.approx(block["terms"]["mean_quality"], abs=1e-6)
         assert block["measures"]["pairwise"] == pytest.approx(block["terms"]["pairwise"], abs=1e-6)
 

@@ -1,0 +1,55 @@
+"""Every metric of a moment: its gradient, its derivative along a way and its model of swaps, against differences."""
+
+import pytest
+import torch
+
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
+from fineweb_mask.models.selection.metrics.spectral import SpectralMetric
+from tests.models.selection.enumerable import METRICS, central_differences, probabilities, random_masks, unit_rows
+
+NAMES = [name for name, kind in METRICS.items() if issubclass(kind, MomentMetric)]
+
+
+def relaxed(metric, moment, budget):
+    """F at a moment."""
+    if isinstance(metric, SpectralMetric):
+        return float(metric.of_matrix(moment / budget))
+    return float(metric.outer(moment.square().sum(), budget))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_is_that_of_the_metric_at_the_moment(name):
+    metric, budget, pi = METRICS[name](unit_rows(14, 4)), 5, probabilities(14, 5)
+    expected = central_differences(lambda p: relaxed(metric, metric.moment(p), budget), pi, width=1e-2)
+    found = metric.gradient_at(metric.moment(pi), budget, 2.0).double()
+    torch.testing.assert_close(found, 2 * expected.double(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivative_along_a_way_is_that_of_the_metric(name):
+    metric, budget = METRICS[name](unit_rows(14, 4)), 5
+    start, end = (metric.moment(probabilities(14, budget, seed)) for seed in (1, 2))
+    derivative = metric.along(start, end - start, budget)
+    for share in (0.1, 0.5, 0.9):
+        above, below = (relaxed(metric, torch.lerp(start, end, share + step), budget) for step in (1e-4, -1e-4))
+        assert derivative(share) == pytest.approx((above - below) / 2e-4, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("d", [4, 16])
+def test_swaps_gain_about_what_their_model_says(name, d):
+    metric, [mask] = METRICS[name](unit_rows(60, d)), random_masks(60, 10, 1)
+    model = metric.swap_model(mask, 2.0)
+    inside, outside = mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]
+    cross = model.cross(torch.arange(60))
+    promised, gained = [], []
+    for out in inside.tolist():
+        trials = mask.repeat(len(outside), 1)
+        trials[:, out] = False
+        trials[torch.arange(len(outside)), outside] = True
+        gained.append(2 * (metric.value(trials) - metric.value(mask[None])))
+        promised.append(model.worth[outside] - model.worth[out] + cross[out, outside])
+    promised, gained = torch.cat(promised).double(), torch.cat(gained)
+    assert float(torch.corrcoef(torch.stack([promised, gained]))[0, 1]) > 0.98
+    if metric.swaps_as_promised:
+        assert bool((gained >= promised - 1e-5).all())
