@@ -2,7 +2,7 @@
 
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -58,15 +58,21 @@ def print_quarantined(console: Console, shards: "Iterable[Quarantined]") -> None
 
 
 def print_selections(
-    title: str, rows: Iterable[tuple[str, dict[str, Any]]], summary: "PageSummary", *, best: str = "", note: str = ""
+    title: str,
+    rows: Iterable[tuple[str, dict[str, Any]]],
+    metrics: Sequence[str],
+    summary: "PageSummary",
+    *,
+    best: str = "",
+    note: str = "",
 ) -> None:
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
     console = Console()
     console = Console(width=max(WIDTH, console.width))
-    names = ("quality", *METRICS, "near-dup", "topics", "J", "gap", "seconds")
+    names = ("quality", *metrics, "near-dup", "topics", "J", "gap", "seconds")
     table = new_table(title, *names, no_wrap=True)
     for name, one in rows:
-        table.add_row(name, *_figures(one), style="bold" if name == best else None)
+        table.add_row(name, *_figures(one, metrics), style="bold" if name == best else None)
     console.print(table)
     if note:
         console.print(note, highlight=False)
@@ -74,11 +80,11 @@ def print_selections(
     print_paths(console, page=summary.page, metrics=summary.metrics)
 
 
-def _figures(one: dict[str, Any]) -> list[str]:
+def _figures(one: dict[str, Any], metrics: Sequence[str]) -> list[str]:
     topics, gap, seconds = one.get("effective_topics"), one["gap"], one["seconds"]
     return [
         f"{one['mean_quality']:.4f}",
-        *(f"{one[name]:.{entry.decimals}f}" for name, entry in METRICS.items()),
+        *(f"{one[name]:.{METRICS[name].decimals}f}" for name in metrics),
         f"{one['near_duplicates']:.1%}",
         "" if topics is None else f"{topics:.1f}",
         f"{one['objective']:.4f}",

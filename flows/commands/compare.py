@@ -63,5 +63,5 @@ def compare(
     if as_json:
         typer.echo(summary.model_dump_json())
     else:
-        print_selections("selector", summary.selectors.items(), summary)
+        print_selections("selector", summary.selectors.items(), settings.selection.shown_metrics, summary)
     end_with_page(settings, summary, show=show)

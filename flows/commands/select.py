@@ -16,7 +16,7 @@ from fineweb_mask.models.settings.selection import METRICS
 if TYPE_CHECKING:
     from fineweb_mask.tasks.selection.vector_file import FileSelection
 
-ALGORITHMS = dict(sorted((entry.paper_name, name) for name, entry in METRICS.items()))
+ALGORITHMS = dict(sorted((entry.paper_name or name, name) for name, entry in METRICS.items()))
 
 
 def select(

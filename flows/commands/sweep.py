@@ -62,5 +62,5 @@ def sweep(
             else NO_KNEE
         )
         rows = [(f"lamb {value['lamb']:g}", value) for value in summary.values] + list(summary.baselines.items())
-        print_selections("selection", rows, summary, best=f"lamb {best}", note=note)
+        print_selections("selection", rows, settings.selection.shown_metrics, summary, best=f"lamb {best}", note=note)
     end_with_page(settings, summary, show=show)

@@ -17,17 +17,17 @@ class MetricEntry:
     """What is known of a built-in metric before its class is imported."""
 
     path: str  # "module:Class" in models/selection/metrics/, for `metric_class`
-    paper_name: str  # its name in the paper's script
     label: str  # axis label of its raw value in charts; larger is more diverse
+    paper_name: str | None = None  # its name in the paper's script, if it has it
     decimals: int = 4  # of its raw value in tables
 
 
 METRICS = {
-    "pairwise": MetricEntry("pairwise:Pairwise", "Pair_simi", "pairwise: minus the mean cosine"),
-    "facility": MetricEntry("facility:Facility", "Facility", "facility: mean cosine to the nearest selected"),
-    "disf": MetricEntry("disf:Disf", "DiSF", "disf: minus the norm of the second moment", decimals=2),
-    "logdet": MetricEntry("logdet:LogDet", "LogDet", "logdet: log volume of the second moment", decimals=2),
-    "vendi": MetricEntry("vendi:Vendi", "Vendi", "vendi: log of the Vendi score"),
+    "pairwise": MetricEntry("pairwise:Pairwise", "pairwise: minus the mean cosine", "Pair_simi"),
+    "facility": MetricEntry("facility:Facility", "facility: mean cosine to the nearest selected", "Facility"),
+    "disf": MetricEntry("disf:Disf", "disf: minus the norm of the second moment", "DiSF", decimals=2),
+    "logdet": MetricEntry("logdet:LogDet", "logdet: log volume of the second moment", decimals=2),
+    "vendi": MetricEntry("vendi:Vendi", "vendi: log of the Vendi score"),
 }
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 
@@ -213,3 +213,9 @@ class SelectionSettings(Settings):
         if isinstance(self.metrics, dict):
             return {str(name): weight for name, weight in self.metrics.items()}
         return {self.metrics: 1.0}
+
+    @property
+    def shown_metrics(self) -> list[str]:
+        """Names of the metrics that tables of selections show: the paper's, and those that take part."""
+        weights = self.metric_weights
+        return [name for name, entry in METRICS.items() if entry.paper_name is not None or name in weights]

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
-from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
 from fineweb_mask.tasks.selection.contenders import described_settings, diversity_axis, figures_table, over_blocks
@@ -191,7 +190,16 @@ def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:
 
 def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
     topics = [] if job.label_column is None else ["effective_topics"]
-    names = ["mean_quality", *METRICS, "near_duplicates", *topics, "objective", "gap", "tokens", "seconds"]
+    names = [
+        "mean_quality",
+        *job.settings.shown_metrics,
+        "near_duplicates",
+        *topics,
+        "objective",
+        "gap",
+        "tokens",
+        "seconds",
+    ]
     if len({one["selected"] for one in metrics["selectors"].values()}) > 1:  # a budget of tokens
         names.append("selected")
     note = "Seconds: the selection alone. The selectors ran one after the other, each on all cores."

