@@ -83,6 +83,25 @@ def token_problem(seed, *, lengths=token_lengths):
     )
 
 
+def document_problem(seed):
+    """An objective of random documents, metrics, weights and near-duplicates under a budget of documents."""
+    random = np.random.default_rng(seed)
+    n, d = int(random.integers(2, 15)), int(random.integers(2, 9))
+    features = random.normal(size=(n, d)) + random.choice([0, 0.5, 2])
+    if random.random() < 0.3:  # duplicates, or opposite rows
+        features[: n // 2] = features[n // 2 : 2 * (n // 2)] * random.choice([-1, 1])
+    rows = Rows(torch.nn.functional.normalize(torch.from_numpy(features).float(), dim=1))
+    names = random.permutation(sorted(METRICS))[: random.integers(1, len(METRICS) + 1)]
+    settings = selection.SelectionSettings(mean_field={"n_neighbours": int(random.choice([2, 4, 64]))})
+    budget = int(random.integers(1, n + 1))
+    metrics = {name: METRICS[name].for_block(rows, settings, budget) for name in names}
+    weights = {name: float(random.uniform(0.05, 1)) for name in names}
+    if random.random() < 0.5:
+        metrics["near"], weights["near"] = NearDuplicates.of(rows, 0.8), float(random.choice([0.1, 1, 4]))
+    quality = torch.from_numpy(random.normal(size=n) * random.choice([0.1, 1, 3])).float()
+    return Objective(quality, budget, metrics, linear_weight=float(random.choice([0, 0.3, 0.9])), weights=weights)
+
+
 def bernoulli_expectation(function, pi):
     """Sum a function over all masks under independent inclusion."""
     total = 0.0

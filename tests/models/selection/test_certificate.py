@@ -1,5 +1,6 @@
 """The bound against enumeration: no selection is better, for built-in metrics and for those that a user adds."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import (
     METRICS,
     any_masks,
+    document_problem,
     every_mask,
     is_full,
     probabilities,
@@ -27,6 +29,7 @@ from tests.models.selection.enumerable import (
 )
 
 N, BUDGET = 12, 4
+TRIALS = int(os.environ.get("FINEWEB_MASK_TRIALS", "150"))  # blocks of which every selection is evaluated
 
 
 class Delegating:
@@ -98,7 +101,21 @@ def test_bound_holds_against_enumeration_from_any_start(make, lamb):
         assert float(values.max()) - 1e-6 <= bound <= Bound(objective, pi.float()).evaluate()[0] + 1e-6
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, 400, 50)], ids=str)
+@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, TRIALS, 50)], ids=str)
+def test_bound_holds_for_every_selection_under_every_mix(seeds):
+    for seed in seeds:
+        objective = document_problem(seed)
+        masks = every_mask(objective.n, objective.budget)
+        values = objective.value(masks)
+        best = masks[int(values.argmax())]
+        rounding = 2e-6 * max(1, objective.size_of(best))
+        for pi in (torch.full((objective.n,), objective.share), probabilities(objective.n, objective.budget).float()):
+            assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - rounding
+        bound = tightened_bound(objective, pi, best, float(values.mean()), effort_share=0.3)
+        assert bound >= float(values.max()) - rounding
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, TRIALS, 50)], ids=str)
 def test_bound_holds_for_every_selection_full_by_tokens(seeds):
     """Even for those that are not full but use as much as some full selection may."""
     for seed in seeds:
