@@ -6,6 +6,7 @@ Every table comes from one run on one machine, so only the ratios in it mean som
     python -m benchmarks.selection speed --n 50000
     python -m benchmarks.selection learner --n 10000
     python -m benchmarks.selection growth --sizes 10000 50000 200000
+    python -m benchmarks.selection whole --n 50000 --metrics pairwise+facility --lamb 0.8
     python -m benchmarks.selection memory --n 200000 --metrics facility
     python -m benchmarks.selection step --n 100000
     python -m benchmarks.selection peers --n 3000 --peer-python path/to/python
@@ -35,7 +36,7 @@ import torch
 
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
-from fineweb_mask.models.selection import SelectionSettings
+from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.certificate import tightened_bound
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
@@ -107,8 +108,12 @@ def prepare(features: np.ndarray, quality: np.ndarray, settings: SelectionSettin
     return Block(Problem(block.rows, scaled.objective, settings, generator), scaled, graph_seconds, pairs_seconds)
 
 
-def settings_of(arguments: argparse.Namespace, **options: Any) -> SelectionSettings:  # noqa: ANN401
-    return SelectionSettings(near_duplicates=NearDuplicateSettings(weight=arguments.near_duplicates), **options)
+def settings_of(arguments: argparse.Namespace, metrics: str, **options: Any) -> SelectionSettings:  # noqa: ANN401
+    return SelectionSettings(
+        metrics=dict.fromkeys(metrics.split("+"), 1.0),
+        near_duplicates=NearDuplicateSettings(weight=arguments.near_duplicates),
+        **options,
+    )
 
 
 def synchronise(device: str) -> None:
@@ -259,6 +264,25 @@ def growth(arguments: argparse.Namespace) -> None:
             table.append([f"{n:,}", f"{ours.seconds:.2f}", percent(ours.gap), f"{ours.peak_mib}"])
         exponent = np.polyfit(np.log(arguments.sizes), np.log(seconds), 1)[0] if len(seconds) > 1 else math.nan
         show(f"{metric}: time grows as n^{exponent:.2f}", ["n", "s", "gap", "peak MiB"], table)
+
+
+def whole(arguments: argparse.Namespace) -> None:
+    """Time `select` as a recipe calls it: ranges, lists, near-duplicates, solver, proof; float16 features."""
+    features, scores = vectors(arguments)
+    features = features.astype(np.float16)
+    table = []
+    for metric in arguments.metrics:
+        settings = settings_of(arguments, metrics=metric, lamb=arguments.lamb, select_ratio=0.1)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        started = time.perf_counter()
+        selection = select(features, scores, settings, device=arguments.device)
+        seconds = time.perf_counter() - started
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        figures = [f"{selection.objective:.6f}", percent(selection.gap), f"{seconds:.1f}", f"{before:,}", f"{peak:,}"]
+        table.append([metric, *figures, f"{features.nbytes >> 20:,}"])
+        print(selection.bound_assumes or "the bound is proven")
+    header = ["metrics", "J", "gap", "s", "peak MiB before", "peak MiB", "vectors MiB"]
+    show(f"select, n = {len(scores):,}, ratio 0.1, lamb {arguments.lamb:g}", header, table)
 
 
 def memory(arguments: argparse.Namespace) -> None:
@@ -420,6 +444,7 @@ TABLES = {
     "speed": speed,
     "learner": learner,
     "growth": growth,
+    "whole": whole,
     "memory": memory,
     "step": step,
     "peers": peers,
@@ -431,7 +456,7 @@ def main() -> None:
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("--n", type=int, default=10_000, help="documents")
     parser.add_argument("--d", type=int, default=768, help="dimensions")
-    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=list(METRICS))
+    parser.add_argument("--metrics", nargs="+", default=list(METRICS), help="joined by + for a sum")
     parser.add_argument("--lamb", type=float, default=0.1)
     parser.add_argument("--lambs", nargs="+", type=float, default=[0.02, 0.1, 0.3, 0.5, 0.9])
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.05, 0.1, 0.3])

@@ -17,7 +17,13 @@ from fineweb_mask.models.selection.measures import coverage, intersections, jacc
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
-from fineweb_mask.tasks.selection.contenders import described_settings, diversity_axis, figures_table, over_blocks
+from fineweb_mask.tasks.selection.contenders import (
+    described_settings,
+    diversity_axis,
+    figure_names,
+    figures_table,
+    over_blocks,
+)
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
@@ -190,18 +196,8 @@ def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:
 
 def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
     topics = [] if job.label_column is None else ["effective_topics"]
-    names = [
-        "mean_quality",
-        *job.settings.shown_metrics,
-        "near_duplicates",
-        *topics,
-        "objective",
-        "gap",
-        "tokens",
-        "seconds",
-    ]
-    if len({one["selected"] for one in metrics["selectors"].values()}) > 1:  # a budget of tokens
-        names.append("selected")
+    names = figure_names(job.settings, metrics["selectors"].values())
+    names[names.index("objective") : names.index("objective")] = topics
     note = "Seconds: the selection alone. The selectors ran one after the other, each on all cores."
     note += " Topics: their effective number, explained below." if topics else ""
     return figures_table("All selectors", Column("selector"), metrics["selectors"].items(), names, note)

@@ -256,6 +256,12 @@ def over_blocks(blocks: Sequence[Mapping[str, Any]], weighed_by: str = "document
     }
 
 
+def figure_names(settings: PipelineSelectionSettings, selections: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of a table of selections: of their documents and tokens, what the budget leaves unequal."""
+    amount = "tokens" if len({one["selected"] for one in selections}) == 1 else "selected"
+    return ["mean_quality", *settings.shown_metrics, "near_duplicates", "objective", "gap", amount, "seconds"]
+
+
 def figures_table(
     title: str, label: Column, rows: Iterable[tuple[object, Mapping[str, Any]]], names: Iterable[str], note: str = ""
 ) -> Table:

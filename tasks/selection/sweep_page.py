@@ -9,16 +9,15 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Tile, write_page
 from fineweb_mask.tasks.selection.contenders import (
-    FIGURES,
     described_settings,
     diversity_axis,
+    figure_names,
     figures_table,
     over_blocks,
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
-COLUMNS = [name for name in FIGURES if name != "effective_topics"]
 DEFINITIONS = (
     "Each value of lamb gives one selection by datamask, which maximises J = lamb * quality + (1 - lamb) * diversity, "
     "less a charge for near-duplicates. No selection has a J above the upper bound. The gap is the distance from J to "
@@ -96,9 +95,10 @@ def _page(job: SweepJob, metrics: Mapping[str, Any]) -> Page:
         advice = f"The knee is at lamb = {recommended:g}. To use it: --set selection.lamb={recommended:g}{job.advised}"
     note = f"J and gap are computed at lamb = {job.settings.lamb:g}, the value in the recipe."
     baselines = [(_named(name, one), one) for name, one in metrics["baselines"].items()]
+    columns = figure_names(job.settings, [*values, *metrics["baselines"].values()])
     tables = [
-        figures_table("By lamb", Column("lamb", "number"), [(value["lamb"], value) for value in values], COLUMNS),
-        figures_table("Baselines", Column("selector"), baselines, COLUMNS, note),
+        figures_table("By lamb", Column("lamb", "number"), [(value["lamb"], value) for value in values], columns),
+        figures_table("Baselines", Column("selector"), baselines, columns, note),
     ]
     return Page(
         title="Quality against diversity",

@@ -45,12 +45,6 @@ class Pairwise(KernelMetric):
         value = self.outer(sums.square().sum(1), sizes)
         return value if self.credit is None else value + masks.double() @ self.credit.double() / sizes.square()
 
-    def gradient(self, inclusion: Tensor) -> Tensor:
-        """Compute -2 (<x_i, s> - pi_i) / (K (K - 1)): (n,) float32."""
-        budget = float(self.size(inclusion))
-        others = self.scores(self.moment(inclusion)) - inclusion * self.diagonal
-        return others.mul_(-2 * self.slope(0.0, budget))
-
     def moment(self, weights: Tensor) -> Tensor:
         """Sum the rows under weights (n,): (d,) float64."""
         return self.rows.weighted_sum(weights)

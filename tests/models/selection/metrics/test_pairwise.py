@@ -6,7 +6,7 @@ from fineweb_mask.models.selection.metrics.pairwise import Pairwise
 from tests.models.selection.enumerable import bernoulli_expectation, central_differences, probabilities, unit_rows
 
 
-def test_pairwise_gradient_is_that_of_the_expectation_over_all_masks():
+def test_pairwise_gradient_is_that_of_the_expectation_over_all_masks_but_for_a_documents_own_product():
     rows, budget = unit_rows(10, 4), 4
     x = rows.block(slice(None)).double()
 
@@ -17,4 +17,6 @@ def test_pairwise_gradient_is_that_of_the_expectation_over_all_masks():
     pi = probabilities(10, budget)
     # |x_i|^2 is 1 only to float32
     expected = central_differences(lambda p: bernoulli_expectation(at_budget, p), pi)
-    torch.testing.assert_close(Pairwise(rows).gradient(pi.float()).double(), expected.double(), rtol=1e-4, atol=1e-5)
+    own = 2 * pi / (budget * (budget - 1))
+    found = Pairwise(rows).gradient(pi.float()).double() + own
+    torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-5)
