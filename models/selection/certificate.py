@@ -23,7 +23,7 @@ from fineweb_mask.models.selection.metrics.kernel import kernels_first
 from fineweb_mask.models.selection.objective import Objective
 
 ROUNDING = 1e-5  # of the terms' sizes: a bound this far below an objective may be due to float32 products
-UNDERFLOW = 1e-30  # smaller differences are of terms that are 0 in float32
+CANCELLED = 1e-12  # of the weights: float64 rounding of terms that add up to 0
 
 
 class Bound:
@@ -142,7 +142,7 @@ def tightened_bound(
         factor *= effort.slower
     if assumption(objective):
         return max(best, reached)
-    if reached - best > max(ROUNDING * objective.size_of(mask), UNDERFLOW):
+    if reached - best > ROUNDING * objective.size_of(mask) + CANCELLED * sum(objective.weights.values()):
         raise FalseBoundError(
             f"the objective {reached:.9g} exceeds its upper bound {best:.9g}: the tangent of a metric among "
             f"{sorted(objective.active)} is not above that metric"
