@@ -18,7 +18,7 @@ DIRECTIONS = (64, 128, 256)  # of the first product: the fewest that let few eno
 FEW = 1e-4  # share of the pairs, at d = 768: multiplying more of them costs more than the first product
 SAMPLE_ROWS = 8192  # rows from which the principal directions are computed
 TRIED_ROWS = 1024  # rows of the sample on which the number of directions is tried
-BLOCK_ROWS = {"cpu": 4096, "cuda": 16_384}  # rows on each side of one product
+BLOCK_ROWS = {"cpu": 1536, "cuda": 16_384}  # rows on each side of one product
 ROUNDING = 1e-5  # of a float32 product of unit rows
 MOST_NEIGHBOURS = 64  # pairs kept per document: all above the threshold unless there are very many
 PRUNED_AT = 1 << 24  # stored pairs above which those beyond the nearest `MOST_NEIGHBOURS` are dropped

@@ -4,7 +4,6 @@ A mean over all pairs, such as `pairwise`, does not see near-duplicates: in a se
 the mean cosine by about 1/K. This term counts the pairs themselves.
 """
 
-import heapq
 
 import numpy as np
 import torch
@@ -128,8 +127,8 @@ class NearDuplicates(Weighed):
         values = worth[self.documents].double().cpu().numpy()
         charges, partners = self._weight.double().cpu().numpy() * charge, self._partner.cpu().numpy()
         cost = np.ones_like(values) if costs is None else costs[self.documents].cpu().numpy()
-        starts = np.concatenate([[0], self._lengths.cumsum(0).cpu().numpy()])
-        charged = _charged(values / cost, starts, partners, charges / cost[partners]) * cost
+        owners = np.repeat(np.arange(len(values)), self._lengths.cpu().numpy())
+        charged = _charged(values / cost, owners, partners, charges / cost[owners]) * cost
         worth = worth.clone()
         worth[self.documents] = torch.from_numpy(charged).to(worth)
         return worth
@@ -181,25 +180,21 @@ class NearDuplicates(Weighed):
 
 def _charged(
     values: NDArray[np.float64],  # (a,)
-    starts: NDArray[np.int64],  # (a + 1,), where the partners of each begin
+    documents: NDArray[np.int64],  # (2e,), the document of every pair, once on either side
     partners: NDArray[np.int64],  # (2e,)
-    charges: NDArray[np.float64],  # (2e,)
+    charges: NDArray[np.float64],  # (2e,), of the document by its partner
 ) -> NDArray[np.float64]:
+    """Take all documents at once that rank above their remaining partners: only those could still charge them."""
     values = values.copy()
-    done = np.zeros(len(values), dtype=bool)
-    heap = [(-value, place) for place, value in enumerate(values.tolist())]
-    heapq.heapify(heap)
-    while heap:
-        value, place = heapq.heappop(heap)
-        if done[place]:
-            continue
-        if -value > values[place]:  # charged since it was pushed
-            heapq.heappush(heap, (-values[place], place))
-            continue
-        done[place] = True
-        part = slice(starts[place], starts[place + 1])
-        open_ = ~done[partners[part]]
-        values[partners[part][open_]] -= charges[part][open_]
+    while len(documents):
+        own, other = values[documents], values[partners]
+        below = (other > own) | ((other == own) & (partners < documents))
+        taken = np.ones(len(values), dtype=bool)
+        taken[documents[below]] = False
+        paid = taken[partners]
+        values -= np.bincount(documents[paid], charges[paid], minlength=len(values))
+        rest = ~(paid | taken[documents])
+        documents, partners, charges = documents[rest], partners[rest], charges[rest]
     return values
 
 
