@@ -132,6 +132,17 @@ class LazyGains(Gains, Protocol):
 
 
 @runtime_checkable
+class RestrictableGains(Gains, Protocol):
+    """Gains that can begin with a selection, and continue among some documents alone."""
+
+    def restart(self, mask: Tensor) -> None:
+        """Begin with a selection, mask (n,) bool."""
+
+    def among(self, index: Tensor) -> Gains:
+        """Return the gains of documents (b,) alone, from the present selection on."""
+
+
+@runtime_checkable
 class SupportsGains(Metric, Protocol):
     """A metric that `greedy` can maximise."""
 

@@ -178,6 +178,17 @@ class KernelGains:
         v = self.v + (2 * self.scores + self.metric.diagonal).double()
         return ((self.metric.outer(v, self.budget) - self.metric.outer(self.v, self.budget)) * self.weight).float()
 
+    def restart(self, mask: Tensor) -> None:
+        """Begin with a selection, mask (n,) bool."""
+        moment = self.metric.moment(mask)
+        self.scores, self.v = self.metric.scores(moment), moment.square().sum()
+
+    def among(self, index: Tensor) -> "KernelGains":
+        """Return the gains of documents (b,) alone, from the present selection on."""
+        gains = KernelGains(self.metric.restrict(index), self.budget, self.weight)
+        gains.scores, gains.v = self.scores[index], self.v
+        return gains
+
     def add(self, document: int) -> None:
         """Add a document."""
         self.v = self.v + 2 * self.scores[document] + self.metric.diagonal[document]

@@ -4,7 +4,6 @@ A mean over all pairs, such as `pairwise`, does not see near-duplicates: in a se
 the mean cosine by about 1/K. This term counts the pairs themselves.
 """
 
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -58,7 +57,7 @@ class NearDuplicates(Weighed):
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Compute -(1/K) sum_j w_ij pi_j: (n,) float32."""
-        return self._charges(inclusion.float()).div_(-float(self.size(inclusion)))
+        return self.charges(inclusion.float()).div_(-float(self.size(inclusion)))
 
     def total(self, weights: Tensor) -> float:
         """Sum w_ij m_i m_j over the pairs under weights m (n,)."""
@@ -169,7 +168,7 @@ class NearDuplicates(Weighed):
         part = slice(start, start + int(self._lengths[place]))
         return self.documents[self._partner[part]], self._weight[part]
 
-    def _charges(self, values: Tensor) -> Tensor:
+    def charges(self, values: Tensor) -> Tensor:
         """Sum w_ij values_j over the partners of each document, (n,) -> (n,) float32; deterministic on any device."""
         charges = torch.zeros(self.n, device=values.device)
         if len(self.documents):
@@ -208,6 +207,16 @@ class NearDuplicateGains:
     def gains(self) -> Tensor:
         """Return every document's gain, (n,) float32."""
         return self._gains
+
+    def restart(self, mask: Tensor) -> None:
+        """Begin with a selection, mask (n,) bool."""
+        self._gains = self.metric.charges(mask.float()) * -self.charge
+
+    def among(self, index: Tensor) -> "NearDuplicateGains":
+        """Return the gains of documents (b,) alone, from the present selection on."""
+        gains = NearDuplicateGains(self.metric.restrict(index), self.charge)
+        gains._gains = self._gains[index]
+        return gains
 
     def add(self, document: int) -> None:
         """Add a document."""

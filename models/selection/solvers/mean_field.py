@@ -13,8 +13,8 @@ probabilities would leave both at one half.
 
 Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, unless a metric is curved in v
 (`disf`) and K is not large. The relaxed optimum then shows which documents may be kept but not which complement each
-other, and its top K overlap by chance. There the documents are picked greedily among the highest-ranked candidates,
-which one product of the candidates with each other makes cheap. The answer is the best selection met on the way, the
+other, and its top K overlap by chance. There the documents are picked greedily, in a large block among candidates
+that are found anew in every round. The answer is the best selection met on the way, the
 start included, so no setting ends below its own start.
 """
 
@@ -28,13 +28,12 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.knapsack import top
 from fineweb_mask.models.selection.metrics.base import SupportsGradient
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMetric
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.solvers.greedy import pick_greedily
+from fineweb_mask.models.selection.solvers.greedy import pick_among_candidates, pick_greedily
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.swaps import refine
@@ -45,7 +44,7 @@ WARM = 0.5  # share of the annealing that remains if the start is the solution o
 READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the documents' worth
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
 LARGE = 20_000  # least documents for that approximation if swaps alone must make up for it
-CANDIDATES = WHOLE_KERNEL  # highest-ranked documents after annealing, among which greedy picks
+CANDIDATES, ROUNDS = 1024, 32  # documents of largest gain among which greedy picks, and how often they are found
 SMALL_BLOCK = 128  # most documents for which swaps also start from drawn selections, unless gains are exact
 STARTS = 20  # of them
 SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every moment metric uses them
@@ -89,7 +88,7 @@ def solve_mean_field(problem: Problem) -> Solution:
         return Solution(best, path.inclusion, path.inclusion)
     best, closed = _anneal(problem, path, best, reached)
     if pick and not closed:
-        best = _better(objective, best, _picked_greedily(problem, objective.priority(path.gradient())))
+        best = _better(objective, best, _picked_greedily(problem))
     elif coarse is not objective and all(isinstance(metric, KernelMetric) for metric in path.smooth.values()):
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
         best = _better(objective, best, refine(approximate, best))
@@ -131,25 +130,19 @@ def _picks_greedily(objective: Objective) -> bool:
     others = [metric for metric in objective.active.values() if not isinstance(metric, MomentMetric | NearDuplicates)]
     if others or not moments:
         return False
-    enough = objective.n <= CANDIDATES or LEAST_CHOICE * objective.budget <= CANDIDATES
+    enough = objective.n <= WHOLE_KERNEL or LEAST_CHOICE * objective.budget <= CANDIDATES * ROUNDS
     kernels = all(isinstance(metric, KernelMetric) for metric in moments)
     return enough and (objective.n <= SMALL or (kernels and not all(metric.linear_in_v for metric in moments)))
 
 
-def _picked_greedily(problem: Problem, ranking: Tensor) -> Tensor:
-    """Pick greedily among the documents that rank highest (n,), or among all if their kernel is stored: (n,) bool."""
+def _picked_greedily(problem: Problem) -> Tensor:
+    """Pick greedily among all documents if their kernel can be stored, and else among candidates: (n,) bool."""
     objective = problem.objective
     kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
-    if all(metric.matrix is not None for metric in kernels):
+    if objective.n <= WHOLE_KERNEL or all(metric.matrix is not None for metric in kernels):
         mask = pick_greedily(replace(problem, history=History())).mask
     else:
-        candidates = top(ranking, min(objective.n, CANDIDATES)).nonzero()[:, 0]
-        among = objective.restrict(candidates, objective.budget)
-        picked = pick_greedily(replace(problem, objective=among, history=History())).mask
-        mask = torch.zeros(objective.n, dtype=torch.bool, device=ranking.device)
-        mask[candidates[picked]] = True
-        if objective.knapsack is not None:
-            mask = objective.knapsack.fill(ranking, mask)
+        mask = pick_among_candidates(problem, CANDIDATES, ROUNDS)
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
     return mask
 

@@ -37,9 +37,8 @@ def test_disf_annealed_in_fewer_directions_is_nearly_as_good(monkeypatch):
     features = features @ np.linalg.qr(random.normal(size=(48, 48)))[0]  # standardising leaves principal directions
     quality = random.random(300)
     chosen = SelectionSettings(metrics="disf", lamb=0.2, select_ratio=0.2, normalize="none")
-    monkeypatch.setattr(
-        "fineweb_mask.models.selection.solvers.mean_field.CANDIDATES", 0
-    )  # no greedy picks that would hide it
+    for number in ("WHOLE_KERNEL", "CANDIDATES"):  # no greedy picks that would hide it
+        monkeypatch.setattr(f"fineweb_mask.models.selection.solvers.mean_field.{number}", 0)
     whole = select(features, quality, chosen)
     monkeypatch.setattr("fineweb_mask.models.selection.solvers.mean_field.LARGE", 1)
     monkeypatch.setattr("fineweb_mask.models.selection.solvers.mean_field.DIRECTIONS", 16)
