@@ -31,8 +31,12 @@ def pick_greedily(problem: Problem, *, part: tuple[float, float] = (0, 0)) -> So
     objective = problem.objective
     most = objective.budget if objective.knapsack is None else objective.n
     left = 0 if objective.knapsack is None else objective.knapsack.limit
-    picks = track_by_size("greedy picks", range(most), objective.budget, lambda _: 1, part=part)
-    chosen = _pick(objective, _gains(objective), picks, left)
+    chosen = _pick(  # which drops the tracked picks at its end: later work would count as theirs
+        objective,
+        _gains(objective),
+        track_by_size("greedy picks", range(most), objective.budget, lambda _: 1, part=part),
+        left,
+    )
     mask = torch.zeros(objective.n, dtype=torch.bool, device=objective.quality.device)
     inclusion = torch.zeros(objective.n, device=objective.quality.device)
     mask[chosen] = True
