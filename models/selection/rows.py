@@ -132,10 +132,15 @@ class Rows:
 
     def principal(self, n_directions: int, generator: torch.Generator) -> Tensor:
         """Project the rows on the main eigenvectors of the second moment of a sample: (n, n_directions) float32."""
+        sample = torch.randperm(self.n, generator=generator, device=self.device)[:PCA_ROWS]
+        return self.dot(self.eigenvectors(sample)[:, -n_directions:].contiguous())
+
+    def eigenvectors(self, index: Tensor) -> Tensor:
+        """Compute the eigenvectors of the second moment of some rows (b,), the main ones last: (d, d) float32."""
         sample = torch.zeros(self.n, device=self.device)
-        sample[torch.randperm(self.n, generator=generator, device=self.device)[:PCA_ROWS]] = 1.0
-        vectors = torch.linalg.eigh(self.second_moment(sample)).eigenvectors.float()
-        return self.dot(vectors[:, -n_directions:].contiguous())
+        sample[index] = 1.0
+        vectors: Tensor = torch.linalg.eigh(self.second_moment(sample)).eigenvectors
+        return vectors.float()
 
     @property
     def _is_final(self) -> bool:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import PCA_ROWS, Rows
 
 DIRECTIONS = (64, 128, 256)  # of the first product: the fewest that let few enough pairs pass
 FEW = 1e-4  # share of the pairs, at d = 768: multiplying more of them costs more than the first product
-SAMPLE_ROWS = 8192  # rows from which the principal directions are computed
 TRIED_ROWS = 1024  # rows of the sample on which the number of directions is tried
 BLOCK_ROWS = {"cpu": 1536, "cuda": 16_384}  # rows on each side of one product
 ROUNDING = 1e-5  # of a float32 product of unit rows
@@ -104,9 +103,7 @@ def _shortened(rows: Rows, threshold: float) -> Rows:
     """
     if rows.d <= DIRECTIONS[-1]:
         return rows
-    sample = torch.zeros(rows.n, device=rows.device)
-    sample[:: max(1, rows.n // SAMPLE_ROWS)] = 1.0
-    directions = torch.linalg.eigh(rows.second_moment(sample)).eigenvectors.float()
+    directions = rows.eigenvectors(torch.arange(0, rows.n, max(1, rows.n // PCA_ROWS), device=rows.device))
     some = rows.take(torch.arange(0, rows.n, max(1, rows.n // TRIED_ROWS), device=rows.device))
     for count in DIRECTIONS:
         tried = _split(some, directions, count)

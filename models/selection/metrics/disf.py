@@ -6,7 +6,6 @@ from torch import Tensor
 from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 class Disf(KernelMetric):
@@ -27,17 +26,6 @@ class Disf(KernelMetric):
         if masses is not None:
             self.rows = self.rows.times(masses.sqrt())
         self.diagonal = torch.cat([self.rows.block(part).square().sum(1).square() for part in self.rows.slices()])
-
-    @classmethod
-    def for_block(
-        cls,
-        rows: Rows,
-        settings: SelectionSettings,  # noqa: ARG003 - of the base
-        budget: float,  # noqa: ARG003
-        masses: Tensor | None = None,
-    ) -> "Disf":
-        """Make the metric with masses (n,) for a budget of tokens."""
-        return cls(rows, masses)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by the smaller of Z^T Z (d x d) and Z Z^T (K x K) of each: (G,) float64."""

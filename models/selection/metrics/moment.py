@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Tangent, Weighed
 from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 class SwapModel(NamedTuple):
@@ -32,6 +33,20 @@ class MomentMetric(Weighed, BuiltInMetric):
     effort: ClassVar[Effort] = EFFORT  # of the certificate
 
     rows: Rows
+
+    @abstractmethod
+    def __init__(self, rows: Rows, masses: Tensor | None = None) -> None: ...
+
+    @classmethod
+    def for_block(
+        cls,
+        rows: Rows,
+        settings: SelectionSettings,  # noqa: ARG003 - of the base
+        budget: float,  # noqa: ARG003
+        masses: Tensor | None = None,
+    ) -> Self:
+        """Make the metric with masses (n,) for a budget of tokens."""
+        return cls(rows, masses)
 
     @abstractmethod
     def moment(self, weights: Tensor) -> Tensor:

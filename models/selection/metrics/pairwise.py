@@ -5,7 +5,6 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 class Pairwise(KernelMetric):
@@ -26,17 +25,6 @@ class Pairwise(KernelMetric):
         if masses is not None:
             self.rows, self.diagonal = rows.times(masses), masses.square()
             self.credit = self.diagonal
-
-    @classmethod
-    def for_block(
-        cls,
-        rows: Rows,
-        settings: SelectionSettings,  # noqa: ARG003 - of the base
-        budget: float,  # noqa: ARG003
-        masses: Tensor | None = None,
-    ) -> "Pairwise":
-        """Make the metric with masses (n,) for a budget of tokens."""
-        return cls(rows, masses)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by one matrix product: (G,) float64."""

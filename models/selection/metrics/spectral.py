@@ -11,7 +11,6 @@ from torch import Tensor
 from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.settings.selection import SelectionSettings
 
 
 class SpectralMetric(MomentMetric):
@@ -29,17 +28,6 @@ class SpectralMetric(MomentMetric):
     def __init__(self, rows: Rows, masses: Tensor | None = None) -> None:
         self.rows = rows if masses is None else rows.times(masses.sqrt())
         self.masses = masses
-
-    @classmethod
-    def for_block(
-        cls,
-        rows: Rows,
-        settings: SelectionSettings,  # noqa: ARG003 - of the base
-        budget: float,  # noqa: ARG003
-        masses: Tensor | None = None,
-    ) -> Self:
-        """Make the metric with masses (n,) for a budget of tokens."""
-        return cls(rows, masses)
 
     @property
     def dimensions(self) -> int:

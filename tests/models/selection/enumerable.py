@@ -54,25 +54,37 @@ def token_lengths(random, n):
     return np.maximum(1, random.lognormal(4, 1.2, n)).astype(int) if kind == 1 else np.full(n, random.integers(1, 9))
 
 
+def random_rows(random, n, d):
+    """Unit rows (n, d), some around a common direction, some with duplicates or opposite rows."""
+    features = random.normal(size=(n, d)) + random.choice([0, 0.5, 2])
+    if random.random() < 0.3:
+        features[: n // 2] = features[n // 2 : 2 * (n // 2)] * random.choice([-1, 1])
+    return Rows(torch.nn.functional.normalize(torch.from_numpy(features).float(), dim=1))
+
+
+def random_metrics(random, rows, budget, knapsack=None):
+    """Some metrics of these rows and, in half of all cases, near-duplicates, with a weight each."""
+    masses = None if knapsack is None else knapsack.masses
+    names = random.permutation(sorted(METRICS))[: random.integers(1, len(METRICS) + 1)]
+    settings = selection.SelectionSettings(mean_field={"n_neighbours": int(random.choice([2, 4, 64]))})
+    metrics = {name: METRICS[name].for_block(rows, settings, budget, masses) for name in names}
+    weights = {name: float(random.uniform(0.05, 1)) for name in names}
+    if random.random() < 0.5:
+        metrics["near"], weights["near"] = NearDuplicates.of(rows, 0.8, knapsack), float(random.choice([0.1, 1, 4]))
+    return metrics, weights
+
+
 def token_problem(seed, *, lengths=token_lengths):
     """An objective of random documents, lengths, metrics and weighing under a budget of tokens."""
     random = np.random.default_rng(seed)
     n, d = int(random.integers(2, 11)), int(random.integers(2, 6))
-    features = random.normal(size=(n, d)) + random.choice([0, 0.5, 2])
-    if random.random() < 0.3:  # duplicates, or opposite rows
-        features[: n // 2] = features[n // 2 : 2 * (n // 2)] * random.choice([-1, 1])
-    rows = Rows(torch.nn.functional.normalize(torch.from_numpy(features).float(), dim=1))
+    rows = random_rows(random, n, d)
     tokens = torch.from_numpy(np.asarray(lengths(random, n), dtype=np.int64))
     limit = max(int(tokens.min()), round(random.uniform(0.1, 1) * int(tokens.sum())))
     knapsack = Knapsack.of(tokens, limit, ("tokens", "documents")[seed % 2])
-    names = random.permutation(sorted(METRICS))[: random.integers(1, len(METRICS) + 1)]
-    settings = selection.SelectionSettings(mean_field={"n_neighbours": int(random.choice([2, 4, 64]))})
-    metrics = {name: METRICS[name].for_block(rows, settings, knapsack.size, knapsack.masses) for name in names}
+    metrics, weights = random_metrics(random, rows, knapsack.size, knapsack)
     quality = random.normal(size=n) * random.choice([0.1, 1, 3])
     linear_weight = float(random.choice([0, 0.3, 0.9]))
-    weights = {name: float(random.uniform(0.05, 1)) for name in names}
-    if random.random() < 0.5:
-        metrics["near"], weights["near"] = NearDuplicates.of(rows, 0.8, knapsack), float(random.choice([0.1, 1, 4]))
     return rows, Objective(
         torch.from_numpy(quality).float(),
         max(1, round(knapsack.size)),
@@ -87,17 +99,8 @@ def document_problem(seed):
     """An objective of random documents, metrics, weights and near-duplicates under a budget of documents."""
     random = np.random.default_rng(seed)
     n, d = int(random.integers(2, 15)), int(random.integers(2, 9))
-    features = random.normal(size=(n, d)) + random.choice([0, 0.5, 2])
-    if random.random() < 0.3:  # duplicates, or opposite rows
-        features[: n // 2] = features[n // 2 : 2 * (n // 2)] * random.choice([-1, 1])
-    rows = Rows(torch.nn.functional.normalize(torch.from_numpy(features).float(), dim=1))
-    names = random.permutation(sorted(METRICS))[: random.integers(1, len(METRICS) + 1)]
-    settings = selection.SelectionSettings(mean_field={"n_neighbours": int(random.choice([2, 4, 64]))})
-    budget = int(random.integers(1, n + 1))
-    metrics = {name: METRICS[name].for_block(rows, settings, budget) for name in names}
-    weights = {name: float(random.uniform(0.05, 1)) for name in names}
-    if random.random() < 0.5:
-        metrics["near"], weights["near"] = NearDuplicates.of(rows, 0.8), float(random.choice([0.1, 1, 4]))
+    rows, budget = random_rows(random, n, d), int(random.integers(1, n + 1))
+    metrics, weights = random_metrics(random, rows, budget)
     quality = torch.from_numpy(random.normal(size=n) * random.choice([0.1, 1, 3])).float()
     return Objective(quality, budget, metrics, linear_weight=float(random.choice([0, 0.3, 0.9])), weights=weights)
 

@@ -29,7 +29,7 @@ from tests.models.selection.enumerable import (
 )
 
 N, BUDGET = 12, 4
-TRIALS = int(os.environ.get("FINEWEB_MASK_TRIALS", "150"))  # blocks of which every selection is evaluated
+TRIALS = int(os.environ.get("FINEWEB_MASK_TRIALS", "400"))  # blocks of which every selection is evaluated
 
 
 class Delegating:
