@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fineweb_mask.flows.commands.compare import compare
+from fineweb_mask.flows.commands.probe import probe
 from fineweb_mask.flows.commands.push import push
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
@@ -39,6 +40,7 @@ app.command()(status)
 app.command()(select)
 app.command()(sweep)
 app.command()(compare)
+app.command()(probe)
 app.command()(sql)
 app.command()(verify)
 app.command()(push)

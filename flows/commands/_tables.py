@@ -13,6 +13,7 @@ from rich.table import Table
 from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
+    from fineweb_mask.flows.probe import ProbeSummary
     from fineweb_mask.flows.summary import PageSummary, Quarantined
     from fineweb_mask.tasks.dataset.verify import Verification
 
@@ -76,6 +77,26 @@ def print_selections(
     console.print(table)
     if note:
         console.print(note, highlight=False)
+    print_quarantined(console, summary.quarantined)
+    print_paths(console, page=summary.page, metrics=summary.metrics)
+
+
+def print_probe(summary: "ProbeSummary") -> None:
+    """Print the bits per byte of every arm on every held-out set, the verdicts, and where the page is."""
+    console = Console()
+    console = Console(width=max(WIDTH, console.width))
+    sets = summary.bits_per_byte
+    table = new_table("bits per byte", *sets, no_wrap=True)
+    for arm in summary.arms:
+        table.add_row(arm, *(f"{of_arms[arm]['mean']:.4f}" for of_arms in sets.values()))
+    console.print(table)
+    for name, found in summary.comparisons.items():
+        for one in found:
+            print_line(
+                console,
+                f"{name}: {one['arm']} against {one['other']}: {one['difference']:+.4f} "
+                f"({one['low']:+.4f} to {one['high']:+.4f}): {one['verdict']}",
+            )
     print_quarantined(console, summary.quarantined)
     print_paths(console, page=summary.page, metrics=summary.metrics)
 

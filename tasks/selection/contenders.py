@@ -164,18 +164,20 @@ class TimedJob(BlocksJob):
 class ContenderJob(TimedJob):
     """Select from one group of shards, by the selector that a comparison calls `selector`."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=1, folders=("compare/masks",))
+    stage: ClassVar[Stage] = Stage("contend", version=1, folders=("compare/masks", "probe/masks"))
     selector: str
+    arm: str | None = None  # of the probe; None for the comparison
 
     @property
     def name(self) -> str:
-        """The names of the selector and of the group of shards."""
-        return f"{self.selector} {self.group}"
+        """The names of the selector, or of the arm, and of the group of shards."""
+        return f"{self.arm or self.selector} {self.group}"
 
     @property
     def folder(self) -> str:
-        """The folder of the selector's masks."""
-        return f"{self.stage.folders[0]}/{self.selector}"
+        """The folder of the masks."""
+        of_compare, of_probe = self.stage.folders
+        return f"{of_compare}/{self.selector}" if self.arm is None else f"{of_probe}/{self.arm}"
 
     @property
     def solved(self) -> PipelineSelectionSettings:

@@ -1,0 +1,99 @@
+"""`fineweb-mask probe`: train small language models on several selections and compare what they learn."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fineweb_mask.flows.commands._common import (
+    AsJson,
+    BudgetBy,
+    Open,
+    Overrides,
+    Recipe,
+    WorkspaceFolder,
+    end_with_page,
+    load_settings_or_exit,
+    run_or_exit,
+)
+from fineweb_mask.flows.commands._tables import print_probe
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.settings import PipelineSettings
+    from fineweb_mask.models.settings.probe import ProbeSettings
+
+
+def probe(
+    recipe: Recipe,
+    *,
+    arms: Annotated[
+        str,
+        typer.Option(
+            help="What is compared, separated by commas: selectors of `compare`, with changed settings in brackets "
+            "(datamask[lamb=0.5]), or paths of datasets. A name may stand before each: theirs=data/other.parquet",
+            metavar="ARMS",
+        ),
+    ] = "datamask,random,top_quality",
+    seeds: Annotated[int, typer.Option(help="Models of each arm; no verdict comes from one.")] = 3,
+    preset: Annotated[
+        str, typer.Option(help="Size of the model: cpu (1.3 million parameters), or DataDecide's 20m and 150m.")
+    ] = "cpu",
+    heldout: Annotated[
+        list[str] | None,
+        typer.Option("--heldout", help="File of held-out documents of your own (repeatable).", metavar="NAME=FILE"),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Column of groups, such as topics, measured apart.", metavar="NAME")
+    ] = None,
+    benchmarks: Annotated[
+        list[str] | None,
+        typer.Option("--benchmarks", help="File of texts that no model may see (repeatable).", metavar="FILE"),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of each training. [default: the preset's, if every arm has as many]")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Tokenizer in place of the preset's: tokenizer.json or hf://...", metavar="FILE"),
+    ] = None,
+    budget_by: BudgetBy = "tokens",
+    overrides: Overrides = None,
+    workspace: WorkspaceFolder = None,
+    show: Open = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the same small language model on several selections and compare them on held-out documents.
+
+    Example: fineweb-mask probe deployments/recipes/sample.yaml --arms datamask,random --heldout books=books.parquet
+    """
+    chosen: list[ProbeSettings] = []
+
+    def check(settings: "PipelineSettings") -> None:
+        from fineweb_mask.flows.probe import check as check_probe
+        from fineweb_mask.flows.recipe import RecipeError, validate
+        from fineweb_mask.models.settings.probe import ProbeSettings, parse_arms
+
+        named = [item.partition("=") for item in heldout or []]
+        if wrong := [name + separator for name, separator, path in named if not (name and path)]:
+            raise RecipeError(f"--heldout takes NAME=FILE, received {wrong[0]!r}")
+        content: dict[str, Any] = {
+            "arms": [arm.model_dump() for arm in parse_arms(arms)],
+            "seeds": seeds,
+            "preset": preset,
+            "heldout": {name: path for name, _, path in named},
+            "by": by,
+            "benchmarks": benchmarks or [],
+            "tokens": tokens,
+            "tokenizer": tokenizer,
+        }
+        chosen.append(validate(ProbeSettings, content))
+        check_probe(settings, chosen[0])
+
+    settings = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)
+    from fineweb_mask.flows.probe import run_probe
+
+    summary = run_or_exit(lambda: run_probe(settings, chosen[0], budget_by), as_json=as_json)
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        print_probe(summary)
+    end_with_page(settings, summary, show=show)

@@ -1,0 +1,312 @@
+"""Train the same small language model on several selections and datasets, and compare them on held-out documents."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from prefect import flow
+
+from fineweb_mask.flows.engine.contenders import publish
+from fineweb_mask.flows.engine.scheduler import Scheduler
+from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
+from fineweb_mask.flows.recipe import validate
+from fineweb_mask.flows.summary import PageSummary
+from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
+from fineweb_mask.models.settings.probe import PRESETS, Arm, Preset, ProbeSettings
+from fineweb_mask.models.settings.selection import Unit
+from fineweb_mask.tasks.inference.model_files import model_file
+from fineweb_mask.tasks.probe.held_out import EligibleJob, HeldOutJob
+from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob
+from fineweb_mask.tasks.probe.texts import find_files
+from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
+from fineweb_mask.tasks.selection.blocks import grouped
+from fineweb_mask.tasks.selection.compare_page import check_label_column
+from fineweb_mask.tasks.selection.contenders import ContenderJob, check_selectors, contested
+from fineweb_mask.tasks.workspace.job import StageJob
+from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+
+class ProbeSummary(PageSummary):
+    """What a probe found; `fineweb-mask probe --json` prints it."""
+
+    tokens: int
+    arms: dict[str, dict[str, Any]]
+    bits_per_byte: dict[str, dict[str, dict[str, Any]]]
+    comparisons: dict[str, list[dict[str, Any]]]
+
+
+@flow(name="probe", flow_run_name="probe {settings.workspace}", cache_result_in_memory=False)
+def probe(settings: PipelineSettings, models: ProbeSettings | None = None, budget_by: Unit = "tokens") -> ProbeSummary:
+    """Train models on every arm and write a page on what they learn; the pipeline's own masks stay as they are.
+
+    Parameters
+    ----------
+    settings
+        The recipe: its documents, budget, metrics, lamb and seed are those of all arms that change nothing.
+    models
+        The arms, the size of the models, and what they are measured on.
+    budget_by
+        What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
+        instead keeps its unit.
+
+    Raises
+    ------
+    SettingsError
+        If an arm, a file or a column does not exist.
+    DataError
+        If there is too little to hold out or to train on.
+    """
+    models = models or ProbeSettings()
+    check(settings, models)
+    with open_session(settings, keep=False) as (run, plan, _):
+        plan.prepare()
+        plan.check_prepared()
+        trained = _Probe(run, plan.selectable, settings, models, contested(settings.selection, budget_by))
+        job = trained.run()
+        written = run.run_one(job)
+        table = [
+            {"held-out set": name, "arm": arm, **{key: value for key, value in figures.items() if key != "seeds"}}
+            for name, arms in written.details["bits_per_byte"].items()
+            for arm, figures in arms.items()
+        ]
+        publish(job.folder, "probe", table, "Bits per byte of models trained on each arm; less is better.")
+        return ProbeSummary.of(
+            run.workspace,
+            run.quarantined,
+            run.in_order,
+            page=job.folder / "index.html",
+            metrics=job.folder / "metrics.json",
+            documents=sum(shard.rows for shard in plan.selectable),
+            tokens=job.n_tokens,
+            **{name: written.details[name] for name in ("arms", "bits_per_byte", "comparisons")},
+        )
+
+
+def check(settings: PipelineSettings, models: ProbeSettings) -> None:
+    """Check that everything that is named exists, before any work.
+
+    Raises
+    ------
+    SettingsError
+        With the name of what is missing.
+    """
+    from importlib.util import find_spec
+
+    from fineweb_mask.models.errors import SettingsError
+
+    if find_spec("accelerate") is None:
+        raise SettingsError("the probe trains with accelerate: install fineweb-mask with the extra 'probe'")
+    check_selectors([arm.selector for arm in models.arms if arm.selector is not None] or ["random"])
+    for arm in models.arms:
+        arm_settings(settings.selection, arm)
+        if arm.path is not None:
+            find_files(arm.path)
+    for path in (*models.heldout.values(), *models.benchmarks):
+        find_files(path)
+    preset = preset_of(models)
+    if preset.tokenizer is not None:
+        model_file(preset.tokenizer, "tokenizer")
+    shards = check_inputs(settings)
+    if models.by is not None:
+        check_label_column(models.by, shards, settings.source)
+
+
+def preset_of(models: ProbeSettings) -> Preset:
+    """Return the preset, with the tokenizer of the settings in place of its own if they name one."""
+    preset = PRESETS[models.preset]
+    if models.tokenizer is None:
+        return preset
+    return preset.model_copy(update={"vocabulary": None, "tokenizer": models.tokenizer})
+
+
+def arm_settings(selection: PipelineSelectionSettings, arm: Arm) -> PipelineSelectionSettings:
+    """Return the settings of an arm's selection.
+
+    Raises
+    ------
+    RecipeError
+        If the arm changes a key that does not exist, or to a value that is not allowed.
+    """
+    return validate(PipelineSelectionSettings, _merged(selection.model_dump(exclude_unset=True), arm.changes))
+
+
+def _merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+class _Probe:
+    """Runs the jobs of one probe, in the order of what they need."""
+
+    def __init__(
+        self,
+        run: Scheduler,
+        shards: list[ShardFiles],
+        settings: PipelineSettings,
+        models: ProbeSettings,
+        selection: PipelineSelectionSettings,
+    ) -> None:
+        self._run = run
+        self._root = str(run.workspace.root)
+        self._shards = shards
+        self._models = models
+        self._selection = selection
+        self._threshold = settings.selection.near_duplicates.threshold
+        self._preset = preset_of(models)
+        self._excluded: dict[str, StageFile] = {}  # by shard
+
+    def run(self) -> ProbeJob:
+        """Return the job that writes the page, when all models are trained."""
+        held_out = self._hold_out()
+        self._exclude(held_out)
+        tokenizer = self._tokenizer()
+        groups = self._select()
+        tokens = self._tokenize(groups, held_out, tokenizer)
+        n_tokens = tokens_for_all(self._preset, self._models.tokens, tokens)
+        trained = self._train(tokens, held_out, tokenizer, n_tokens)
+        return ProbeJob(
+            root=self._root,
+            settings=self._models,
+            selection=self._selection,
+            n_tokens=n_tokens,
+            is_verdict=self._preset.is_verdict,
+            arms={
+                arm.name: ArmFiles(
+                    tokens=tokens[arm.name],
+                    groups=[file for _, file in groups.get(arm.name, [])],
+                    models=trained[arm.name],
+                )
+                for arm in self._models.arms
+            },
+            excluded=self._excluded,
+            held_out=held_out,
+        )
+
+    def _run_all(self, stage: str, jobs: Iterable[StageJob], *, at_once: int | None = None) -> list[StageFile]:
+        """Run jobs and return their outputs in the same order."""
+        listed = list(jobs)
+        found: dict[int, StageFile] = {}
+        self._run.expect(stage, len(listed))
+        for place, job in enumerate(listed):
+            self._run.add(job, partial(_keep, found, place))
+        self._run.finish(at_once=at_once)
+        return [found[place] for place in range(len(listed))]
+
+    def _hold_out(self) -> StageFile:
+        models, preset = self._models, self._preset
+        job = HeldOutJob(
+            root=self._root,
+            shards=self._shards,
+            files={name: find_files(path) for name, path in models.heldout.items()},
+            benchmarks=[file for path in models.benchmarks for file in find_files(path)],
+            by=models.by,
+            most=preset.held_out,
+            most_per_group=preset.held_out_per_group,
+            share=models.held_out_share,
+        )
+        return self._run.run_one(job)
+
+    def _exclude(self, held_out: StageFile) -> None:
+        embeddings = [shard.embeddings for shard in self._shards]
+        jobs = [
+            EligibleJob(
+                root=self._root, shard=shard, embeddings=embeddings, held_out=held_out, threshold=self._threshold
+            )
+            for shard in self._shards
+        ]
+        files = self._run_all("exclude", jobs)
+        self._excluded = {job.name: file for job, file in zip(jobs, files, strict=True)}
+
+    def _tokenizer(self) -> StageFile:
+        preset = self._preset
+        path = None if preset.tokenizer is None else model_file(preset.tokenizer, "tokenizer")
+        job = TokenizerJob(
+            root=self._root,
+            documents=[shard.documents for shard in self._shards],
+            excluded=list(self._excluded.values()),
+            vocabulary=preset.vocabulary,
+            path=None if path is None else str(path),
+            path_digest=None if path is None else file_digest(path),
+        )
+        return self._run.run_one(job)
+
+    def _select(self) -> dict[str, list[tuple[ContenderJob, StageFile]]]:
+        """Select for every arm that is no dataset, from what is left of the corpus."""
+        shards = [shard.model_copy(update={"duplicates": self._excluded[shard.name]}) for shard in self._shards]
+        jobs = [
+            ContenderJob(
+                root=self._root,
+                shards=group,
+                settings=settings,
+                selector=arm.selector,
+                arm=arm.name,
+                ranges=None,
+            )
+            for arm in self._models.arms
+            if arm.selector is not None
+            for settings in [arm_settings(self._selection, arm)]
+            for group in grouped(shards, settings)
+        ]
+        found: dict[str, list[tuple[ContenderJob, StageFile]]] = {}
+        for job, file in zip(jobs, self._run_all("contend", jobs, at_once=1), strict=True):
+            found.setdefault(str(job.arm), []).append((job, file))
+        return found
+
+    def _tokenize(
+        self, groups: dict[str, list[tuple[ContenderJob, StageFile]]], held_out: StageFile, tokenizer: StageFile
+    ) -> dict[str, StageFile]:
+        documents = {shard.name: shard.documents for shard in self._shards}
+        jobs = []
+        for arm in self._models.arms:
+            masks = [mask for job, _ in groups.get(arm.name, []) for mask in job.shard_files() or []]
+            jobs.append(
+                TokensJob(
+                    root=self._root,
+                    arm=arm.name,
+                    documents=[documents[mask.name] for mask in masks],
+                    masks=masks,
+                    files=[] if arm.path is None else find_files(arm.path),
+                    held_out=held_out,
+                    tokenizer=tokenizer,
+                )
+            )
+        return {job.arm: file for job, file in zip(jobs, self._run_all("tokenize", jobs), strict=True)}
+
+    def _train(
+        self, tokens: dict[str, StageFile], held_out: StageFile, tokenizer: StageFile, n_tokens: int
+    ) -> dict[str, list[StageFile]]:
+        """Train one model at a time, the first seed of all arms first."""
+        models = self._models
+        jobs = [
+            TrainJob(
+                root=self._root,
+                arm=arm.name,
+                seed=models.seed + number,
+                preset_name=models.preset,
+                preset=self._preset,
+                n_tokens=n_tokens,
+                tokens=tokens[arm.name],
+                held_out=held_out,
+                tokenizer=tokenizer,
+            )
+            for number in range(models.seeds)
+            for arm in models.arms
+        ]
+        found: dict[str, list[StageFile]] = {}
+        for job, file in zip(jobs, self._run_all("train", jobs, at_once=1), strict=True):
+            found.setdefault(job.arm, []).append(file)
+        return found
+
+
+def _keep(found: dict[int, StageFile], place: int, file: StageFile | None) -> None:
+    if file is not None:
+        found[place] = file
+
+
+def run_probe(settings: PipelineSettings, models: ProbeSettings, budget_by: Unit = "tokens") -> ProbeSummary:
+    """Run the probe in this process with the recipe's engine."""
+    return probe.with_options(task_runner=runner(settings))(settings, models, budget_by)

@@ -1,0 +1,1 @@
+"""Train small language models on selections, and compare what they learn."""

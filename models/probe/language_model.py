@@ -1,0 +1,302 @@
+"""Train a small Llama on packed tokens with `transformers.Trainer`, and measure it on held-out documents.
+
+A loss is the mean over the last few checkpoints, which is less noisy than the last one alone
+(https://arxiv.org/abs/2508.13144). A training that was interrupted goes on from its last checkpoint.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fineweb_mask.models.forward.device import compute_dtype
+from fineweb_mask.models.probe.packing import IGNORED, PackedTokens, Windows, padded
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.settings.probe import Preset
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, Trainer
+
+CHECKPOINTS = 10  # of a training; only the last is kept
+LOGGED = 50  # losses of a training that are recorded
+SPACING = 0.02  # between the last checkpoints that are measured, as a share of all steps
+EVALUATION_BATCH = 4  # times the sequences of a training batch
+
+
+class Trained(NamedTuple):
+    """What one training found."""
+
+    bits: NDArray[np.float64]  # (documents,): loss of each held-out document, the mean over the last checkpoints
+    losses: list[tuple[float, float]]  # tokens seen, and the training's loss there in nats per token
+    parameters: int
+    tokens: int
+
+
+def make_model(preset: Preset, vocabulary: int) -> "LlamaForCausalLM":
+    """Return an untrained model of a preset's size; its weights come from torch's global seed."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=math.ceil(vocabulary / 64) * 64,
+        hidden_size=preset.hidden_size,
+        intermediate_size=preset.intermediate_size,
+        num_hidden_layers=preset.layers,
+        num_attention_heads=preset.heads,
+        max_position_embeddings=preset.context,
+        tie_word_embeddings=preset.tied,
+        initializer_range=0.02,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config)
+
+
+def steps_of(preset: Preset, tokens: int) -> int:
+    """Return the number of training steps on so many tokens."""
+    return max(1, tokens // (preset.batch * preset.context))
+
+
+def train(
+    preset: Preset,
+    vocabulary: int,
+    tokens: PackedTokens,
+    windows: Windows,
+    *,
+    n_tokens: int,
+    seed: int,
+    folder: Path,
+    device: str,
+) -> Trained:
+    """Train one model and measure it.
+
+    Parameters
+    ----------
+    preset
+        The model and how it is trained.
+    vocabulary
+        Tokens of the tokenizer.
+    tokens
+        The documents of the arm.
+    windows
+        The held-out documents.
+    n_tokens
+        Tokens to train on.
+    seed
+        Decides the first weights, which documents are read, and their order.
+    folder
+        For checkpoints; one that is there is continued from.
+    device
+        `cpu`, or a GPU.
+    """
+    from transformers import set_seed
+    from transformers.trainer_utils import get_last_checkpoint
+
+    steps = steps_of(preset, n_tokens)
+    set_seed(seed)
+    model = make_model(preset, vocabulary)
+    sequences = tokens.sequences(preset.context, steps * preset.batch * preset.context, seed)
+    dtype = compute_dtype("auto", device)
+    measured = _Measured(
+        model,
+        windows,
+        folder,
+        steps=steps,
+        evaluations=preset.evaluations,
+        batch=EVALUATION_BATCH * preset.micro_batch,
+        dtype=dtype,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    last: str | None = get_last_checkpoint(str(folder))  # type: ignore[no-untyped-call]
+    try:
+        with _quiet():
+            on_gpu = device.startswith("cuda")
+            trainer = _trainer(model, preset, sequences, measured, steps=steps, seed=seed, folder=folder, on_gpu=on_gpu)
+            trainer.train(resume_from_checkpoint=last)
+    finally:
+        measured.close()
+    history = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    return Trained(
+        bits=measured.mean(),
+        losses=[(step * preset.batch * preset.context, loss) for step, loss in history],
+        parameters=model.num_parameters(),
+        tokens=steps * preset.batch * preset.context,
+    )
+
+
+def _trainer(
+    model: "LlamaForCausalLM",
+    preset: Preset,
+    sequences: Any,  # noqa: ANN401
+    measured: "_Measured",
+    *,
+    steps: int,
+    seed: int,
+    folder: Path,
+    on_gpu: bool,
+) -> "Trainer":
+    from transformers import TrainingArguments
+
+    warmup = round(preset.warmup_steps * steps) if preset.warmup_steps < 1 else round(preset.warmup_steps)
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=preset.micro_batch,
+        gradient_accumulation_steps=preset.batch // preset.micro_batch,
+        learning_rate=preset.learning_rate,
+        lr_scheduler_type="cosine_with_min_lr",
+        lr_scheduler_kwargs={"min_lr_rate": preset.last_learning_rate},
+        warmup_steps=min(warmup, steps // 10),
+        weight_decay=preset.weight_decay,
+        adam_beta2=preset.beta2,
+        max_grad_norm=1.0,
+        bf16=measured.dtype == torch.bfloat16,
+        torch_compile=on_gpu,
+        use_cpu=not on_gpu,
+        seed=seed,
+        data_seed=seed,
+        logging_steps=max(1, steps // LOGGED),
+        save_strategy="steps",
+        save_steps=max(1, math.ceil(steps / CHECKPOINTS)),
+        save_total_limit=1,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=on_gpu,
+        remove_unused_columns=False,
+    )
+    return _quiet_trainer()(
+        model=model,
+        args=arguments,
+        train_dataset=sequences,
+        data_collator=padded,
+        callbacks=[measured.callback()],
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from writing bars and advice on the terminal."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _quiet_trainer() -> type["Trainer"]:
+    """Return transformers' trainer without its lines on the terminal."""
+    from transformers import PrinterCallback, Trainer
+
+    class QuietTrainer(Trainer):
+        def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+            super().__init__(*arguments, **named)
+            self.remove_callback(PrinterCallback)
+
+    return QuietTrainer
+
+
+@torch.inference_mode()
+def losses_in_bits(
+    model: "LlamaForCausalLM", windows: Windows, *, batch: int, dtype: torch.dtype
+) -> NDArray[np.float64]:
+    """Return the loss of every held-out document in bits: (documents,) float64.
+
+    Parameters
+    ----------
+    model
+        The language model; its training mode is restored.
+    windows
+        The documents.
+    batch
+        Sequences that are computed at one time.
+    dtype
+        Type that the model computes in.
+    """
+    was_training, device = model.training, model.device
+    model.train(mode=False)
+    bits = np.zeros(len(windows.sizes))
+    for start in range(0, len(windows), batch):
+        rows = padded([windows[index] for index in range(start, min(start + batch, len(windows)))])
+        ids, labels = rows["input_ids"].to(device), rows["labels"][:, 1:].to(device)
+        counts = labels != IGNORED
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
+            logits = model.lm_head(hidden[counts])  # without the padding
+        losses = torch.zeros(labels.shape, device=device)
+        losses[counts] = torch.nn.functional.cross_entropy(logits.float(), labels[counts], reduction="none")
+        of_rows = losses.sum(1).double().cpu().numpy() / math.log(2)
+        np.add.at(bits, windows.document[start : start + batch], of_rows)
+    model.train(was_training)
+    return bits
+
+
+class _Measured:
+    """Measures the last checkpoints of a training, and tells its progress after every step."""
+
+    def __init__(
+        self,
+        model: "LlamaForCausalLM",
+        windows: Windows,
+        folder: Path,
+        *,
+        steps: int,
+        evaluations: int,
+        batch: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self._model = model
+        self._batch = batch
+        self.dtype = dtype
+        self._windows = windows
+        self._folder = folder
+        spacing = max(1, round(SPACING * steps))
+        self.at = sorted({step for index in range(evaluations) if (step := steps - index * spacing) > 0})
+        self._progress = track("steps", range(steps + 1), part=(0, 1))
+        next(self._progress, None)
+
+    def callback(self) -> Any:  # noqa: ANN401 - transformers is imported late
+        from transformers import TrainerCallback
+
+        measured = self
+
+        class Callback(TrainerCallback):
+            def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+                for _ in range(state.global_step):
+                    next(measured._progress, None)
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+                next(measured._progress, None)
+                if state.global_step in measured.at:
+                    measured.measure(state.global_step)
+
+        return Callback()
+
+    def measure(self, step: int) -> None:
+        """Write the loss of every held-out document after so many steps."""
+        bits = losses_in_bits(self._model, self._windows, batch=self._batch, dtype=self.dtype)
+        path = self._path(step)
+        np.save(path.with_suffix(".partial.npy"), bits)
+        os.replace(path.with_suffix(".partial.npy"), path)  # noqa: PTH105
+
+    def mean(self) -> NDArray[np.float64]:
+        """Return the mean of the measured checkpoints."""
+        return np.asarray(np.mean([np.load(self._path(step)) for step in self.at], axis=0), dtype=np.float64)
+
+    def close(self) -> None:
+        """End the progress, so that other loops of this thread are not counted as part of it."""
+        self._progress.close()  # type: ignore[attr-defined]
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"bits-{step}.npy"

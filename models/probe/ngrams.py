@@ -1,0 +1,47 @@
+"""Hash the word n-grams of texts, by which a text is recognised inside another one.
+
+Texts that share 13 words in a row have hardly ever been written independently; this length is GPT-3's
+(https://arxiv.org/abs/2005.14165, appendix C), as is the rule that n-grams of many documents say nothing.
+"""
+
+import re
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORDS = 13
+COMMON = 10
+"""An n-gram that more documents of the corpus hold is a common phrase, and no sign of a copy."""
+WORD = re.compile(r"\w+")
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+def ngram_hashes(text: str, words: int = WORDS) -> NDArray[np.uint64]:
+    """Return the hashes of a text's different word n-grams, ignoring case and punctuation: (m,) uint64, ascending.
+
+    A text of fewer words has the one n-gram of all of them.
+
+    Examples
+    --------
+    >>> long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+    >>> len(ngram_hashes(long)), len(ngram_hashes("short")), len(ngram_hashes("..."))
+    (2, 1, 0)
+    """
+    found = WORD.findall(text.lower())
+    if not found:
+        return np.empty(0, dtype=np.uint64)
+    hashes = np.fromiter((zlib.crc32(word.encode()) for word in found), dtype=np.uint64, count=len(found))
+    length = min(words, len(hashes))
+    rolling = np.zeros(len(hashes) - length + 1, dtype=np.uint64)
+    for offset in range(length):
+        rolling = rolling * MULTIPLIER + hashes[offset : offset + len(rolling)] + np.uint64(1)
+    return np.unique(rolling ^ (rolling >> np.uint64(29)))
+
+
+def places(hashes: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return the places of those hashes in `known`, which is ascending, that it holds: (k,) int."""
+    if not len(known):
+        return np.empty(0, dtype=np.intp)
+    at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+    return np.asarray(at[known[at] == hashes], dtype=np.intp)

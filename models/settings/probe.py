@@ -1,0 +1,230 @@
+"""Define the settings of the probe, which trains one small language model on each of several selections."""
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings.base import Settings
+
+PresetName = Literal["cpu", "20m", "150m"]
+ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=60)]
+SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=60)]
+POOL, GROUPS = "pool", "groups"
+"""Names of the held-out sets that are drawn from the corpus: of all of it, and of each group of a column."""
+MOST_REPEATS = 4
+"""How often a document may be trained on (https://arxiv.org/abs/2305.16264 finds little loss up to four times)."""
+NAMED = re.compile(r"(?P<name>[^=\[\]]+)=(?P<of>.+)", re.DOTALL)
+CHANGED = re.compile(r"(?P<of>[^\[\]]*)\[(?P<changes>.*)\]", re.DOTALL)
+
+
+class ArmError(SettingsError):
+    """An arm of the probe cannot be understood."""
+
+
+class Preset(Settings):
+    """A language model, how it is trained, and what it is measured on."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    intermediate_size: int  # of the gated feed-forward network
+    tied: bool  # whether the output layer shares the embeddings of the tokens
+    vocabulary: int | None  # tokens of the tokenizer that is trained on the corpus; None takes `tokenizer`
+    tokenizer: str | None = None  # file or folder, or name on the hub
+    context: int  # tokens
+    batch: int  # sequences of `context` tokens
+    micro_batch: int  # sequences that are computed at one time
+    learning_rate: float  # at its largest
+    last_learning_rate: float = 0.1  # as a share of the largest
+    warmup_steps: float  # a number below 1 is a share of the steps
+    weight_decay: float = 0.1
+    beta2: float = 0.95
+    tokens: int  # that each model is trained on
+    evaluations: int  # last checkpoints over which a loss is averaged
+    held_out: int  # most documents of a set
+    held_out_per_group: int
+    windows: int  # most sequences of a held-out document that are measured
+    is_verdict: bool  # whether models of this size predict larger ones
+
+
+DATADECIDE = {
+    "tied": False,
+    "vocabulary": None,
+    "tokenizer": "hf://allenai/gpt-neox-olmo-dolma-v1_5/tokenizer.json",
+    "context": 2048,
+    "evaluations": 5,
+    "held_out": 2000,
+    "held_out_per_group": 200,
+    "windows": 1,
+    "is_verdict": True,
+}
+"""What DataDecide's sizes have in common (https://arxiv.org/abs/2504.11393)."""
+PRESETS: Mapping[PresetName, Preset] = MappingProxyType(
+    {
+        "cpu": Preset(
+            hidden_size=128,
+            layers=4,
+            heads=4,
+            intermediate_size=344,
+            tied=True,
+            vocabulary=4096,
+            context=256,
+            batch=8,
+            micro_batch=8,
+            learning_rate=4e-3,
+            warmup_steps=0.05,
+            tokens=1_200_000,
+            evaluations=3,
+            held_out=500,
+            held_out_per_group=50,
+            windows=1,
+            is_verdict=False,
+        ),
+        "20m": Preset(
+            hidden_size=192,
+            layers=16,
+            heads=8,
+            intermediate_size=768,
+            batch=64,
+            micro_batch=16,
+            learning_rate=8.4e-3,
+            warmup_steps=146,  # one token for each parameter
+            tokens=14_584 * 64 * 2048,
+            **DATADECIDE,
+        ),
+        "150m": Preset(
+            hidden_size=768,
+            layers=12,
+            heads=12,
+            intermediate_size=3072,
+            batch=192,
+            micro_batch=16,
+            learning_rate=4.2e-3,
+            warmup_steps=387,
+            tokens=38_157 * 192 * 2048,
+            **DATADECIDE,
+        ),
+    }
+)
+"""By name. `20m` and `150m` are DataDecide's sizes, whose noise and predictive power are known from 1,050 runs."""
+
+
+class Arm(Settings):
+    """One selection or dataset that a model is trained on; set either `selector` or `path`."""
+
+    name: ArmName = Field(description="Name in tables and charts.")
+    selector: str | None = Field(None, description="A selector of `compare`, which selects from the recipe's corpus.")
+    changes: dict[str, Any] = Field({}, description="Keys of the recipe's `selection` that this arm changes.")
+    path: str | None = Field(None, description="File, folder or URL of a dataset, in place of a selection.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.selector is None) == (self.path is None):
+            raise ValueError(f"arm {self.name}: set either selector or path")
+        if self.path is not None and self.changes:
+            raise ValueError(f"arm {self.name}: a dataset has no settings to change")
+        return self
+
+
+class ProbeSettings(Settings):
+    """What the probe trains and measures."""
+
+    arms: list[Arm] = Field(
+        default_factory=lambda: parse_arms("datamask,random,top_quality"), min_length=2, description="What is compared."
+    )
+    seeds: int = Field(3, ge=1, le=100, description="Models of each arm. No verdict comes from one.")
+    preset: PresetName = Field("cpu", description="Size of the model: `cpu` (1.3 million parameters), `20m`, `150m`.")
+    heldout: dict[SetName, str] = Field({}, description="Name and file of each held-out set of your own.")
+    by: str | None = Field(None, description="Column of groups, such as topics, of which each gets held-out documents.")
+    benchmarks: list[str] = Field([], description="Files of texts that no model may be trained on.")
+    tokens: int | None = Field(None, ge=1, description="Tokens of each training; the preset's, if an arm has as many.")
+    tokenizer: str | None = Field(None, description="Tokenizer in place of the preset's: a file, folder or hub name.")
+    held_out_share: float = Field(0.1, gt=0, le=0.5, description="Most of the corpus, or of a group, that is held out.")
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="Seed of the first model; the others follow.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [arm.name for arm in self.arms]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two arms are called {twice[0]}: name one of them, as in other=datamask[lamb=0.5]")
+        if taken := {POOL, GROUPS} & set(self.heldout):
+            raise ValueError(f"heldout: {sorted(taken)[0]!r} is the probe's own set, choose another name")
+        return self
+
+
+def parse_arms(text: str) -> list[Arm]:
+    """Return the arms of a list separated by commas.
+
+    An arm is a selector of `compare` (`random`), one with changed settings of the selection (`datamask[lamb=0.5]`), or
+    the path of a dataset (`data/other.parquet`). A name may stand before it: `theirs=data/other.parquet`.
+
+    Raises
+    ------
+    ArmError
+        If one cannot be understood.
+
+    Examples
+    --------
+    >>> [arm.name for arm in parse_arms("random,half=datamask[lamb=0.5,metrics=disf],theirs=data/other.parquet")]
+    ['random', 'half', 'theirs']
+    """
+    arms = [_parse_arm(part.strip()) for part in _split(text) if part.strip()]
+    if len(arms) < 2:
+        raise ArmError(f"name at least two arms, such as datamask,random; received {text!r}")
+    return arms
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield the parts between the commas that are outside brackets."""
+    depth, start = 0, 0
+    for place, character in enumerate(text):
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if depth < 0:
+            raise ArmError(f"arms: a bracket is closed that was not opened, in {text!r}")
+        if character == "," and depth == 0:
+            yield text[start:place]
+            start = place + 1
+    if depth:
+        raise ArmError(f"arms: a bracket is not closed, in {text!r}")
+    yield text[start:]
+
+
+def _parse_arm(text: str) -> Arm:
+    named = NAMED.fullmatch(text)
+    name, of = (named["name"].strip(), named["of"].strip()) if named else ("", text)
+    changes: dict[str, Any] = {}
+    if changed := CHANGED.fullmatch(of):
+        of, changes = changed["of"].strip(), _changes(changed["changes"], text)
+    is_path = "/" in of or "." in of
+    if not name:
+        name = re.sub(
+            r"[^A-Za-z0-9_.+-]+", "-", of.rstrip("/").rsplit("/", 1)[-1] if is_path else text.replace("]", "")
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
+        raise ArmError(f"arms: {name!r} is no name: use letters, digits and - _ . +")
+    if is_path and changes:
+        raise ArmError(f"arms: {text!r}: a dataset has no settings to change")
+    return Arm(name=name, path=of) if is_path else Arm(name=name, selector=of, changes=changes)
+
+
+def _changes(text: str, arm: str) -> dict[str, Any]:
+    """Return settings of the form `key.key=value,...`, with values in YAML, as nested dictionaries."""
+    changes: dict[str, Any] = {}
+    for part in _split(text):
+        key, separator, value = part.partition("=")
+        if not separator:
+            raise ArmError(f"arms: {arm!r}: settings have the form key=value, received {part!r}")
+        *sections, last = key.strip().split(".")
+        target = changes
+        for section in sections:
+            target = target.setdefault(section, {})
+        try:
+            target[last] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ArmError(f"arms: {arm!r}: {value!r} is not valid YAML") from error
+    return changes

@@ -1,0 +1,351 @@
+"""Write the page of the probe: what models learn from each arm, with intervals, on every held-out set."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from itertools import combinations
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fineweb_mask.models.probe.comparison import bits_per_byte, compare, holm
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
+from fineweb_mask.tasks.probe.held_out import HeldOut, excluded_counts
+from fineweb_mask.tasks.probe.training import read_bits
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
+from fineweb_mask.tasks.selection.contenders import described_settings, over_blocks
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile
+
+BASELINE = "random"
+DRAWN_GROUPS = 40
+MOST_LINES = 6  # of a chart, one for each colour
+OWN_DISTRIBUTION = (
+    "These documents were drawn from the corpus itself. A random selection has their distribution and is expected to "
+    "win here; a selection that moves away from the corpus, for better or worse, loses."
+)
+NOT_A_VERDICT = (
+    "Models of this size show that the machinery works and catch large effects. They are no verdict on larger models: "
+    "run the preset 20m or 150m on a GPU for that."
+)
+DEFINITIONS = (
+    "Every arm trains models of the same size on the same number of tokens, one for each seed. The seed decides the "
+    "first weights, which documents are read, and their order; all arms have the same seeds, so that they are compared "
+    "in pairs. Bits per byte is the loss on held-out text, for each byte of it: less is better.",
+    "Intervals are of 95%, by a hierarchical bootstrap over seeds and documents (pages of one host are drawn "
+    "together), with Student's t for the number of seeds. p values are adjusted for all pairs of a set by Holm's "
+    "method. The smallest visible difference is the one that would be found in 80% of such experiments.",
+    "Held-out documents were drawn by a hash of their text before anything was selected. No arm holds a document that "
+    "shares 13 words in a row with one of them, or with a benchmark, phrases of more than 10 documents aside. Of "
+    "the corpus, near-duplicates of held-out documents are left out, too.",
+)
+
+
+class ArmFiles(NamedTuple):
+    """What was made of one arm."""
+
+    tokens: StageFile
+    groups: list[StageFile]  # its selections; none for a dataset
+    models: list[StageFile]  # one for each seed
+
+
+class ProbeJob(PageJob):
+    """Write the page of the probe."""
+
+    stage: ClassVar[Stage] = Stage("probe", version=1, folders=("probe",))
+    settings: ProbeSettings
+    selection: PipelineSelectionSettings
+    n_tokens: int
+    is_verdict: bool  # whether models of this size predict larger ones
+    arms: dict[str, ArmFiles]
+    excluded: dict[str, StageFile]  # by shard
+    held_out: StageFile
+
+    def depends_on(self) -> Dependencies:
+        """Return the settings and the fingerprints of all trainings."""
+        return Dependencies(
+            settings=[self.settings.model_dump(), self.selection.model_dump(exclude={"device"}), self.n_tokens],
+            inputs=[
+                [[file.fingerprint for file in (arm.tokens, *arm.groups, *arm.models)] for arm in self.arms.values()],
+                self.held_out.fingerprint,
+            ],
+        )
+
+
+@stage_task
+def write_probe_page(job: ProbeJob) -> None:
+    """Write `index.html`, `metrics.json` and the plots."""
+    metrics = _metrics(job)
+    details = {name: metrics[name] for name in ("arms", "bits_per_byte", "comparisons")}
+    write_page(job.folder, _page(job, metrics), job.key, details | {"rows": len(job.arms)})
+
+
+class _Losses(NamedTuple):
+    bits: dict[str, NDArray[np.float64]]  # by arm, (seeds, documents)
+    sizes: NDArray[np.int64]  # (documents,)
+    sets: NDArray[np.object_]  # (documents,), as are the next two
+    groups: NDArray[np.object_]
+    clusters: NDArray[np.intp]
+
+
+def _losses(job: ProbeJob) -> _Losses:
+    documents = HeldOut.read(job.workspace, job.held_out).documents
+    bits, sizes = {}, np.empty(0, dtype=np.int64)
+    for name, arm in job.arms.items():
+        read = [read_bits(job.workspace.resolve(file)) for file in arm.models]
+        bits[name], sizes = np.stack([one for one, _ in read]), read[0][1]
+    return _Losses(
+        bits=bits,
+        sizes=sizes,
+        sets=np.array(documents["set"].to_pylist(), dtype=object),
+        groups=np.array(documents["group"].to_pylist(), dtype=object),
+        clusters=np.unique(documents["cluster"].to_pylist(), return_inverse=True)[1],
+    )
+
+
+def _metrics(job: ProbeJob) -> dict[str, Any]:
+    losses = _losses(job)
+    names = [POOL, *job.settings.heldout]
+    rows = {name: np.flatnonzero(losses.sets == name) for name in names}
+    rows = {name: at[losses.sizes[at] > 0] for name, at in rows.items()}
+    baseline = BASELINE if BASELINE in job.arms else next(iter(job.arms))
+    first = next(iter(job.arms.values())).models[0].details
+    return {
+        "preset": job.settings.preset,
+        "parameters": first["parameters"],
+        "device": first["device"],
+        "tokens": job.n_tokens,
+        "seeds": job.settings.seeds,
+        "baseline": baseline,
+        "held_out": {
+            name: {
+                "documents": len(at),
+                "bytes": int(losses.sizes[at].sum()),
+                "clusters": len(np.unique(losses.clusters[at])),
+            }
+            for name, at in rows.items()
+        },
+        "left_out": excluded_counts(job.excluded),
+        "arms": {name: _arm(job, name) for name in job.arms},
+        "bits_per_byte": {name: _of_arms(losses, at) for name, at in rows.items()},
+        "comparisons": {name: _compared(losses, at, job.settings.seeds) for name, at in rows.items()},
+        "groups": _of_groups(losses, job.settings.by),
+        "losses": {name: _curve(arm) for name, arm in job.arms.items()},
+    }
+
+
+def _arm(job: ProbeJob, name: str) -> dict[str, Any]:
+    files = job.arms[name]
+    [settings] = [arm for arm in job.settings.arms if arm.name == name]
+    blocks = [block for file in files.groups for block in file.details["blocks"]]
+    measured = over_blocks(blocks, job.selection.weighed_by) if blocks else {}
+    tokens = files.tokens.details["tokens"]
+    return {
+        "selector": settings.selector,
+        "changes": settings.changes,
+        "path": settings.path,
+        "documents": files.tokens.rows,
+        "tokens": tokens,
+        "repeats": job.n_tokens / tokens,
+        "shared_words": files.tokens.details["shared_words"],
+        **{key: measured.get(key) for key in ("mean_quality", "near_duplicates", "facility", "gap")},
+    }
+
+
+def _of_arms(losses: _Losses, rows: NDArray[np.intp]) -> dict[str, Any]:
+    found = {}
+    for name, bits in losses.bits.items():
+        of_seeds = bits_per_byte(bits[:, rows], losses.sizes[rows])
+        sd = float(of_seeds.std(ddof=1)) if len(of_seeds) > 1 else None
+        found[name] = {"mean": float(of_seeds.mean()), "sd": sd, "seeds": of_seeds.tolist()}
+    return found
+
+
+def _compared(losses: _Losses, rows: NDArray[np.intp], seeds: int) -> list[dict[str, Any]]:
+    pairs = list(combinations(losses.bits, 2))
+    found = [
+        compare(losses.bits[arm][:, rows], losses.bits[other][:, rows], losses.sizes[rows], losses.clusters[rows])
+        for arm, other in pairs
+    ]
+    return [
+        {"arm": arm, "other": other, **one._asdict(), "adjusted": adjusted}
+        | {"verdict": one.verdict(adjusted=adjusted, seeds=seeds)}
+        for (arm, other), one, adjusted in zip(pairs, found, holm([one.p for one in found]), strict=True)
+    ]
+
+
+def _of_groups(losses: _Losses, by: str | None) -> dict[str, Any]:
+    """Return, by group, the number of held-out documents and each arm's mean bits per byte on them."""
+    if by is None:
+        return {}
+    of_corpus = np.isin(losses.sets, [POOL, GROUPS]) & (losses.sizes > 0)
+    groups = sorted({group for group in losses.groups if group is not None})
+    rows_of = {group: np.flatnonzero(of_corpus & (losses.groups == group)) for group in groups}
+    found = {}
+    for group, rows in rows_of.items():
+        if len(rows):
+            means = {name: one["mean"] for name, one in _of_arms(losses, rows).items()}
+            found[group] = {"documents": len(rows), "arms": means}
+    return dict(sorted(found.items(), key=lambda item: -len(rows_of[item[0]])))
+
+
+def _curve(arm: ArmFiles) -> list[list[float]]:
+    """Return tokens seen and the training's loss there in nats per token, the mean over the seeds."""
+    curves = np.array([file.details["losses"] for file in arm.models], dtype=np.float64)  # (seeds, points, 2)
+    return [[float(value) for value in point] for point in curves.mean(0)]
+
+
+def _page(job: ProbeJob, metrics: Mapping[str, Any]) -> Page:
+    sections = [_of_set(metrics, name) for name in metrics["held_out"] if name != POOL]
+    sections.append(_of_set(metrics, POOL))
+    if metrics["groups"]:
+        sections.append(_groups(job, metrics))
+    sections += [_arms(metrics), _training(metrics)]
+    caution = () if job.is_verdict else (NOT_A_VERDICT,)
+    seeds = metrics["seeds"]
+    return Page(
+        title="Does the subset train a better model?",
+        lead=f"Small language models, trained on {metrics['tokens']:,} tokens of each arm and measured on held-out "
+        f"text. {described_settings(job.selection)} Weight of quality: {job.selection.lamb:g}. An arm may change these "
+        "settings.",
+        tiles=[
+            Tile(str(len(job.arms)), "arms"),
+            Tile(str(seeds), "seeds of each" if seeds > 1 else "seed: no verdict"),
+            Tile(f"{metrics['parameters']:,}", "parameters"),
+            Tile(f"{metrics['tokens']:,}", "tokens of each training"),
+        ],
+        sections=[*sections, Section("How to read this", (*caution, *DEFINITIONS))],
+        footer=f"fineweb-mask {version('fineweb-mask')}",
+        metrics=metrics,
+    )
+
+
+def _against(metrics: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """Return the comparison of every other arm with the baseline on one set."""
+    baseline, found = metrics["baseline"], {}
+    for one in metrics["comparisons"][name]:
+        if one["arm"] == baseline:
+            verdict = {"better": "worse", "worse": "better"}.get(one["verdict"], one["verdict"])
+            turned = {"difference": -one["difference"], "low": -one["high"], "high": -one["low"], "verdict": verdict}
+            found[one["other"]] = one | turned
+        elif one["other"] == baseline:
+            found[one["arm"]] = one
+    return found
+
+
+def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
+    held_out, baseline = metrics["held_out"][name], metrics["baseline"]
+    against, losses = _against(metrics, name), metrics["bits_per_byte"][name]
+    seeds = metrics["seeds"]
+    note = f"n = {held_out['documents']:,} documents of {held_out['clusters']:,} sources, {seeds} seeds"
+    chart = charts.bars(
+        f"Held-out set: {name}",
+        f"bits per byte more than {baseline} (less is better)",
+        [charts.Bar(arm, one["difference"], one["high"] - one["difference"]) for arm, one in against.items()],
+        note=note,
+        form="{:+.4f}".format,
+    )
+    figure = Figure(
+        f"set-{''.join(letter if letter.isalnum() else '-' for letter in name.lower())}",
+        chart,
+        f"Difference in bits per byte of each arm from {baseline} on {name}, with 95% intervals.",
+        f"Left of zero is better than {baseline}. Lines: 95% intervals. {note}.",
+    )
+    order = sorted(losses, key=lambda arm: losses[arm]["mean"])
+    rows = [
+        [
+            arm,
+            losses[arm]["mean"],
+            losses[arm]["sd"],
+            *([against[arm][key] for key in ("difference", "low", "high", "adjusted", "verdict")] if arm in against
+              else [None, None, None, None, "baseline"]),
+        ]
+        for arm in order
+    ]  # fmt: skip
+    columns = [
+        Column("arm"), Column("bits per byte", "precise"), Column("sd of seeds", "precise"),
+        Column(f"less {baseline}", "precise"), Column("from", "precise"), Column("to", "precise"),
+        Column("p, adjusted", "number"), Column(f"verdict against {baseline}"),
+    ]  # fmt: skip
+    pairs = [
+        [f"{one['arm']} - {one['other']}", one["difference"], one["low"], one["high"], one["adjusted"], one["verdict"]]
+        for one in metrics["comparisons"][name]
+    ]
+    pair_columns = [
+        Column("pair"), Column("difference", "precise"), Column("from", "precise"), Column("to", "precise"),
+        Column("p, adjusted", "number"), Column("verdict on the first"),
+    ]  # fmt: skip
+    tables = [Table(f"Arms on {name}", columns, rows, note=note, wide=True)]
+    if len(metrics["arms"]) > 2:
+        tables.append(Table(f"All pairs on {name}", pair_columns, pairs, wide=True))
+    title = "Documents of the corpus" if name == POOL else f"Held-out set {name}"
+    return Section(title, (OWN_DISTRIBUTION,) if name == POOL else (), figures=[figure], tables=tables)
+
+
+def _groups(job: ProbeJob, metrics: Mapping[str, Any]) -> Section:
+    baseline, groups = metrics["baseline"], dict(list(metrics["groups"].items())[:DRAWN_GROUPS])
+    arms = [name for name in metrics["arms"] if name != baseline]
+    values = np.array([[of["arms"][arm] - of["arms"][baseline] for arm in arms] for of in groups.values()])
+    reach = float(np.abs(values).max()) or 1.0
+    note = f"{len(groups)} of {len(metrics['groups'])} groups, by the column {job.settings.by}"
+    chart = charts.heat_map(
+        "Groups", f"bits per byte more than {baseline}", list(groups), arms, values, limits=(-reach, reach),
+        note=note, form="{:+.3f}",
+    )  # fmt: skip
+    figure = Figure(
+        "groups", chart, f"Difference in bits per byte from {baseline} by group.", f"Less is better. {note}."
+    )
+    columns = [
+        Column("group"),
+        Column("held-out documents", "count"),
+        *(Column(arm, "precise") for arm in metrics["arms"]),
+    ]
+    rows = [[group, of["documents"], *of["arms"].values()] for group, of in metrics["groups"].items()]
+    return Section(
+        "Groups of the corpus",
+        (OWN_DISTRIBUTION,),
+        [figure],
+        [Table("Bits per byte by group", columns, rows, wide=True)],
+    )
+
+
+def _arms(metrics: Mapping[str, Any]) -> Section:
+    columns = [
+        Column("arm"), Column("is"), Column("documents", "count"), Column("tokens", "count"),
+        Column("times read", "number"), Column("mean quality", "number"), Column("near-dup.", "share"),
+        Column("facility", "number"), Column("dropped: shared words", "count"),
+    ]  # fmt: skip
+    rows = [
+        [name, _described(one), one["documents"], one["tokens"], one["repeats"], one["mean_quality"],
+         one["near_duplicates"], one["facility"], one["shared_words"]]
+        for name, one in metrics["arms"].items()
+    ]  # fmt: skip
+    left_out = metrics["left_out"]
+    text = (
+        f"Left out of the corpus before the selection: {left_out.get('held_out', 0):,} held-out documents, "
+        f"{left_out.get('near_duplicate', 0):,} near-duplicates of them, and {left_out.get('shared_words', 0):,} that "
+        "share 13 words in a row with a held-out document or a benchmark."
+    )
+    return Section("Arms", (text,), tables=[Table("What the arms hold", columns, rows, wide=True)])
+
+
+def _described(arm: Mapping[str, Any]) -> str:
+    if arm["path"] is not None:
+        return str(arm["path"])
+    changes = ", ".join(f"{key}: {value}" for key, value in arm["changes"].items())
+    return f"{arm['selector']} ({changes})" if changes else str(arm["selector"])
+
+
+def _training(metrics: Mapping[str, Any]) -> Section:
+    series = []
+    for name, curve in list(metrics["losses"].items())[:MOST_LINES]:
+        points = np.array(curve)[:: max(1, len(curve) // 12)]
+        series.append(charts.Series(name, (points[:, 0] / 1e6).tolist(), points[:, 1].tolist()))
+    some = "" if len(series) == len(metrics["losses"]) else f", the first {MOST_LINES} arms"
+    note = f"mean over {metrics['seeds']} seeds{some}"
+    chart = charts.lines("Training", "tokens (millions)", "loss on the arm's own documents (nats per token)", series,
+                         note=note)  # fmt: skip
+    caption = f"A lower loss here only means that the arm's documents are easier to predict. {note}."
+    return Section("Training", figures=[Figure("training", chart, "Training loss of the arms by tokens.", caption)])

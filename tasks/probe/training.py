@@ -1,0 +1,285 @@
+"""Tokenise every arm, train one model for each arm and seed, and record its losses on the held-out documents."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.probe.ngrams import ngram_hashes, places
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.settings.probe import MOST_REPEATS, Preset
+from fineweb_mask.tasks.inference.model_files import model_file
+from fineweb_mask.tasks.probe.held_out import HeldOut
+from fineweb_mask.tasks.probe.texts import texts_of
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageFile
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.probe.packing import PackedTokens
+
+TOKENIZER_BYTES = 50_000_000
+"""Text that a tokenizer is trained on; more hardly changes it."""
+
+
+class TooFewTokensError(DataError):
+    """An arm has too few tokens to train on; the message says what to change."""
+
+
+class TokenizerJob(ProductJob):
+    """Train the tokenizer on a part of the corpus that could have been selected, or copy one that exists."""
+
+    stage: ClassVar[Stage] = Stage("tokenizer", version=1, folders=("probe/tokenizer",), product=True)
+    name: ClassVar[str] = "tokenizer"
+    documents: list[StageFile]
+    excluded: list[StageFile]  # of the same shards
+    vocabulary: int | None  # None copies `path`
+    path: str | None
+    path_digest: str | None
+
+    def depends_on(self) -> Dependencies:
+        """Return the size of the vocabulary and what it is trained on, or the content of the file."""
+        if self.vocabulary is None:
+            return Dependencies(settings=None, inputs=self.path_digest)
+        files = [[file.fingerprint for file in pair] for pair in zip(self.documents, self.excluded, strict=True)]
+        return Dependencies(settings=self.vocabulary, inputs=files)
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the tokenizer."""
+        return self.workspace.root / self.stage.folders[0] / "manifest.json"
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The tokenizer's file."""
+        return self.manifest_path.parent / "tokenizer.json"
+
+
+@stage_task
+def make_tokenizer(job: TokenizerJob) -> None:
+    """Write `tokenizer.json`."""
+    from fineweb_mask.models.probe.packing import train_tokenizer
+
+    if job.vocabulary is None:
+        with atomic_write(job.tokenizer_path) as partial:
+            shutil.copyfile(model_file(str(job.path), "tokenizer"), partial)
+    else:
+        tokenizer = train_tokenizer(_sample(job), job.vocabulary)
+        with atomic_write(job.tokenizer_path) as partial:
+            tokenizer.save(str(partial))
+    write_manifest(job.manifest_path, job.key, [job.tokenizer_path], {})
+
+
+def _sample(job: TokenizerJob) -> Iterator[str]:
+    """Yield texts from an even share of every shard, up to the bytes that a tokenizer is trained on."""
+    for documents, excluded in zip(job.documents, job.excluded, strict=True):
+        left = TOKENIZER_BYTES // len(job.documents)
+        for text in _eligible(job, documents, excluded):
+            left -= len(text)
+            if left < 0:
+                break
+            yield text
+
+
+def _eligible(job: ProductJob, documents: StageFile, excluded: StageFile) -> Iterator[str]:
+    out = set(pq.read_table(job.workspace.resolve(excluded))["row"].to_pylist())
+    with pq.ParquetFile(job.workspace.resolve(documents)) as file:
+        row = 0
+        for batch in file.iter_batches(1_000, columns=["text"]):
+            for text in batch["text"].to_pylist():
+                if row not in out:
+                    yield text
+                row += 1
+
+
+class TokensJob(ProductJob):
+    """Tokenise the documents of one arm: a selection of the corpus, or a dataset from elsewhere."""
+
+    stage: ClassVar[Stage] = Stage("tokenize", version=1, folders=("probe/tokens",))
+    arm: str
+    documents: list[StageFile]  # none for a dataset from elsewhere
+    masks: list[StageFile]  # of the same shards
+    files: list[SourceShard]  # of a dataset from elsewhere
+    held_out: StageFile
+    tokenizer: StageFile
+
+    @property
+    def name(self) -> str:
+        """The name of the arm."""
+        return self.arm
+
+    def depends_on(self) -> Dependencies:
+        """Return the fingerprints of the documents, of the selection, and of the tokenizer."""
+        pairs = [[file.fingerprint for file in pair] for pair in zip(self.documents, self.masks, strict=True)]
+        others = [[file.fingerprint for file in self.files], self.held_out.fingerprint] if self.files else None
+        return Dependencies(settings=None, inputs=[pairs, others, self.tokenizer.fingerprint])
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the tokens."""
+        return self.workspace.root / self.stage.folders[0] / self.arm
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the tokens."""
+        return self.folder / "manifest.json"
+
+
+@stage_task
+def tokenize(job: TokensJob) -> None:
+    """Write the token ids and the end of every document; `details` count documents and tokens."""
+    from fineweb_mask.models.probe.packing import PackedTokens, load_tokenizer
+
+    shared = [0]
+    texts = _elsewhere(job, shared) if job.files else _selected(job)
+    packed = PackedTokens.of(texts, load_tokenizer(job.workspace.resolve(job.tokenizer).parent / "tokenizer.json"))
+    written = []
+    for name, values in (("ids", packed.ids), ("ends", packed.ends)):
+        path = job.folder / f"{name}.npy"
+        with atomic_write(path) as partial, partial.open("wb") as stream:
+            np.save(stream, values)
+        written.append(path)
+    details = {"rows": len(packed.ends), "tokens": len(packed.ids), "shared_words": shared[0]}
+    write_manifest(job.manifest_path, job.key, written, details)
+
+
+def _selected(job: TokensJob) -> Iterator[str]:
+    for documents, masks in track("shards tokenised", list(zip(job.documents, job.masks, strict=True)), part=(0, 1)):
+        selected = pq.read_table(job.workspace.resolve(masks), columns=["selected"])["selected"].combine_chunks()
+        start = 0
+        with pq.ParquetFile(job.workspace.resolve(documents)) as file:
+            for batch in file.iter_batches(1_000, columns=["text"]):
+                yield from batch.filter(selected.slice(start, batch.num_rows))["text"].to_pylist()
+                start += batch.num_rows
+
+
+def _elsewhere(job: TokensJob, shared: list[int]) -> Iterator[str]:
+    """Yield the texts of a dataset, without those that share n-grams with held-out documents, which are counted."""
+    known = HeldOut.read(job.workspace, job.held_out).ngrams
+    for file in track("files tokenised", job.files, part=(0, 1)):
+        for text in texts_of([file]):
+            if len(places(ngram_hashes(text), known)):
+                shared[0] += 1
+            else:
+                yield text
+
+
+def read_tokens(job: "TrainJob") -> "PackedTokens":
+    """Return the tokens of a training's arm."""
+    from fineweb_mask.models.probe.packing import PackedTokens
+
+    folder = job.workspace.resolve(job.tokens).parent
+    return PackedTokens(np.load(folder / "ids.npy", mmap_mode="r"), np.load(folder / "ends.npy"))
+
+
+class TrainJob(ProductJob):
+    """Train the model of one arm and one seed, and measure it."""
+
+    stage: ClassVar[Stage] = Stage("train", version=1, folders=("probe/models",))
+    arm: str
+    seed: int
+    preset_name: str
+    preset: Preset
+    n_tokens: int
+    tokens: StageFile
+    held_out: StageFile
+    tokenizer: StageFile
+
+    @property
+    def name(self) -> str:
+        """The arm and the seed."""
+        return f"{self.arm} seed {self.seed}"
+
+    def depends_on(self) -> Dependencies:
+        """Return the model and its training, the tokens, and the held-out documents."""
+        return Dependencies(
+            settings=[self.preset.model_dump(exclude={"micro_batch", "is_verdict"}), self.seed, self.n_tokens],
+            inputs=[self.tokens.fingerprint, self.held_out.fingerprint, self.tokenizer.fingerprint],
+        )
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the measured losses."""
+        return self.workspace.root / self.stage.folders[0] / self.preset_name / self.arm / f"seed-{self.seed}"
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the measured losses."""
+        return self.folder / "manifest.json"
+
+
+@stage_task
+def train_model(job: TrainJob) -> None:
+    """Train and measure; `details` hold the training's losses, which are also drawn."""
+    from fineweb_mask.models.forward.device import choose_device
+    from fineweb_mask.models.probe.language_model import train
+    from fineweb_mask.models.probe.packing import Windows, load_tokenizer
+    from fineweb_mask.tasks.inference.gpu import gpu_slot
+
+    tokenizer = load_tokenizer(job.workspace.resolve(job.tokenizer).parent / "tokenizer.json")
+    held_out = HeldOut.read(job.workspace, job.held_out)
+    texts = held_out.documents["text"].to_pylist()
+    windows = Windows(texts, tokenizer, context=job.preset.context, windows=job.preset.windows)
+    checkpoints = job.folder / "checkpoints" / job.key.fingerprint  # of another key, they are of another training
+    device = choose_device("auto")
+    with gpu_slot(device):
+        trained = train(
+            job.preset,
+            tokenizer.get_vocab_size(),
+            read_tokens(job),
+            windows,
+            n_tokens=job.n_tokens,
+            seed=job.seed,
+            folder=checkpoints,
+            device=device,
+        )
+    path = job.folder / "bits.parquet"
+    with atomic_write(path) as partial:
+        pq.write_table(pa.table({"bits": trained.bits, "bytes": windows.sizes}), partial)
+    details = {
+        "losses": trained.losses,
+        "parameters": trained.parameters,
+        "tokens": trained.tokens,
+        "device": device.split(":")[0],
+    }
+    write_manifest(job.manifest_path, job.key, [path], json.loads(json.dumps(details)))
+    shutil.rmtree(job.folder / "checkpoints")
+
+
+def read_bits(workspace_file: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the bits and the bytes of every held-out document, (documents,) each."""
+    table = pq.read_table(workspace_file.parent / "bits.parquet")
+    return table["bits"].to_numpy(), table["bytes"].to_numpy()
+
+
+def tokens_for_all(preset: Preset, wanted: int | None, tokens: dict[str, StageFile]) -> int:
+    """Return how many tokens every model is trained on: as many as asked for, else as the smallest arm has.
+
+    Raises
+    ------
+    TooFewTokensError
+        If an arm would have to be repeated more often than is useful, or has less than one batch.
+    """
+    held: dict[str, Any] = {arm: file.details["tokens"] for arm, file in tokens.items()}
+    smallest = min(held, key=lambda arm: held[arm])
+    if wanted is not None and wanted > MOST_REPEATS * held[smallest]:
+        raise TooFewTokensError(
+            f"tokens: {wanted:,} would repeat the {held[smallest]:,} tokens of {smallest} more than {MOST_REPEATS} "
+            "times; train on fewer tokens, or select more"
+        )
+    found = min(preset.tokens, held[smallest]) if wanted is None else wanted
+    step = preset.batch * preset.context
+    if found < step:
+        raise TooFewTokensError(
+            f"{smallest} has {held[smallest]:,} tokens, one training step takes {step:,}: select more documents"
+        )
+    return found // step * step
