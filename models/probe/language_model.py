@@ -274,14 +274,18 @@ class _Measured:
         class Callback(TrainerCallback):
             def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
                 for _ in range(state.global_step):
-                    next(measured._progress, None)
+                    measured.tell()
 
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
-                next(measured._progress, None)
+                measured.tell()
                 if state.global_step in measured.at:
                     measured.measure(state.global_step)
 
         return Callback()
+
+    def tell(self) -> None:
+        """Tell that one more step is done; raises StoppedError if a stop was requested."""
+        next(self._progress, None)
 
     def measure(self, step: int) -> None:
         """Write the loss of every held-out document after so many steps."""

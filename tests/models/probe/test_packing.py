@@ -1,0 +1,105 @@
+"""Packing: every token once, documents apart, held-out text measured byte for byte."""
+
+import numpy as np
+import pytest
+import torch
+
+from fineweb_mask.models.probe.packing import (
+    END,
+    IGNORED,
+    PackedTokens,
+    Windows,
+    load_tokenizer,
+    padded,
+    train_tokenizer,
+)
+
+TEXTS = [
+    f"the {animal} sat on the {place}, and ünder it." * 3 for animal in ("cat", "dog") for place in ("mat", "roof")
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXTS, 300)
+
+
+def test_any_text_survives_a_round_trip(tokenizer, tmp_path):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    for text in (*TEXTS, "日本語 \x00 🙂", END):
+        packed = PackedTokens.of([text], loaded)
+        assert packed.ids[-1] == loaded.token_to_id(END)
+        assert loaded.token_to_id(END) not in packed.ids[:-1]  # also in a text that spells it
+        assert loaded.decode(packed.ids[:-1].tolist(), skip_special_tokens=False) == text
+
+
+def test_a_tokenizer_without_an_end_is_refused():
+    from tokenizers import Tokenizer, models
+
+    with pytest.raises(ValueError, match="endoftext"):
+        PackedTokens.of(["text"], Tokenizer(models.BPE()))
+
+
+def test_documents_are_packed_in_a_random_order_each_once(tokenizer):
+    packed = PackedTokens.of(TEXTS, tokenizer)
+    whole = len(packed.ids) // 8 * 8
+    sequences = packed.sequences(8, whole, seed=0)
+    assert sequences.ids.shape == (whole // 8, 8)
+    end = tokenizer.token_to_id(END)
+    read = [
+        part for part in np.split(sequences.ids.ravel(), np.flatnonzero(sequences.ids.ravel() == end) + 1) if len(part)
+    ]
+    originals = [tuple(part) for part in np.split(packed.ids, packed.ends[:-1])]
+    for part in read:
+        assert any(original[: len(part)] == tuple(part) for original in originals)
+    assert len({tuple(part) for part in read}) == len(read)  # none twice
+    assert not np.array_equal(sequences.ids, packed.sequences(8, whole, seed=1).ids)
+    assert np.array_equal(sequences.ids, packed.sequences(8, whole, seed=0).ids)
+
+
+def test_too_few_tokens_are_repeated(tokenizer):
+    packed = PackedTokens.of(TEXTS, tokenizer)
+    twice = packed.sequences(1, 2 * len(packed.ids), seed=3).ids.ravel()
+    counts = np.bincount(twice, minlength=300)
+    assert np.array_equal(counts, 2 * np.bincount(packed.ids, minlength=300))
+
+
+def test_a_sequence_is_its_own_label(tokenizer):
+    first = PackedTokens.of(TEXTS, tokenizer).sequences(8, 32, seed=0)[0]
+    assert torch.equal(first["input_ids"], first["labels"])
+    assert first["input_ids"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("windows", [1, 2, 1000])
+def test_windows_measure_as_many_bytes_as_their_tokens_hold(tokenizer, windows):
+    measured = Windows(TEXTS, tokenizer, context=9, windows=windows)
+    text_of = dict.fromkeys(range(len(TEXTS)), "")
+    rows = sorted(range(len(measured)), key=lambda row: measured.document[row])
+    tokens = dict.fromkeys(range(len(TEXTS)), 0)
+    for row in rows:
+        ids, labels = measured[row]["input_ids"], measured[row]["labels"]
+        assert len(ids) <= 9
+        assert ids[0] == tokenizer.token_to_id(END)
+        assert labels[0] == IGNORED
+        assert torch.equal(ids[1:], labels[1:])
+        tokens[int(measured.document[row])] += len(ids) - 1
+    for document, text in enumerate(TEXTS):
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        assert tokens[document] == min(len(encoded.ids), windows * 8)
+        text_of[document] = text[: encoded.offsets[tokens[document] - 1][1]]
+        assert measured.sizes[document] == len(text_of[document].encode())
+
+
+def test_an_empty_text_has_no_bytes(tokenizer):
+    measured = Windows(["", "cat"], tokenizer, context=9, windows=1)
+    assert measured.sizes.tolist() == [0, 3]
+    assert measured.document.tolist() == [1]
+
+
+def test_padding_has_no_loss(tokenizer):
+    measured = Windows(["cat", TEXTS[0]], tokenizer, context=9, windows=1)
+    batch = padded([measured[0], measured[1]])
+    short = len(measured[1]["input_ids"])
+    assert batch["input_ids"].shape == batch["labels"].shape == (2, len(measured[0]["input_ids"]))
+    assert (batch["labels"][1, short:] == IGNORED).all()
