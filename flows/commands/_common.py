@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._tables import visible
+from fineweb_mask.flows.display.terminal import visible
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.errors import FinewebMaskError
 from fineweb_mask.models.settings.selection import Unit

@@ -15,7 +15,7 @@ from fineweb_mask.flows.commands._common import (
     load_settings_or_exit,
     run_or_exit,
 )
-from fineweb_mask.flows.commands._tables import print_selections
+from fineweb_mask.flows.display.terminal import print_selections
 
 if TYPE_CHECKING:
     from fineweb_mask.models.settings import PipelineSettings

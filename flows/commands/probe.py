@@ -15,7 +15,7 @@ from fineweb_mask.flows.commands._common import (
     load_settings_or_exit,
     run_or_exit,
 )
-from fineweb_mask.flows.commands._tables import print_probe
+from fineweb_mask.flows.display.terminal import print_losses
 
 if TYPE_CHECKING:
     from fineweb_mask.models.settings import PipelineSettings
@@ -95,5 +95,5 @@ def probe(
     if as_json:
         typer.echo(summary.model_dump_json())
     else:
-        print_probe(summary)
+        print_losses(summary.bits_per_byte, summary.comparisons, summary)
     end_with_page(settings, summary, show=show)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fineweb_mask.flows.commands._common import FAILED, AsJson, exit_on_error, exit_on_failure, fail, shows_bars
-from fineweb_mask.flows.commands._tables import print_line, print_verification, verify_progress, visible
+from fineweb_mask.flows.display.terminal import print_line, print_verification, verify_progress, visible
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.dataset.push import Push

@@ -16,7 +16,7 @@ from fineweb_mask.flows.commands._common import (
     set_environment,
     shows_bars,
 )
-from fineweb_mask.flows.commands._tables import print_paths
+from fineweb_mask.flows.display.terminal import print_paths
 from fineweb_mask.flows.recipe import validate
 
 if TYPE_CHECKING:

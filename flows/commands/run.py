@@ -16,7 +16,7 @@ from fineweb_mask.flows.commands._common import (
     load_settings_or_exit,
     run_or_exit,
 )
-from fineweb_mask.flows.commands._tables import new_table, print_paths, print_quarantined
+from fineweb_mask.flows.display.terminal import new_table, print_paths, print_quarantined
 from fineweb_mask.flows.recipe import RecipeError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fineweb_mask.flows.commands._common import (
     fail,
     set_environment,
 )
-from fineweb_mask.flows.commands._tables import visible
+from fineweb_mask.flows.display.terminal import visible
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.workspace.query import Answer, Preview

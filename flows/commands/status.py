@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from fineweb_mask.flows.commands._common import AsJson, exit_on_error, set_environment
-from fineweb_mask.flows.commands._tables import new_table, print_line
+from fineweb_mask.flows.display.terminal import new_table, print_line
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.engine.inspection import WorkspaceStatus

@@ -17,7 +17,7 @@ from fineweb_mask.flows.commands._common import (
     fail,
     set_environment,
 )
-from fineweb_mask.flows.commands._tables import new_table, print_line, print_paths
+from fineweb_mask.flows.display.terminal import new_table, print_line, print_paths
 from fineweb_mask.flows.recipe import parse_overrides, validate
 from fineweb_mask.models.runtime.progress import Step
 

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, AsJson, exit_on_error, exit_on_failure
-from fineweb_mask.flows.commands._tables import print_verification, verify_progress
+from fineweb_mask.flows.display.terminal import print_verification, verify_progress
 
 
 def verify(

@@ -315,7 +315,7 @@ def _arms(metrics: Mapping[str, Any]) -> Section:
     columns = [
         Column("arm"), Column("is"), Column("documents", "count"), Column("tokens", "count"),
         Column("times read", "number"), Column("mean quality", "number"), Column("near-dup.", "share"),
-        Column("facility", "number"), Column("dropped: shared words", "count"),
+        Column("facility", "number"), Column("shared words", "count"),
     ]  # fmt: skip
     rows = [
         [name, _described(one), one["documents"], one["tokens"], one["repeats"], one["mean_quality"],
@@ -328,7 +328,8 @@ def _arms(metrics: Mapping[str, Any]) -> Section:
         f"{left_out.get('near_duplicate', 0):,} near-duplicates of them, and {left_out.get('shared_words', 0):,} that "
         "share 13 words in a row with a held-out document or a benchmark."
     )
-    return Section("Arms", (text,), tables=[Table("What the arms hold", columns, rows, wide=True)])
+    note = "Shared words: documents of a dataset that were dropped because of them."
+    return Section("Arms", (text,), tables=[Table("What the arms hold", columns, rows, note=note, wide=True)])
 
 
 def _described(arm: Mapping[str, Any]) -> str:
@@ -345,7 +346,7 @@ def _training(metrics: Mapping[str, Any]) -> Section:
         series.append(charts.Series(name, (points[:, 0] / 1e6).tolist(), points[:, 1].tolist()))
     some = "" if len(series) == len(metrics["losses"]) else f", the first {MOST_LINES} arms"
     note = f"mean over {metrics['seeds']} seeds{some}"
-    chart = charts.lines("Training", "tokens (millions)", "loss on the arm's own documents (nats per token)", series,
+    chart = charts.lines("Training", "tokens (millions)", "training loss (nats per token)", series,
                          note=note)  # fmt: skip
     caption = f"A lower loss here only means that the arm's documents are easier to predict. {note}."
     return Section("Training", figures=[Figure("training", chart, "Training loss of the arms by tokens.", caption)])

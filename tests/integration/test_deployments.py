@@ -72,7 +72,7 @@ def test_parameters_are_those_of_the_recipe(service, name):
     assert [schedule["active"] for schedule in deployment["schedules"]] == {"sample": [], "fineweb": [False]}[name]
 
 
-@pytest.mark.parametrize("name", ["sweep", "compare"])
+@pytest.mark.parametrize("name", ["sweep", "compare", "probe"])
 def test_pages_on_selections_are_deployed_for_the_sample(service, name):
     deployment = service.read(f"deployments/name/{name}/{name}")
     recipe = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml")
@@ -92,8 +92,8 @@ def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
 
 
 def test_a_deployment_holds_no_path_of_a_machine(service):
-    names = ("curate/sample", "curate/fineweb", "train-quality/train-quality", "sweep/sweep", "compare/compare")
-    for name in names:
+    pages = ("sweep/sweep", "compare/compare", "probe/probe")
+    for name in ("curate/sample", "curate/fineweb", "train-quality/train-quality", *pages):
         text = json.dumps(service.read(f"deployments/name/{name}"))
         assert "{{ $FINEWEB_MASK_HOME }}" in text
         assert str(ROOT) not in text

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands import sql
-from fineweb_mask.flows.commands._tables import visible
 from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS
+from fineweb_mask.flows.display.terminal import visible
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.tasks.workspace.catalog import write_catalog
 from fineweb_mask.tasks.workspace.references import StageKey

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from fineweb_mask.flows.commands._tables import new_table, print_line, print_paths, visible
+from fineweb_mask.flows.display.terminal import new_table, print_line, print_paths, visible
 
 
 def test_control_and_invisible_characters_are_escaped():

@@ -2,7 +2,7 @@
 
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from rich.table import Table
 from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.probe import ProbeSummary
     from fineweb_mask.flows.summary import PageSummary, Quarantined
     from fineweb_mask.tasks.dataset.verify import Verification
 
@@ -81,16 +80,19 @@ def print_selections(
     print_paths(console, page=summary.page, metrics=summary.metrics)
 
 
-def print_probe(summary: "ProbeSummary") -> None:
-    """Print the bits per byte of every arm on every held-out set, the verdicts, and where the page is."""
+def print_losses(
+    losses: Mapping[str, Mapping[str, Any]],
+    comparisons: Mapping[str, Iterable[Mapping[str, Any]]],
+    summary: "PageSummary",
+) -> None:
+    """Print the bits per byte of every arm on every held-out set, the comparisons, and where the page is."""
     console = Console()
     console = Console(width=max(WIDTH, console.width))
-    sets = summary.bits_per_byte
-    table = new_table("bits per byte", *sets, no_wrap=True)
-    for arm in summary.arms:
-        table.add_row(arm, *(f"{of_arms[arm]['mean']:.4f}" for of_arms in sets.values()))
+    table = new_table("bits per byte", *losses, no_wrap=True)
+    for arm in next(iter(losses.values())):
+        table.add_row(arm, *(f"{of_arms[arm]['mean']:.4f}" for of_arms in losses.values()))
     console.print(table)
-    for name, found in summary.comparisons.items():
+    for name, found in comparisons.items():
         for one in found:
             print_line(
                 console,
