@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -11,10 +13,12 @@ from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
 from fineweb_mask.flows.recipe import validate
 from fineweb_mask.flows.summary import PageSummary
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.probe import PRESETS, Arm, Preset, ProbeSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.inference.model_files import model_file
+from fineweb_mask.tasks.probe.downstream import AnswerJob
 from fineweb_mask.tasks.probe.held_out import EligibleJob, HeldOutJob
 from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob
 from fineweb_mask.tasks.probe.texts import find_files
@@ -91,12 +95,17 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
     SettingsError
         With the name of what is missing.
     """
-    from importlib.util import find_spec
-
-    from fineweb_mask.models.errors import SettingsError
-
     if find_spec("accelerate") is None:
         raise SettingsError("the probe trains with accelerate: install fineweb-mask with the extra 'probe'")
+    if tasks := tasks_of(models):
+        if find_spec("lm_eval") is None:
+            raise SettingsError(
+                "downstream tasks need lm-eval: install fineweb-mask with the extra 'probe-tasks', or leave them out "
+                "with --tasks none"
+            )
+        from fineweb_mask.models.probe.downstream import check_tasks
+
+        check_tasks(tasks, None if models.tasks_folder is None else Path(models.tasks_folder))
     check_selectors([arm.selector for arm in models.arms if arm.selector is not None] or ["random"])
     for arm in models.arms:
         arm_settings(settings.selection, arm)
@@ -118,6 +127,11 @@ def preset_of(models: ProbeSettings) -> Preset:
     if models.tokenizer is None:
         return preset
     return preset.model_copy(update={"vocabulary": None, "tokenizer": models.tokenizer})
+
+
+def tasks_of(models: ProbeSettings) -> list[str]:
+    """Return the downstream tasks: those of the settings, else the preset's."""
+    return list(PRESETS[models.preset].tasks) if models.tasks is None else models.tasks
 
 
 def arm_settings(selection: PipelineSelectionSettings, arm: Arm) -> PipelineSelectionSettings:
@@ -157,6 +171,7 @@ class _Probe:
         self._selection = selection
         self._threshold = settings.selection.near_duplicates.threshold
         self._preset = preset_of(models)
+        self._tasks = tasks_of(models)
         self._excluded: dict[str, StageFile] = {}  # by shard
 
     def run(self) -> ProbeJob:
@@ -168,6 +183,7 @@ class _Probe:
         tokens = self._tokenize(groups, held_out, tokenizer)
         n_tokens = tokens_for_all(self._preset, self._models.tokens, tokens)
         trained = self._train(tokens, held_out, tokenizer, n_tokens)
+        answers = self._answer(trained)
         return ProbeJob(
             root=self._root,
             settings=self._models,
@@ -179,6 +195,7 @@ class _Probe:
                     tokens=tokens[arm.name],
                     groups=[file for _, file in groups.get(arm.name, [])],
                     models=trained[arm.name],
+                    answers=answers.get(arm.name, []),
                 )
                 for arm in self._models.arms
             },
@@ -292,12 +309,36 @@ class _Probe:
                 tokens=tokens[arm.name],
                 held_out=held_out,
                 tokenizer=tokenizer,
+                keeps_model=bool(self._tasks),
             )
             for number in range(models.seeds)
             for arm in models.arms
         ]
         found: dict[str, list[StageFile]] = {}
         for job, file in zip(jobs, self._run_all("train", jobs, at_once=1), strict=True):
+            found.setdefault(job.arm, []).append(file)
+        return found
+
+    def _answer(self, trained: dict[str, list[StageFile]]) -> dict[str, list[StageFile]]:
+        """Ask every model the questions of the downstream tasks, if there are any."""
+        if not self._tasks:
+            return {}
+        jobs = [
+            AnswerJob(
+                root=self._root,
+                arm=arm,
+                seed=self._models.seed + number,
+                preset_name=self._models.preset,
+                context=self._preset.context,
+                tasks=self._tasks,
+                tasks_folder=self._models.tasks_folder,
+                model=model,
+            )
+            for arm, models in trained.items()
+            for number, model in enumerate(models)
+        ]
+        found: dict[str, list[StageFile]] = {}
+        for job, file in zip(jobs, self._run_all("answer", jobs, at_once=1), strict=True):
             found.setdefault(job.arm, []).append(file)
         return found
 

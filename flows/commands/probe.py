@@ -55,6 +55,17 @@ def probe(
         str | None,
         typer.Option(help="Tokenizer in place of the preset's: tokenizer.json or hf://...", metavar="FILE"),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="Downstream tasks of lm-eval, separated by commas, or none. [default: for 20m and 150m those on which "
+            "small models decide as large ones do]",
+            metavar="NAMES",
+        ),
+    ] = None,
+    tasks_folder: Annotated[
+        str | None, typer.Option("--tasks-folder", help="Folder with lm-eval task files of your own.", metavar="DIR")
+    ] = None,
     budget_by: BudgetBy = "tokens",
     overrides: Overrides = None,
     workspace: WorkspaceFolder = None,
@@ -84,6 +95,8 @@ def probe(
             "benchmarks": benchmarks or [],
             "tokens": tokens,
             "tokenizer": tokenizer,
+            "tasks": None if tasks is None else [name for name in tasks.split(",") if name and tasks != "none"],
+            "tasks_folder": tasks_folder,
         }
         chosen.append(validate(ProbeSettings, content))
         check_probe(settings, chosen[0])

@@ -10,6 +10,7 @@ from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.materialize import materialize
+from fineweb_mask.tasks.probe.downstream import answer_tasks
 from fineweb_mask.tasks.probe.held_out import exclude, hold_out
 from fineweb_mask.tasks.probe.page import write_probe_page
 from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
@@ -43,7 +44,15 @@ PIPELINE: tuple[StageTask[Any], ...] = (
 PAGES: tuple[StageTask[Any], ...] = (find_ranges, sweep_lambs, run_selector, write_sweep_page, write_compare_page)
 """The stages of the sweep and of the comparison."""
 
-PROBE: tuple[StageTask[Any], ...] = (hold_out, exclude, make_tokenizer, tokenize, train_model, write_probe_page)
+PROBE: tuple[StageTask[Any], ...] = (
+    hold_out,
+    exclude,
+    make_tokenizer,
+    tokenize,
+    train_model,
+    answer_tasks,
+    write_probe_page,
+)
 """The stages of the probe; its arms are selected by `run_selector`."""
 
 TASKS = {task.stage.name: task for task in (*PIPELINE, *PAGES, *PROBE)}

@@ -6,7 +6,7 @@ A loss is the mean over the last few checkpoints, which is less noisy than the l
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,6 +73,7 @@ def train(
     seed: int,
     folder: Path,
     device: str,
+    keep: "Callable[[LlamaForCausalLM], None] | None" = None,
 ) -> Trained:
     """Train one model and measure it.
 
@@ -94,6 +95,8 @@ def train(
         For checkpoints; one that is there is continued from.
     device
         `cpu`, or a GPU.
+    keep
+        Called with the trained model, to save it.
     """
     from transformers import set_seed
     from transformers.trainer_utils import get_last_checkpoint
@@ -119,6 +122,8 @@ def train(
             on_gpu = device.startswith("cuda")
             trainer = _trainer(model, preset, sequences, measured, steps=steps, seed=seed, folder=folder, on_gpu=on_gpu)
             trainer.train(resume_from_checkpoint=last)
+            if keep is not None:
+                keep(model)
     finally:
         measured.close()
     history = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]

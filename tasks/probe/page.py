@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.probe.comparison import bits_per_byte, compare, holm
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
+from fineweb_mask.tasks.probe.downstream import read_answers
 from fineweb_mask.tasks.probe.held_out import HeldOut, excluded_counts
 from fineweb_mask.tasks.probe.training import read_bits
 from fineweb_mask.tasks.reporting import charts
@@ -25,6 +26,10 @@ MOST_LINES = 6  # of a chart, one for each colour
 OWN_DISTRIBUTION = (
     "These documents were drawn from the corpus itself. A random selection has their distribution and is expected to "
     "win here; a selection that moves away from the corpus, for better or worse, loses."
+)
+GOLD_ANSWERS = (
+    "Bits per byte of the right answers, without examples before the question. Accuracy is the share of questions "
+    "whose right answer is the likeliest; at this size it is mostly noise."
 )
 NOT_A_VERDICT = (
     "Models of this size show that the machinery works and catch large effects. They are no verdict on larger models: "
@@ -49,6 +54,7 @@ class ArmFiles(NamedTuple):
     tokens: StageFile
     groups: list[StageFile]  # its selections; none for a dataset
     models: list[StageFile]  # one for each seed
+    answers: list[StageFile]  # to downstream tasks, one for each seed; none without tasks
 
 
 class ProbeJob(PageJob):
@@ -68,7 +74,10 @@ class ProbeJob(PageJob):
         return Dependencies(
             settings=[self.settings.model_dump(), self.selection.model_dump(exclude={"device"}), self.n_tokens],
             inputs=[
-                [[file.fingerprint for file in (arm.tokens, *arm.groups, *arm.models)] for arm in self.arms.values()],
+                [
+                    [file.fingerprint for file in (arm.tokens, *arm.groups, *arm.models, *arm.answers)]
+                    for arm in self.arms.values()
+                ],
                 self.held_out.fingerprint,
             ],
         )
@@ -91,23 +100,36 @@ class _Losses(NamedTuple):
 
 
 def _losses(job: ProbeJob) -> _Losses:
+    """Return the losses on held-out documents and, after them, on the gold answers to downstream tasks."""
     documents = HeldOut.read(job.workspace, job.held_out).documents
     bits, sizes = {}, np.empty(0, dtype=np.int64)
+    tasks: list[str] = []
     for name, arm in job.arms.items():
-        read = [read_bits(job.workspace.resolve(file)) for file in arm.models]
-        bits[name], sizes = np.stack([one for one, _ in read]), read[0][1]
+        of_documents = [read_bits(job.workspace.resolve(file)) for file in arm.models]
+        bits[name], sizes = np.stack([one for one, _ in of_documents]), of_documents[0][1]
+        if arm.answers:
+            answers = [read_answers(job.workspace.resolve(file)) for file in arm.answers]
+            bits[name] = np.hstack([bits[name], np.stack([one["bits"].to_numpy() for one in answers])])
+            sizes = np.concatenate([sizes, answers[0]["bytes"].to_numpy()])
+            tasks = answers[0]["task"].to_pylist()
+    questions = [f"question {index}" for index in range(len(tasks))]
     return _Losses(
         bits=bits,
         sizes=sizes,
-        sets=np.array(documents["set"].to_pylist(), dtype=object),
-        groups=np.array(documents["group"].to_pylist(), dtype=object),
-        clusters=np.unique(documents["cluster"].to_pylist(), return_inverse=True)[1],
+        sets=np.array([*documents["set"].to_pylist(), *map(task_set, tasks)], dtype=object),
+        groups=np.array([*documents["group"].to_pylist(), *(None for _ in tasks)], dtype=object),
+        clusters=np.unique([*documents["cluster"].to_pylist(), *questions], return_inverse=True)[1],
     )
+
+
+def task_set(task: str) -> str:
+    """Return the name of the set of a downstream task's gold answers."""
+    return f"task {task}"
 
 
 def _metrics(job: ProbeJob) -> dict[str, Any]:
     losses = _losses(job)
-    names = [POOL, *job.settings.heldout]
+    names = [POOL, *job.settings.heldout, *(name for name in dict.fromkeys(losses.sets) if name.startswith("task "))]
     rows = {name: np.flatnonzero(losses.sets == name) for name in names}
     rows = {name: at[losses.sizes[at] > 0] for name, at in rows.items()}
     baseline = BASELINE if BASELINE in job.arms else next(iter(job.arms))
@@ -150,8 +172,15 @@ def _arm(job: ProbeJob, name: str) -> dict[str, Any]:
         "tokens": tokens,
         "repeats": job.n_tokens / tokens,
         "shared_words": files.tokens.details["shared_words"],
+        "accuracy": _accuracy(files),
         **{key: measured.get(key) for key in ("mean_quality", "near_duplicates", "facility", "gap")},
     }
+
+
+def _accuracy(files: ArmFiles) -> dict[str, float]:
+    """Return the mean accuracy over the seeds, by the set of the task."""
+    found = [file.details["accuracy"] for file in files.answers]
+    return {task_set(task): float(np.mean([one[task] for one in found])) for task in (found[0] if found else {})}
 
 
 def _of_arms(losses: _Losses, rows: NDArray[np.intp]) -> dict[str, Any]:
@@ -280,8 +309,15 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
     tables = [Table(f"Arms on {name}", columns, rows, note=note, wide=True)]
     if len(metrics["arms"]) > 2:
         tables.append(Table(f"All pairs on {name}", pair_columns, pairs, wide=True))
-    title = "Documents of the corpus" if name == POOL else f"Held-out set {name}"
-    return Section(title, (OWN_DISTRIBUTION,) if name == POOL else (), figures=[figure], tables=tables)
+    title = {POOL: "Documents of the corpus"}.get(name, f"Held-out set {name}")
+    if name.startswith("task "):
+        text: tuple[str, ...] = (GOLD_ANSWERS,)
+        accuracy = [[arm, of["accuracy"][name]] for arm, of in metrics["arms"].items()]
+        tables.append(Table(f"Accuracy on {name}", [Column("arm"), Column("accuracy", "share")], accuracy))
+        title = name.capitalize()
+    else:
+        text = (OWN_DISTRIBUTION,) if name == POOL else ()
+    return Section(title, text, figures=[figure], tables=tables)
 
 
 def _groups(job: ProbeJob, metrics: Mapping[str, Any]) -> Section:

@@ -19,7 +19,7 @@ from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.texts import texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -193,6 +193,7 @@ class TrainJob(ProductJob):
     tokens: StageFile
     held_out: StageFile
     tokenizer: StageFile
+    keeps_model: bool = False  # to ask it the questions of downstream tasks
 
     @property
     def name(self) -> str:
@@ -202,7 +203,12 @@ class TrainJob(ProductJob):
     def depends_on(self) -> Dependencies:
         """Return the model and its training, the tokens, and the held-out documents."""
         return Dependencies(
-            settings=[self.preset.model_dump(exclude={"micro_batch", "is_verdict"}), self.seed, self.n_tokens],
+            settings=[
+                self.preset.model_dump(exclude={"micro_batch", "is_verdict", "tasks"}),
+                self.seed,
+                self.n_tokens,
+                self.keeps_model,
+            ],
             inputs=[self.tokens.fingerprint, self.held_out.fingerprint, self.tokenizer.fingerprint],
         )
 
@@ -221,6 +227,7 @@ class TrainJob(ProductJob):
 def train_model(job: TrainJob) -> None:
     """Train and measure; `details` hold the training's losses, which are also drawn."""
     from fineweb_mask.models.forward.device import choose_device
+    from fineweb_mask.models.probe.downstream import save_model
     from fineweb_mask.models.probe.language_model import train
     from fineweb_mask.models.probe.packing import Windows, load_tokenizer
     from fineweb_mask.tasks.inference.gpu import gpu_slot
@@ -230,7 +237,8 @@ def train_model(job: TrainJob) -> None:
     texts = held_out.documents["text"].to_pylist()
     windows = Windows(texts, tokenizer, context=job.preset.context, windows=job.preset.windows)
     checkpoints = job.folder / "checkpoints" / job.key.fingerprint  # of another key, they are of another training
-    device = choose_device("auto")
+    device, model_folder = choose_device("auto"), job.folder / "model"
+    shutil.rmtree(model_folder, ignore_errors=True)
     with gpu_slot(device):
         trained = train(
             job.preset,
@@ -241,6 +249,7 @@ def train_model(job: TrainJob) -> None:
             seed=job.seed,
             folder=checkpoints,
             device=device,
+            keep=(lambda model: save_model(model, tokenizer, model_folder)) if job.keeps_model else None,
         )
     path = job.folder / "bits.parquet"
     with atomic_write(path) as partial:
@@ -251,7 +260,8 @@ def train_model(job: TrainJob) -> None:
         "tokens": trained.tokens,
         "device": device.split(":")[0],
     }
-    write_manifest(job.manifest_path, job.key, [path], json.loads(json.dumps(details)))
+    files = [path, *(tree_files(model_folder) if job.keeps_model else [])]
+    write_manifest(job.manifest_path, job.key, files, json.loads(json.dumps(details)))
     shutil.rmtree(job.folder / "checkpoints")
 
 

@@ -25,6 +25,7 @@ def page_job(probed: Any, **changes: Any) -> ProbeJob:
                 tokens=probed.tokens[arm],
                 groups=[job.current() for job in probed.contenders[arm]],
                 models=[job.current() for job in probed.train[arm]],
+                answers=[],
             )
             for arm in ("best", "random")
         },

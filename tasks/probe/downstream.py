@@ -1,0 +1,74 @@
+"""Ask each trained model the questions of the downstream tasks."""
+
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageFile
+
+
+class AnswerJob(ProductJob):
+    """Ask the model of one arm and one seed."""
+
+    stage: ClassVar[Stage] = Stage("answer", version=1, folders=("probe/answers",))
+    arm: str
+    seed: int
+    preset_name: str
+    context: int
+    tasks: list[str]
+    tasks_folder: str | None
+    model: StageFile  # of the training, which kept it
+
+    @property
+    def name(self) -> str:
+        """The arm and the seed."""
+        return f"{self.arm} seed {self.seed}"
+
+    def depends_on(self) -> Dependencies:
+        """Return the questions, and the model."""
+        return Dependencies(settings=[self.tasks, self.tasks_folder, self.context], inputs=self.model.fingerprint)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the answers."""
+        return self.workspace.root / self.stage.folders[0] / self.preset_name / self.arm / f"seed-{self.seed}"
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the answers."""
+        return self.folder / "manifest.json"
+
+
+@stage_task
+def answer_tasks(job: AnswerJob) -> None:
+    """Write the bits of every gold answer; `details` hold each task's accuracy."""
+    from fineweb_mask.models.forward.device import choose_device
+    from fineweb_mask.models.probe.downstream import answer
+    from fineweb_mask.tasks.inference.gpu import gpu_slot
+
+    device = choose_device("auto")
+    folder = None if job.tasks_folder is None else Path(job.tasks_folder)
+    model = job.workspace.resolve(job.model).parent / "model"
+    with gpu_slot(device):
+        answers = answer(model, job.tasks, folder=folder, context=job.context, device=device)
+    shutil.rmtree(job.folder, ignore_errors=True)
+    path = job.folder / "answers.parquet"
+    table = pa.table({"task": answers.tasks, "bits": answers.bits, "bytes": answers.sizes, "correct": answers.correct})
+    with atomic_write(path) as partial:
+        pq.write_table(table, partial)
+    accuracy = {
+        task: float(answers.correct[[one == task for one in answers.tasks]].mean())
+        for task in dict.fromkeys(answers.tasks)
+    }
+    write_manifest(job.manifest_path, job.key, [path], {"accuracy": accuracy})
+
+
+def read_answers(manifest: Path) -> pa.Table:
+    """Return the task, bits and bytes of every gold answer."""
+    return pq.read_table(manifest.parent / "answers.parquet")
