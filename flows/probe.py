@@ -19,7 +19,7 @@ from fineweb_mask.models.settings.probe import PRESETS, Arm, Preset, ProbeSettin
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.downstream import AnswerJob
-from fineweb_mask.tasks.probe.held_out import EligibleJob, HeldOutJob
+from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob
 from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob
 from fineweb_mask.tasks.probe.texts import find_files
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
@@ -230,7 +230,7 @@ class _Probe:
     def _exclude(self, held_out: StageFile) -> None:
         embeddings = [shard.embeddings for shard in self._shards]
         jobs = [
-            EligibleJob(
+            ExcludeJob(
                 root=self._root, shard=shard, embeddings=embeddings, held_out=held_out, threshold=self._threshold
             )
             for shard in self._shards

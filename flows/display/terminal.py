@@ -97,7 +97,8 @@ def print_losses(
             print_line(
                 console,
                 f"{name}: {one['arm']} against {one['other']}: {one['difference']:+.4f} "
-                f"({one['low']:+.4f} to {one['high']:+.4f}): {one['verdict']}",
+                f"({one['low']:+.4f} to {one['high']:+.4f}): {one['verdict']}; "
+                f"less than {one['visible']:.4f} would not be seen",
             )
     print_quarantined(console, summary.quarantined)
     print_paths(console, page=summary.page, metrics=summary.metrics)

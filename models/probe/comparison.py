@@ -33,7 +33,7 @@ class Comparison(NamedTuple):
             return "no verdict from one seed"
         if adjusted < 1 - LEVEL:
             return "better" if self.difference < 0 else "worse"
-        return f"no difference seen; smaller than {self.visible:.4f} would not be"
+        return "no difference seen"
 
 
 def bits_per_byte(bits: NDArray[np.floating[Any]], sizes: NDArray[np.integer[Any]]) -> NDArray[np.float64]:

@@ -175,6 +175,8 @@ def _trainer(
         dataloader_pin_memory=on_gpu,
         remove_unused_columns=False,
     )
+    if on_gpu:
+        arguments._n_gpu = 1
     return _quiet_trainer()(
         model=model,
         args=arguments,

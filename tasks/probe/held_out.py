@@ -150,25 +150,14 @@ def _drawn(job: HeldOutJob) -> pa.Table:
                 chosen.setdefault(place, GROUPS)
     parts = []
     for index, shard in enumerate(job.shards):
-        places_of = [place for place in sorted(chosen) if shards[place] == index]
-        if not places_of:
-            continue
-        table = pq.read_table(job.workspace.resolve(shard.documents), columns=["text", "url"])
-        table = table.take(pa.array(rows[places_of]))
-        names = [chosen[place] for place in places_of]
-        clusters = [
-            _host(url) or f"{shard.name} {rows[place]}"
-            for url, place in zip(table["url"].to_pylist(), places_of, strict=True)
-        ]
-        columns = [
-            names,
-            [groups[place] for place in places_of],
-            clusters,
-            [shard.name] * len(places_of),
-            rows[places_of],
-            table["text"].to_pylist(),
-        ]
-        parts.append(_table(columns))
+        own = [place for place in sorted(chosen) if shards[place] == index]
+        of_own = rows[own]
+        table = pq.read_table(job.workspace.resolve(shard.documents), columns=["text", "url"]).take(pa.array(of_own))
+        hosts = [_host(url) for url in table["url"].to_pylist()]
+        clusters = [host or f"{shard.name} {row}" for host, row in zip(hosts, of_own, strict=True)]
+        sets, of_groups = [chosen[place] for place in own], [groups[place] for place in own]
+        names = [shard.name] * len(own)
+        parts.append(_table([sets, of_groups, clusters, names, of_own, table["text"].to_pylist()]))
     return pa.concat_tables(parts)
 
 
@@ -225,7 +214,7 @@ def _table(columns: list[Any]) -> pa.Table:
     return pa.table([pa.array(one, field.type) for one, field in zip(columns, HELD_OUT, strict=True)], schema=HELD_OUT)
 
 
-class EligibleJob(ShardJob):
+class ExcludeJob(ShardJob):
     """Find the documents of a shard that no arm may select."""
 
     stage: ClassVar[Stage] = Stage("exclude", version=1, folders=("probe/excluded",))
@@ -253,7 +242,7 @@ class EligibleJob(ShardJob):
 
 
 @stage_task
-def exclude(job: EligibleJob) -> None:
+def exclude(job: ExcludeJob) -> None:
     """Write the rows that are duplicates, held out, near-duplicates of held-out documents, or share n-grams with them.
 
     `details` count them by the first reason that holds.
@@ -281,7 +270,7 @@ def exclude(job: EligibleJob) -> None:
         writer.details = {"excluded": counts, "documents": n}
 
 
-def _near(job: EligibleJob, held_out: HeldOut) -> NDArray[np.bool_]:
+def _near(job: ExcludeJob, held_out: HeldOut) -> NDArray[np.bool_]:
     """Return which rows have a cosine of the threshold or more with a held-out document of the corpus."""
     vectors = _unit(job.workspace, job.shard.embeddings)
     known = []

@@ -288,23 +288,26 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
             arm,
             losses[arm]["mean"],
             losses[arm]["sd"],
-            *([against[arm][key] for key in ("difference", "low", "high", "adjusted", "verdict")] if arm in against
-              else [None, None, None, None, "baseline"]),
+            *([against[arm][key] for key in ("difference", "low", "high", "visible", "adjusted", "verdict")]
+              if arm in against else [None, None, None, None, None, "baseline"]),
         ]
         for arm in order
     ]  # fmt: skip
     columns = [
         Column("arm"), Column("bits per byte", "precise"), Column("sd of seeds", "precise"),
         Column(f"less {baseline}", "precise"), Column("from", "precise"), Column("to", "precise"),
-        Column("p, adjusted", "number"), Column(f"verdict against {baseline}"),
+        Column("smallest visible", "precise"), Column("p, adjusted", "number"), Column(f"verdict against {baseline}"),
     ]  # fmt: skip
     pairs = [
-        [f"{one['arm']} - {one['other']}", one["difference"], one["low"], one["high"], one["adjusted"], one["verdict"]]
+        [
+            f"{one['arm']} - {one['other']}",
+            *(one[key] for key in ("difference", "low", "high", "visible", "adjusted", "verdict")),
+        ]
         for one in metrics["comparisons"][name]
     ]
     pair_columns = [
         Column("pair"), Column("difference", "precise"), Column("from", "precise"), Column("to", "precise"),
-        Column("p, adjusted", "number"), Column("verdict on the first"),
+        Column("smallest visible", "precise"), Column("p, adjusted", "number"), Column("verdict on the first"),
     ]  # fmt: skip
     tables = [Table(f"Arms on {name}", columns, rows, note=note, wide=True)]
     if len(metrics["arms"]) > 2:

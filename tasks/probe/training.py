@@ -1,6 +1,5 @@
 """Tokenise every arm, train one model for each arm and seed, and record its losses on the held-out documents."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -255,13 +254,13 @@ def train_model(job: TrainJob) -> None:
     with atomic_write(path) as partial:
         pq.write_table(pa.table({"bits": trained.bits, "bytes": windows.sizes}), partial)
     details = {
-        "losses": trained.losses,
+        "losses": [list(point) for point in trained.losses],
         "parameters": trained.parameters,
         "tokens": trained.tokens,
         "device": device.split(":")[0],
     }
     files = [path, *(tree_files(model_folder) if job.keeps_model else [])]
-    write_manifest(job.manifest_path, job.key, files, json.loads(json.dumps(details)))
+    write_manifest(job.manifest_path, job.key, files, details)
     shutil.rmtree(job.folder / "checkpoints")
 
 

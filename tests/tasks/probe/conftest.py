@@ -8,7 +8,7 @@ import pytest
 
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.settings.probe import PRESETS
-from fineweb_mask.tasks.probe.held_out import EligibleJob, HeldOutJob, exclude, hold_out
+from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob, exclude, hold_out
 from fineweb_mask.tasks.probe.texts import find_files
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, make_tokenizer, tokenize, train_model
 from fineweb_mask.tasks.selection.blocks import grouped
@@ -29,7 +29,7 @@ class Probed(NamedTuple):
     theirs: Any  # file of held-out documents
     hold_out: HeldOutJob
     held_out: StageFile
-    exclude: list[EligibleJob]
+    exclude: list[ExcludeJob]
     excluded: dict[str, StageFile]
     tokenizer_job: TokenizerJob
     tokenizer: StageFile
@@ -70,8 +70,7 @@ def run_probe(built: Any, theirs: Any) -> Probed:
     held_out = hold_out(holding)
     embeddings = [shard.embeddings for shard in shards]
     excluding = [
-        EligibleJob(root=root, shard=shard, embeddings=embeddings, held_out=held_out, threshold=0.95)
-        for shard in shards
+        ExcludeJob(root=root, shard=shard, embeddings=embeddings, held_out=held_out, threshold=0.95) for shard in shards
     ]
     excluded = {job.name: exclude(job) for job in excluding}
     documents = [shard.documents for shard in shards]
