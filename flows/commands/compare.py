@@ -28,7 +28,8 @@ def compare(
         str | None,
         typer.Option(
             help="Selectors, separated by commas: datamask, policy_gradient, top_quality, random, quality_sampling, "
-            "semdedup, greedy. [default: all but policy_gradient, which takes long]",
+            "semdedup, greedy.",
+            show_default="all but policy_gradient, which takes long",
             metavar="NAMES",
         ),
     ] = None,

@@ -29,7 +29,7 @@ def probe(
         str,
         typer.Option(
             help="What is compared, separated by commas: selectors of `compare`, with changed settings in brackets "
-            "(datamask[lamb=0.5]), or paths of datasets. A name may stand before each: theirs=data/other.parquet",
+            r"(datamask\[lamb=0.5]), or paths of datasets. A name may stand before each: theirs=data/other.parquet",
             metavar="ARMS",
         ),
     ] = "datamask,random,top_quality",
@@ -49,7 +49,7 @@ def probe(
         typer.Option("--benchmarks", help="File of texts that no model may see (repeatable).", metavar="FILE"),
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="Tokens of each training. [default: the preset's, if every arm has as many]")
+        int | None, typer.Option(help="Tokens of each training.", show_default="the preset's, if every arm has as many")
     ] = None,
     tokenizer: Annotated[
         str | None,
@@ -58,8 +58,8 @@ def probe(
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="Downstream tasks of lm-eval, separated by commas, or none. [default: for 20m and 150m those on which "
-            "small models decide as large ones do]",
+            help="Downstream tasks of lm-eval, separated by commas, or none.",
+            show_default="for 20m and 150m, those on which small models decide as large ones do",
             metavar="NAMES",
         ),
     ] = None,

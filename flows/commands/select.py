@@ -52,7 +52,7 @@ def select(
     id_column: Annotated[str, typer.Option("--id-column", help="Column of ids.")] = "chunk_id",
     quality_columns: Annotated[
         list[str] | None,
-        typer.Option("--quality-column", help="Column of scores (repeatable). [default: quality_score]"),
+        typer.Option("--quality-column", help="Column of scores (repeatable).", show_default="quality_score"),
     ] = None,
     feature_column: Annotated[str, typer.Option("--feature-column", help="Column of vectors.")] = "feature_arr",
     token_column: Annotated[

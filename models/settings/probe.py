@@ -18,7 +18,7 @@ POOL, GROUPS = "pool", "groups"
 """Names of the held-out sets that are drawn from the corpus: of all of it, and of each group of a column."""
 MOST_REPEATS = 4
 """How often a document may be trained on (https://arxiv.org/abs/2305.16264 finds little loss up to four times)."""
-NAMED = re.compile(r"(?P<name>[^=\[\]]+)=(?P<of>.+)", re.DOTALL)
+NAMED = re.compile(r"(?P<name>[^=/\[\]]+)=(?P<of>.+)", re.DOTALL)
 CHANGED = re.compile(r"(?P<of>[^\[\]]*)\[(?P<changes>.*)\]", re.DOTALL)
 
 
@@ -192,7 +192,7 @@ def _split(text: str) -> Iterator[str]:
     """Yield the parts between the commas that are outside brackets."""
     depth, start = 0, 0
     for place, character in enumerate(text):
-        depth += {"[": 1, "]": -1}.get(character, 0)
+        depth += (character in "[{") - (character in "]}")
         if depth < 0:
             raise ArmError(f"arms: a bracket is closed that was not opened, in {text!r}")
         if character == "," and depth == 0:

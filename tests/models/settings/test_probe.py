@@ -12,11 +12,12 @@ from fineweb_mask.models.settings.probe import ArmError, ProbeSettings, parse_ar
         ("random", {"name": "random", "selector": "random"}),
         ("datamask[lamb=0.5]", {"name": "datamask-lamb-0.5", "selector": "datamask", "changes": {"lamb": 0.5}}),
         (
-            "x = datamask[metrics={pairwise: 1}, near_duplicates.weight=0,near_duplicates.forbid=true]",
+            "x = datamask[metrics={pairwise: 1, disf: 2}, near_duplicates.weight=0,near_duplicates.forbid=true]",
             {"name": "x", "selector": "datamask"}
-            | {"changes": {"metrics": {"pairwise": 1}, "near_duplicates": {"weight": 0, "forbid": True}}},
+            | {"changes": {"metrics": {"pairwise": 1, "disf": 2}, "near_duplicates": {"weight": 0, "forbid": True}}},
         ),
         ("data/other.parquet", {"name": "other.parquet", "path": "data/other.parquet"}),
+        ("data/year=2024/a.parquet", {"name": "a.parquet", "path": "data/year=2024/a.parquet"}),
         ("theirs=s3://bucket/set/", {"name": "theirs", "path": "s3://bucket/set/"}),
     ],
 )  # fmt: skip
@@ -35,7 +36,7 @@ def test_an_arm_is_a_selector_with_changes_or_a_path(text, expected):
         ("random,datamask[lamb]", "key=value"),
         ("random,a b=datamask", "no name"),
         ("random,x=data/a.parquet[lamb=1]", "no settings to change"),
-        ("random,datamask[lamb={]", "not valid YAML"),
+        ('random,datamask[lamb="]', "not valid YAML"),
     ],
 )
 def test_what_cannot_be_understood_is_named(text, message):
