@@ -130,8 +130,8 @@ def table(output: Path, pools: list[str]) -> None:
         lines = []
         for arm, of in metrics["arms"].items():
             cells = [_cell(metrics, name, arm) for name in sets]
-            quality, near = of["mean_quality"], of["near_duplicates"]
-            lines.append([arm, f"{of['documents']:,}", f"{quality:.3f}", f"{100 * near:.1f}%", *cells])
+            held = [f"{of['documents']:,}", f"{of['mean_quality']:.3f}", f"{100 * of['near_duplicates']:.1f}%"]
+            lines.append([arm, *held, f"{of['facility']:.3f}", *cells])
         visible = [
             one["visible"]
             for name in sets
@@ -139,7 +139,7 @@ def table(output: Path, pools: list[str]) -> None:
             if "random" in (one["arm"], one["other"])
         ]
         title = f"{pool}: {metrics['tokens']:,} tokens, {metrics['seeds']} seeds, left out {metrics['left_out']}"
-        show(title, ["arm", "documents", "quality", "near-dup.", *sets], lines)
+        show(title, ["arm", "documents", "quality", "near-dup.", "facility", *sets], lines)
         print(f"smallest visible difference from random: {min(visible):.4f} to {max(visible):.4f} bits per byte")
 
 

@@ -1,6 +1,6 @@
 """Write the page of the probe: what models learn from each arm, with intervals, on every held-out set."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple
@@ -232,6 +232,8 @@ def _page(job: ProbeJob, metrics: Mapping[str, Any]) -> Page:
     if metrics["groups"]:
         sections.append(_groups(job, metrics))
     sections += [_arms(metrics), _training(metrics)]
+    if len(metrics["arms"]) > 2:
+        sections.append(_pairs(metrics))
     caution = () if job.is_verdict else (NOT_A_VERDICT,)
     seeds = metrics["seeds"]
     return Page(
@@ -298,20 +300,7 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
         Column(f"less {baseline}", "precise"), Column("from", "precise"), Column("to", "precise"),
         Column("smallest visible", "precise"), Column("p, adjusted", "number"), Column(f"verdict against {baseline}"),
     ]  # fmt: skip
-    pairs = [
-        [
-            f"{one['arm']} - {one['other']}",
-            *(one[key] for key in ("difference", "low", "high", "visible", "adjusted", "verdict")),
-        ]
-        for one in metrics["comparisons"][name]
-    ]
-    pair_columns = [
-        Column("pair"), Column("difference", "precise"), Column("from", "precise"), Column("to", "precise"),
-        Column("smallest visible", "precise"), Column("p, adjusted", "number"), Column("verdict on the first"),
-    ]  # fmt: skip
     tables = [Table(f"Arms on {name}", columns, rows, note=note, wide=True)]
-    if len(metrics["arms"]) > 2:
-        tables.append(Table(f"All pairs on {name}", pair_columns, pairs, wide=True))
     title = {POOL: "Documents of the corpus"}.get(name, f"Held-out set {name}")
     if name.startswith("task "):
         text: tuple[str, ...] = (GOLD_ANSWERS,)
@@ -321,6 +310,30 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
     else:
         text = (OWN_DISTRIBUTION,) if name == POOL else ()
     return Section(title, text, figures=[figure], tables=tables)
+
+
+def _pairs(metrics: Mapping[str, Any]) -> Section:
+    """Compare every two arms on every set."""
+    columns = [
+        Column("pair"), Column("difference", "precise"), Column("from", "precise"), Column("to", "precise"),
+        Column("smallest visible", "precise"), Column("p, adjusted", "number"), Column("verdict on the first"),
+    ]  # fmt: skip
+    tables = [
+        Table(
+            f"All pairs on {name}",
+            columns,
+            [
+                [
+                    f"{one['arm']} - {one['other']}",
+                    *(one[key] for key in ("difference", "low", "high", "visible", "adjusted", "verdict")),
+                ]
+                for one in found
+            ],
+            wide=True,
+        )
+        for name, found in metrics["comparisons"].items()
+    ]
+    return Section("All pairs", tables=tables)
 
 
 def _groups(job: ProbeJob, metrics: Mapping[str, Any]) -> Section:
@@ -374,8 +387,17 @@ def _arms(metrics: Mapping[str, Any]) -> Section:
 def _described(arm: Mapping[str, Any]) -> str:
     if arm["path"] is not None:
         return str(arm["path"])
-    changes = ", ".join(f"{key}: {value}" for key, value in arm["changes"].items())
-    return f"{arm['selector']} ({changes})" if changes else str(arm["selector"])
+    changes = ", ".join(_assignments(arm["changes"]))
+    return f"{arm['selector']}: {changes}" if changes else str(arm["selector"])
+
+
+def _assignments(changes: Mapping[str, Any], section: str = "") -> Iterator[str]:
+    """Yield changed settings as they are written in an arm: `near_duplicates.weight=0`."""
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            yield from _assignments(value, f"{section}{key}.")
+        else:
+            yield f"{section}{key}={value}"
 
 
 def _training(metrics: Mapping[str, Any]) -> Section:
