@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from itertools import combinations
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.probe.comparison import bits_per_byte, compare, holm
+from fineweb_mask.models.probe.comparison import bits_per_byte, compare_all, holm
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
 from fineweb_mask.tasks.probe.downstream import read_answers
@@ -39,9 +38,10 @@ DEFINITIONS = (
     "Every arm trains models of the same size on the same number of tokens, one for each seed. The seed decides the "
     "first weights, which documents are read, and their order; all arms have the same seeds, so that they are compared "
     "in pairs. Bits per byte is the loss on held-out text, for each byte of it: less is better.",
-    "Intervals are of 95%, by a hierarchical bootstrap over seeds and documents (pages of one host are drawn "
-    "together), with Student's t for the number of seeds. p values are adjusted for all pairs of a set by Holm's "
-    "method. The smallest visible difference is the one that would be found in 80% of such experiments.",
+    "Intervals are of 95%. They hold the error of the choice of documents, by a bootstrap in which pages of one host "
+    "are drawn together, and that of the seeds, by the analysis of variance of arms and seeds. p values are adjusted "
+    "for all pairs of a set by Holm's method. The smallest visible difference is the one that would be found in 80% of "
+    "such experiments, if it were the only comparison.",
     "Held-out documents were drawn by a hash of their text before anything was selected. No arm holds a document that "
     "shares 13 words in a row with one of them, or with a benchmark, phrases of more than 10 documents aside. Of "
     "the corpus, near-duplicates of held-out documents are left out, too.",
@@ -193,15 +193,13 @@ def _of_arms(losses: _Losses, rows: NDArray[np.intp]) -> dict[str, Any]:
 
 
 def _compared(losses: _Losses, rows: NDArray[np.intp], seeds: int) -> list[dict[str, Any]]:
-    pairs = list(combinations(losses.bits, 2))
-    found = [
-        compare(losses.bits[arm][:, rows], losses.bits[other][:, rows], losses.sizes[rows], losses.clusters[rows])
-        for arm, other in pairs
-    ]
+    arms = list(losses.bits)
+    bits = np.stack([one[:, rows] for one in losses.bits.values()])
+    found = compare_all(bits, losses.sizes[rows], losses.clusters[rows])
     return [
-        {"arm": arm, "other": other, **one._asdict(), "adjusted": adjusted}
+        {**one._asdict(), "arm": arms[one.arm], "other": arms[one.other], "adjusted": adjusted}
         | {"verdict": one.verdict(adjusted=adjusted, seeds=seeds)}
-        for (arm, other), one, adjusted in zip(pairs, found, holm([one.p for one in found]), strict=True)
+        for one, adjusted in zip(found, holm([one.p for one in found]), strict=True)
     ]
 
 

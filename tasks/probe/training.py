@@ -206,7 +206,7 @@ class TrainJob(ProductJob):
                 self.preset.model_dump(exclude={"micro_batch", "is_verdict", "tasks"}),
                 self.seed,
                 self.n_tokens,
-                self.keeps_model,
+                *(["keeps the model"] if self.keeps_model else []),
             ],
             inputs=[self.tokens.fingerprint, self.held_out.fingerprint, self.tokenizer.fingerprint],
         )
