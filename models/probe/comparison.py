@@ -135,7 +135,7 @@ def _comparison(
 
     half, size = reach((1 - LEVEL) / 2), abs(difference)
     if size >= reach(LEAST_P / 2):
-        p = float(size == 0) if half == 0 and size == 0 else LEAST_P
+        p = LEAST_P if size else 1.0
     else:
         p = float(2 * np.exp(optimize.brentq(lambda log: reach(np.exp(log)) - size, np.log(LEAST_P / 2), np.log(0.5))))
     return Comparison(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.probe.language_model import quiet
 from fineweb_mask.models.probe.packing import END
 
 if TYPE_CHECKING:
@@ -113,13 +114,17 @@ def _manager(folder: Path | None) -> "TaskManager":
 
 def _asked_as(name: str, tasks: Sequence[str]) -> str:
     """Return the task, or the group of tasks such as mmlu, that a question was asked for."""
-    return next((task for task in tasks if name == task or name.startswith(f"{task}_")), name)
+    asked = [task for task in tasks if name == task or name.startswith(f"{task}_")]
+    return max(asked, key=len, default=name)
 
 
 def _gold(task: str, sample: dict[str, Any]) -> tuple[float, int, bool]:
     """Return the bits and bytes of a question's gold answer, and whether it is the likeliest."""
     answers, found = sample["arguments"], sample["filtered_resps"]
-    gold = int(sample["target"]) if len(answers) > 1 and str(sample["target"]).isdecimal() else 0
+    target = str(sample["target"])
+    if len(answers) > 1 and not target.isdecimal():
+        raise TaskError(f"tasks: a question of {task!r} has several answers, and {target!r} is not the place of one")
+    gold = int(target) if len(answers) > 1 else 0
     if len(answers[gold]) < 2 or not isinstance(answers[gold][1], str) or not isinstance(found[gold], tuple | list):
         raise TaskError(f"tasks: the questions of {task!r} have no gold answer whose bits could be counted")
     likelihoods = [float(one[0]) for one in found]
@@ -128,19 +133,14 @@ def _gold(task: str, sample: dict[str, Any]) -> tuple[float, int, bool]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep lm-eval and the libraries that it loads data with from writing bars and advice."""
+    """Keep lm-eval, and the libraries that it loads models and data with, from writing bars and advice."""
     import datasets
-    from transformers.utils import logging
 
-    level = logging.get_verbosity()
-    had_bars = logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    had_bars = datasets.are_progress_bars_disabled() is False
     datasets.disable_progress_bars()
     try:
-        yield
+        with quiet():
+            yield
     finally:
-        logging.set_verbosity(level)
         if had_bars:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
             datasets.enable_progress_bars()

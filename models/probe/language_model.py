@@ -118,7 +118,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     last: str | None = get_last_checkpoint(str(folder))  # type: ignore[no-untyped-call]
     try:
-        with _quiet():
+        with quiet():
             on_gpu = device.startswith("cuda")
             trainer = _trainer(model, preset, sequences, measured, steps=steps, seed=seed, folder=folder, on_gpu=on_gpu)
             trainer.train(resume_from_checkpoint=last)
@@ -146,7 +146,7 @@ def _trainer(
     folder: Path,
     on_gpu: bool,
 ) -> "Trainer":
-    from transformers import TrainingArguments
+    from transformers import PrinterCallback, Trainer, TrainingArguments
 
     warmup = round(preset.warmup_steps * steps) if preset.warmup_steps < 1 else round(preset.warmup_steps)
     arguments = TrainingArguments(
@@ -177,17 +177,19 @@ def _trainer(
     )
     if on_gpu:
         arguments._n_gpu = 1
-    return _quiet_trainer()(
+    trainer = Trainer(
         model=model,
         args=arguments,
         train_dataset=sequences,
         data_collator=padded,
         callbacks=[measured.callback()],
     )
+    trainer.remove_callback(PrinterCallback)  # its lines would go to the terminal
+    return trainer
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep transformers from writing bars and advice on the terminal."""
     from transformers.utils import logging
 
@@ -200,18 +202,6 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _quiet_trainer() -> type["Trainer"]:
-    """Return transformers' trainer without its lines on the terminal."""
-    from transformers import PrinterCallback, Trainer
-
-    class QuietTrainer(Trainer):
-        def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
-            super().__init__(*arguments, **named)
-            self.remove_callback(PrinterCallback)
-
-    return QuietTrainer
 
 
 @torch.inference_mode()

@@ -35,7 +35,7 @@ class Preset(Settings):
     intermediate_size: int  # of the gated feed-forward network
     tied: bool  # whether the output layer shares the embeddings of the tokens
     vocabulary: int | None  # tokens of the tokenizer that is trained on the corpus; None takes `tokenizer`
-    tokenizer: str | None = None  # file or folder, or name on the hub
+    tokenizer: str | None = None  # a tokenizer.json, or its address hf://owner/repository/file
     context: int  # tokens
     batch: int  # sequences of `context` tokens
     micro_batch: int  # sequences that are computed at one time
@@ -56,7 +56,8 @@ class Preset(Settings):
 PREDICTIVE_TASKS = ("arc_easy", "arc_challenge", "mmlu", "hellaswag", "piqa", "commonsense_qa", "openbookqa")
 """Tasks on which small models decide as large ones do; on BoolQ, WinoGrande and GSM8K they toss a coin.
 
-Measured on 25 corpora in https://arxiv.org/abs/2508.13144: 69 to 93% of the decisions against 46 to 50%.
+Measured on 25 corpora in https://arxiv.org/abs/2508.13144: 69 to 93% of the decisions against 46 to 50%; OpenBookQA is
+not among the published figures.
 """
 DATADECIDE = {
     "tied": False,
@@ -150,7 +151,7 @@ class ProbeSettings(Settings):
     by: str | None = Field(None, description="Column of groups, such as topics, of which each gets held-out documents.")
     benchmarks: list[str] = Field([], description="Files of texts that no model may be trained on.")
     tokens: int | None = Field(None, ge=1, description="Tokens of each training; the preset's, if an arm has as many.")
-    tokenizer: str | None = Field(None, description="Tokenizer in place of the preset's: a file, folder or hub name.")
+    tokenizer: str | None = Field(None, description="A tokenizer.json, or its hf:// address, in place of the preset's.")
     tasks: list[str] | None = Field(None, description="Downstream tasks of lm-eval in place of the preset's.")
     tasks_folder: str | None = Field(None, description="Folder with lm-eval task files of your own.")
     held_out_share: float = Field(0.1, gt=0, le=0.5, description="Most of the corpus, or of a group, that is held out.")

@@ -7,10 +7,10 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
 
 class AnswerJob(ProductJob):
@@ -32,7 +32,9 @@ class AnswerJob(ProductJob):
 
     def depends_on(self) -> Dependencies:
         """Return the questions, and the model."""
-        return Dependencies(settings=[self.tasks, self.tasks_folder, self.context], inputs=self.model.fingerprint)
+        own = [] if self.tasks_folder is None else tree_files(Path(self.tasks_folder))
+        inputs = [self.model.fingerprint, [file_digest(file) for file in own]]
+        return Dependencies(settings=[self.tasks, self.context], inputs=inputs)
 
     @property
     def folder(self) -> Path:

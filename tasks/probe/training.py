@@ -26,8 +26,8 @@ from fineweb_mask.tasks.workspace.references import StageFile
 if TYPE_CHECKING:
     from fineweb_mask.models.probe.packing import PackedTokens
 
-TOKENIZER_BYTES = 50_000_000
-"""Text that a tokenizer is trained on; more hardly changes it."""
+TOKENIZER_CHARACTERS = 50_000_000
+"""Of the text that a tokenizer is trained on; more hardly changes it."""
 
 
 class TooFewTokensError(DataError):
@@ -79,9 +79,9 @@ def make_tokenizer(job: TokenizerJob) -> None:
 
 
 def _sample(job: TokenizerJob) -> Iterator[str]:
-    """Yield texts from an even share of every shard, up to the bytes that a tokenizer is trained on."""
+    """Yield texts from an even share of every shard, up to the characters that a tokenizer is trained on."""
     for documents, excluded in zip(job.documents, job.excluded, strict=True):
-        left = TOKENIZER_BYTES // len(job.documents)
+        left = TOKENIZER_CHARACTERS // len(job.documents)
         for text in _eligible(job, documents, excluded):
             left -= len(text)
             if left < 0:
