@@ -7,44 +7,27 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fineweb_mask.tasks.probe.training import ModelJob
 from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
 
-class AnswerJob(ProductJob):
+class AnswerJob(ModelJob):
     """Ask the model of one arm and one seed."""
 
     stage: ClassVar[Stage] = Stage("answer", version=1, folders=("probe/answers",))
-    arm: str
-    seed: int
-    preset_name: str
     context: int
     tasks: list[str]
     tasks_folder: str | None
     model: StageFile  # of the training, which kept it
-
-    @property
-    def name(self) -> str:
-        """The arm and the seed."""
-        return f"{self.arm} seed {self.seed}"
 
     def depends_on(self) -> Dependencies:
         """Return the questions, and the model."""
         own = [] if self.tasks_folder is None else tree_files(Path(self.tasks_folder))
         inputs = [self.model.fingerprint, [file_digest(file) for file in own]]
         return Dependencies(settings=[self.tasks, self.context], inputs=inputs)
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the answers."""
-        return self.workspace.root / self.stage.folders[0] / self.preset_name / self.arm / f"seed-{self.seed}"
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the answers."""
-        return self.folder / "manifest.json"
 
 
 @stage_task

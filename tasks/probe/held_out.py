@@ -7,7 +7,6 @@ if its vector has a cosine of `near_duplicates.threshold` with that of a held-ou
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
@@ -25,7 +24,7 @@ from fineweb_mask.models.settings.probe import GROUPS, POOL
 from fineweb_mask.tasks.probe.texts import texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -52,7 +51,7 @@ class HeldOutError(DataError):
     """There is too little to hold out; the message says what to change."""
 
 
-class HeldOutJob(ProductJob):
+class HeldOutJob(FolderJob):
     """Draw the held-out documents of a corpus, read those of the user, and hash what no model may be trained on."""
 
     stage: ClassVar[Stage] = Stage("hold_out", version=1, folders=("probe/held_out",), product=True)
@@ -75,16 +74,6 @@ class HeldOutJob(ProductJob):
                 [file.fingerprint for file in self.benchmarks],
             ],
         )
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the files."""
-        return self.workspace.root / self.stage.folders[0]
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the files."""
-        return self.folder / "manifest.json"
 
 
 class HeldOut(NamedTuple):

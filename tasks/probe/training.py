@@ -19,7 +19,7 @@ from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.texts import texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -34,7 +34,7 @@ class TooFewTokensError(DataError):
     """An arm has too few tokens to train on; the message says what to change."""
 
 
-class TokenizerJob(ProductJob):
+class TokenizerJob(FolderJob):
     """Train the tokenizer on a part of the corpus that could have been selected, or copy one that exists."""
 
     stage: ClassVar[Stage] = Stage("tokenizer", version=1, folders=("probe/tokenizer",), product=True)
@@ -53,14 +53,9 @@ class TokenizerJob(ProductJob):
         return Dependencies(settings=self.vocabulary, inputs=files)
 
     @property
-    def manifest_path(self) -> Path:
-        """The manifest of the tokenizer."""
-        return self.workspace.root / self.stage.folders[0] / "manifest.json"
-
-    @property
     def tokenizer_path(self) -> Path:
         """The tokenizer's file."""
-        return self.manifest_path.parent / "tokenizer.json"
+        return self.folder / "tokenizer.json"
 
 
 @stage_task
@@ -89,7 +84,7 @@ def _sample(job: TokenizerJob) -> Iterator[str]:
             yield text
 
 
-def _eligible(job: ProductJob, documents: StageFile, excluded: StageFile) -> Iterator[str]:
+def _eligible(job: TokenizerJob, documents: StageFile, excluded: StageFile) -> Iterator[str]:
     out = set(pq.read_table(job.workspace.resolve(excluded))["row"].to_pylist())
     with pq.ParquetFile(job.workspace.resolve(documents)) as file:
         row = 0
@@ -100,7 +95,7 @@ def _eligible(job: ProductJob, documents: StageFile, excluded: StageFile) -> Ite
                 row += 1
 
 
-class TokensJob(ProductJob):
+class TokensJob(FolderJob):
     """Tokenise the documents of one arm: a selection of the corpus, or a dataset from elsewhere."""
 
     stage: ClassVar[Stage] = Stage("tokenize", version=1, folders=("probe/tokens",))
@@ -125,12 +120,7 @@ class TokensJob(ProductJob):
     @property
     def folder(self) -> Path:
         """The folder of the tokens."""
-        return self.workspace.root / self.stage.folders[0] / self.arm
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the tokens."""
-        return self.folder / "manifest.json"
+        return super().folder / self.arm
 
 
 @stage_task
@@ -180,24 +170,34 @@ def read_tokens(job: "TrainJob") -> "PackedTokens":
     return PackedTokens(np.load(folder / "ids.npy", mmap_mode="r"), np.load(folder / "ends.npy"))
 
 
-class TrainJob(ProductJob):
-    """Train the model of one arm and one seed, and measure it."""
+class ModelJob(FolderJob):
+    """A job on the model of one arm and one seed."""
 
-    stage: ClassVar[Stage] = Stage("train", version=1, folders=("probe/models",))
     arm: str
     seed: int
     preset_name: str
+
+    @property
+    def name(self) -> str:
+        """The arm and the seed."""
+        return f"{self.arm} seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files."""
+        return super().folder / self.preset_name / self.arm / f"seed-{self.seed}"
+
+
+class TrainJob(ModelJob):
+    """Train the model of one arm and one seed, and measure it."""
+
+    stage: ClassVar[Stage] = Stage("train", version=1, folders=("probe/models",))
     preset: Preset
     n_tokens: int
     tokens: StageFile
     held_out: StageFile
     tokenizer: StageFile
     keeps_model: bool = False  # to ask it the questions of downstream tasks
-
-    @property
-    def name(self) -> str:
-        """The arm and the seed."""
-        return f"{self.arm} seed {self.seed}"
 
     def depends_on(self) -> Dependencies:
         """Return the model and its training, the tokens, and the held-out documents."""
@@ -210,16 +210,6 @@ class TrainJob(ProductJob):
             ],
             inputs=[self.tokens.fingerprint, self.held_out.fingerprint, self.tokenizer.fingerprint],
         )
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the measured losses."""
-        return self.workspace.root / self.stage.folders[0] / self.preset_name / self.arm / f"seed-{self.seed}"
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the measured losses."""
-        return self.folder / "manifest.json"
 
 
 @stage_task

@@ -14,7 +14,7 @@ from typing import Any
 
 from fineweb_mask.tasks.reporting.templating import Form, render, static
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.job import ProductJob
+from fineweb_mask.tasks.workspace.job import FolderJob
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
 
@@ -138,23 +138,13 @@ class Page:
         return render("page.md", page=self, listed=LISTED)
 
 
-class PageJob(ProductJob):
+class PageJob(FolderJob):
     """A job whose output is a page."""
 
     @property
     def name(self) -> str:
         """The name of the page."""
         return self.stage.name
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the page."""
-        return self.workspace.root / self.stage.folders[0]
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the page's files."""
-        return self.folder / "manifest.json"
 
 
 def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, Any] | None = None) -> None:

@@ -115,6 +115,20 @@ class ProductJob(StageJob):
         return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
 
 
+class FolderJob(ProductJob):
+    """A job whose output is the files of one folder, with their manifest in it."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files."""
+        return self.workspace.root / self.stage.folders[0]
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest of the files."""
+        return self.folder / "manifest.json"
+
+
 class ShardJob(StageJob):
     """A job whose output is one row-aligned Parquet file of a shard."""
 
