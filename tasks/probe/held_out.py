@@ -21,7 +21,7 @@ from fineweb_mask.models.probe.ngrams import COMMON, ngram_hashes, places
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings.probe import GROUPS, POOL
-from fineweb_mask.tasks.probe.texts import texts_of
+from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
@@ -107,8 +107,8 @@ def hold_out(job: HeldOutJob) -> None:
     ngrams = np.unique(np.concatenate(protected))
     counts = np.zeros(len(ngrams), dtype=np.int64)
     for shard in track("shards searched for common phrases", job.shards, part=(0, 1)):
-        for batch in _batches(job.workspace, shard.documents, ["text"]):
-            for text in batch["text"].to_pylist():
+        for texts in corpus_texts(job.workspace, shard.documents):
+            for text in texts.to_pylist():
                 counts[places(ngram_hashes(text), ngrams)] += 1
     path = job.folder / "documents.parquet"
     with atomic_write(path) as partial:
@@ -245,8 +245,8 @@ def exclude(job: ExcludeJob) -> None:
     reasons["near_duplicate"] = _near(job, held_out)
     reasons["shared_words"] = np.zeros(n, dtype=bool)
     row = 0
-    for batch in _batches(job.workspace, job.shard.documents, ["text"]):
-        for text in batch["text"].to_pylist():
+    for texts in corpus_texts(job.workspace, job.shard.documents):
+        for text in texts.to_pylist():
             reasons["shared_words"][row] = len(places(ngram_hashes(text), held_out.ngrams)) > 0
             row += 1
     excluded = np.zeros(n, dtype=bool)
@@ -285,11 +285,6 @@ def _unit(workspace: Workspace, file: StageFile) -> NDArray[np.float32]:
     vectors = np.where(has_vector[:, None], vectors, 0).astype(np.float32)
     unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return unit
-
-
-def _batches(workspace: Workspace, file: StageFile, columns: list[str]) -> Iterator[Any]:
-    with pq.ParquetFile(workspace.resolve(file)) as opened:
-        yield from opened.iter_batches(1_000, columns=columns)
 
 
 def excluded_counts(files: Mapping[str, StageFile]) -> dict[str, int]:

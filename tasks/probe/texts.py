@@ -3,9 +3,16 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+BATCH_ROWS = 1_000
 
 
 def find_files(path: str) -> list[SourceShard]:
@@ -26,3 +33,10 @@ def texts_of(files: Iterable[SourceShard]) -> Iterator[str]:
         reader = ShardReader(file, SourceSettings(path=file.url, extra_columns=[]))
         for batch, _ in reader.batches():
             yield from (text for text in batch["text"].to_pylist() if text and text.strip())
+
+
+def corpus_texts(workspace: Workspace, documents: StageFile) -> Iterator[pa.Array]:
+    """Yield the texts of a shard of the corpus, in batches of rows."""
+    with pq.ParquetFile(workspace.resolve(documents)) as file:
+        for batch in file.iter_batches(BATCH_ROWS, columns=["text"]):
+            yield batch["text"]

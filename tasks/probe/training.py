@@ -16,7 +16,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings.probe import MOST_REPEATS, Preset
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.held_out import HeldOut
-from fineweb_mask.tasks.probe.texts import texts_of
+from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
@@ -86,13 +86,12 @@ def _sample(job: TokenizerJob) -> Iterator[str]:
 
 def _eligible(job: TokenizerJob, documents: StageFile, excluded: StageFile) -> Iterator[str]:
     out = set(pq.read_table(job.workspace.resolve(excluded))["row"].to_pylist())
-    with pq.ParquetFile(job.workspace.resolve(documents)) as file:
-        row = 0
-        for batch in file.iter_batches(1_000, columns=["text"]):
-            for text in batch["text"].to_pylist():
-                if row not in out:
-                    yield text
-                row += 1
+    row = 0
+    for texts in corpus_texts(job.workspace, documents):
+        for text in texts.to_pylist():
+            if row not in out:
+                yield text
+            row += 1
 
 
 class TokensJob(FolderJob):
@@ -145,10 +144,9 @@ def _selected(job: TokensJob) -> Iterator[str]:
     for documents, masks in track("shards tokenised", list(zip(job.documents, job.masks, strict=True)), part=(0, 1)):
         selected = pq.read_table(job.workspace.resolve(masks), columns=["selected"])["selected"].combine_chunks()
         start = 0
-        with pq.ParquetFile(job.workspace.resolve(documents)) as file:
-            for batch in file.iter_batches(1_000, columns=["text"]):
-                yield from batch.filter(selected.slice(start, batch.num_rows))["text"].to_pylist()
-                start += batch.num_rows
+        for texts in corpus_texts(job.workspace, documents):
+            yield from texts.filter(selected.slice(start, len(texts))).to_pylist()
+            start += len(texts)
 
 
 def _elsewhere(job: TokensJob, shared: list[int]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fineweb_mask.models.probe import downstream
 from fineweb_mask.models.probe.downstream import TaskError, answer, check_tasks, save_model
 from fineweb_mask.models.probe.language_model import make_model
 from fineweb_mask.models.probe.packing import train_tokenizer
@@ -52,6 +53,19 @@ def test_gold_answers_are_measured_token_by_token(tmp_path, offline, monkeypatch
     assert found.correct.tolist() == correct
     sizes = [len(f" {question['choices'][question['answer']]}".encode()) for question in QUESTIONS]
     assert np.array_equal(found.sizes, sizes)
+
+
+def test_a_gold_answer_that_is_not_among_the_places_is_an_error():
+    """It is not measured as the first answer."""
+    sample = {"arguments": [("Q", " a"), ("Q", " b")], "filtered_resps": [(-1.0, True), (-2.0, False)], "target": "b"}
+    with pytest.raises(TaskError, match="'b' is not the place of one"):
+        downstream._gold("spelled", sample)
+    assert downstream._gold("placed", sample | {"target": "1"})[0] == pytest.approx(2 / math.log(2))
+
+
+def test_a_question_belongs_to_the_task_with_the_longest_name():
+    assert downstream._asked_as("mmlu_pro_math", ["mmlu", "mmlu_pro"]) == "mmlu_pro"
+    assert downstream._asked_as("mmlu_anatomy", ["mmlu", "mmlu_pro"]) == "mmlu"
 
 
 def test_tasks_that_lm_eval_does_not_know_are_named():

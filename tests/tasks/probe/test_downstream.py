@@ -40,6 +40,10 @@ def test_gold_answers_are_compared_as_held_out_documents_are(
             )
             answers.append(answer_tasks(asking))
             assert answer_tasks(asking).cached
+            known = asking.key
+            (folder / "more.txt").write_text("other questions")
+            assert asking.key != known
+            (folder / "more.txt").unlink()
             assert read_answers(asking.manifest_path)["task"].to_pylist() == [TASK] * len(QUESTIONS)
         groups = [job.current() for job in probed.contenders[arm]]
         arms[arm] = ArmFiles(tokens=probed.tokens[arm], groups=groups, models=models, answers=answers)
