@@ -48,7 +48,7 @@ ARMS = {
 }
 """By pool: every arm differs from `datamask`, which has the recipes' settings, in one of them."""
 SETS = ["edu", "labelled", "topic"]
-TOKENS, SEEDS = 200_000, 3
+TOKENS, SEEDS = 300_000, 3
 
 
 def prepare(documents: Path, output: Path) -> None:

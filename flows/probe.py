@@ -11,7 +11,7 @@ from prefect import flow
 from fineweb_mask.flows.engine.contenders import publish
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
-from fineweb_mask.flows.recipe import validate
+from fineweb_mask.flows.recipe import change, validate
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
@@ -97,6 +97,8 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
     """
     if find_spec("accelerate") is None:
         raise SettingsError("the probe trains with accelerate: install fineweb-mask with the extra 'probe'")
+    from fineweb_mask.models.probe.packing import load_tokenizer
+
     if tasks := tasks_of(models):
         if find_spec("lm_eval") is None:
             raise SettingsError(
@@ -115,7 +117,7 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
         find_files(path)
     preset = preset_of(models)
     if preset.tokenizer is not None:
-        model_file(preset.tokenizer, "tokenizer")
+        load_tokenizer(model_file(preset.tokenizer, "tokenizer"))
     shards = check_inputs(settings)
     if models.by is not None:
         check_label_column(models.by, shards, settings.source)
@@ -142,15 +144,9 @@ def arm_settings(selection: PipelineSelectionSettings, arm: Arm) -> PipelineSele
     RecipeError
         If the arm changes a key that does not exist, or to a value that is not allowed.
     """
-    return validate(PipelineSelectionSettings, _merged(selection.model_dump(exclude_unset=True), arm.changes))
-
-
-def _merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
-    for key, value in changes.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
+    content = selection.model_dump(exclude_unset=True)
+    change(content, arm.changes.items(), f"arm {arm.name}:")
+    return validate(PipelineSelectionSettings, content)
 
 
 class _Probe:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -60,8 +60,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str 
         raise RecipeError(
             f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {redacted(repr(content))}"
         )
-    for override in overrides:
-        _apply(content, override)
+    change(content, [parse_value(override) for override in overrides])
     if workspace is not None:
         content["workspace"] = workspace
     return validate(PipelineSettings, content)
@@ -107,41 +106,58 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         If an override has another form.
     """
     content: dict[str, Any] = {}
-    for override in overrides:
-        _apply(content, override)
+    change(content, [parse_value(override) for override in overrides])
     return content
 
 
-def _apply(content: dict[str, Any], override: str) -> None:
-    key, separator, text = override.partition("=")
+def parse_value(text: str, where: str = "--set") -> tuple[str, Any]:
+    """Return the key and the value of `section.key=value`, whose value is YAML.
+
+    Raises
+    ------
+    RecipeError
+        If it has another form; the message begins with `where`.
+    """
+    key, separator, value = text.partition("=")
     if not separator or not key:
-        raise RecipeError(f"--set takes section.key=value, received {redacted(repr(override))}")
+        raise RecipeError(f"{where} takes section.key=value, received {redacted(repr(text))}")
     try:
-        value = yaml.safe_load(text)
+        return key, yaml.safe_load(value)
     except (yaml.YAMLError, ValueError) as error:
-        raise RecipeError(f"--set {key}: the value {redacted(repr(text))} is not valid YAML") from error
-    target: Any = content
-    parts = key.split(".")
-    for part in parts[:-1]:
-        target = _child(target, part, key)
-    if isinstance(target, list):
-        target[_index(target, parts[-1], key)] = value
-    else:
-        target[parts[-1]] = value
+        raise RecipeError(f"{where} {key}: the value {redacted(repr(value))} is not valid YAML") from error
 
 
-def _child(target: Any, part: str, key: str) -> Any:  # noqa: ANN401
-    child = target[_index(target, part, key)] if isinstance(target, list) else target.setdefault(part, {})
+def change(content: dict[str, Any], values: Iterable[tuple[str, Any]], where: str = "--set") -> None:
+    """Set values in nested sections by keys such as `section.key`; a number is an index of a list.
+
+    Raises
+    ------
+    RecipeError
+        If a key leads through something that is no section; the message begins with `where`.
+    """
+    for key, value in values:
+        *sections, last = key.split(".")
+        target: Any = content
+        try:
+            for part in sections:
+                target = _child(target, part)
+            target[_index(target, last) if isinstance(target, list) else last] = value
+        except KeyError as error:
+            raise RecipeError(f"{where} {key}: {error.args[0]}") from error
+
+
+def _child(target: Any, part: str) -> Any:  # noqa: ANN401
+    child = target[_index(target, part)] if isinstance(target, list) else target.setdefault(part, {})
     if child is None and isinstance(target, dict):
         child = target[part] = {}
     if not isinstance(child, dict | list):
-        raise RecipeError(f"--set {key}: {part!r} is not a section, its value is {redacted(repr(child))}")
+        raise KeyError(f"{part!r} is not a section, its value is {redacted(repr(child))}")
     return child
 
 
-def _index(target: list[Any], part: str, key: str) -> int:
+def _index(target: list[Any], part: str) -> int:
     if not part.isdecimal() or int(part) >= len(target):
-        raise RecipeError(f"--set {key}: {part!r} must be an index of the list, from 0 to {len(target) - 1}")
+        raise KeyError(f"{part!r} must be an index of the list, from 0 to {len(target) - 1}")
     return int(part)
 
 

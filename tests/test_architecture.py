@@ -47,6 +47,7 @@ LAYERS = {
     ],
     "flows": [
         {"recipe", "lamb_values", "summary", "engine.registry"},
+        {"arms"},
         {"display"},
         {"engine"},
         {"curate"},

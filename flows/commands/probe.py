@@ -79,9 +79,10 @@ def probe(
     chosen: list[ProbeSettings] = []
 
     def check(settings: "PipelineSettings") -> None:
+        from fineweb_mask.flows.arms import parse_arms
         from fineweb_mask.flows.probe import check as check_probe
         from fineweb_mask.flows.recipe import RecipeError, validate
-        from fineweb_mask.models.settings.probe import ProbeSettings, parse_arms
+        from fineweb_mask.models.settings.probe import ProbeSettings
 
         named = [item.partition("=") for item in heldout or []]
         if wrong := [name + separator for name, separator, path in named if not (name and path)]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fineweb_mask.models.forward.device import compute_dtype
-from fineweb_mask.models.probe.packing import IGNORED, PackedTokens, Windows, padded
+from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, PackedTokens, padded
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings.probe import Preset
 
@@ -50,7 +50,7 @@ def make_model(preset: Preset, vocabulary: int) -> "LlamaForCausalLM":
         num_attention_heads=preset.heads,
         max_position_embeddings=preset.context,
         tie_word_embeddings=preset.tied,
-        initializer_range=0.02,
+        initializer_range=preset.first_weights,
         use_cache=False,
         bos_token_id=None,
         eos_token_id=None,
@@ -67,7 +67,7 @@ def train(
     preset: Preset,
     vocabulary: int,
     tokens: PackedTokens,
-    windows: Windows,
+    held_out: DocumentStarts,
     *,
     n_tokens: int,
     seed: int,
@@ -85,7 +85,7 @@ def train(
         Tokens of the tokenizer.
     tokens
         The documents of the arm.
-    windows
+    held_out
         The held-out documents.
     n_tokens
         Tokens to train on.
@@ -108,7 +108,7 @@ def train(
     dtype = compute_dtype("auto", device)
     measured = _Measured(
         model,
-        windows,
+        held_out,
         folder,
         steps=steps,
         evaluations=preset.evaluations,
@@ -154,12 +154,9 @@ def _trainer(
         max_steps=steps,
         per_device_train_batch_size=preset.micro_batch,
         gradient_accumulation_steps=preset.batch // preset.micro_batch,
-        learning_rate=preset.learning_rate,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": preset.last_learning_rate},
         warmup_steps=min(warmup, steps // 10),
-        weight_decay=preset.weight_decay,
-        adam_beta2=preset.beta2,
         max_grad_norm=1.0,
         bf16=measured.dtype == torch.bfloat16,
         torch_compile=on_gpu,
@@ -177,12 +174,20 @@ def _trainer(
     )
     if on_gpu:
         arguments._n_gpu = 1
+    optimizer = torch.optim.AdamW(  # all weights decay, norms as well: the Trainer's own choice leaves those out
+        model.parameters(),
+        lr=preset.learning_rate,
+        betas=(0.9, preset.beta2),
+        weight_decay=preset.weight_decay,
+        fused=True,
+    )
     trainer = Trainer(
         model=model,
         args=arguments,
         train_dataset=sequences,
         data_collator=padded,
         callbacks=[measured.callback()],
+        optimizers=(optimizer, None),
     )
     trainer.remove_callback(PrinterCallback)  # its lines would go to the terminal
     return trainer
@@ -206,7 +211,7 @@ def quiet() -> Iterator[None]:
 
 @torch.inference_mode()
 def losses_in_bits(
-    model: "LlamaForCausalLM", windows: Windows, *, batch: int, dtype: torch.dtype
+    model: "LlamaForCausalLM", held_out: DocumentStarts, *, batch: int, dtype: torch.dtype
 ) -> NDArray[np.float64]:
     """Return the loss of every held-out document in bits: (documents,) float64.
 
@@ -214,7 +219,7 @@ def losses_in_bits(
     ----------
     model
         The language model; its training mode is restored.
-    windows
+    held_out
         The documents.
     batch
         Sequences that are computed at one time.
@@ -223,9 +228,9 @@ def losses_in_bits(
     """
     was_training, device = model.training, model.device
     model.train(mode=False)
-    bits = np.zeros(len(windows.sizes))
-    for start in range(0, len(windows), batch):
-        rows = padded([windows[index] for index in range(start, min(start + batch, len(windows)))])
+    bits = np.zeros(len(held_out.sizes))
+    for start in range(0, len(held_out), batch):
+        rows = padded([held_out[index] for index in range(start, min(start + batch, len(held_out)))])
         ids, labels = rows["input_ids"].to(device), rows["labels"][:, 1:].to(device)
         counts = labels != IGNORED
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
@@ -234,7 +239,7 @@ def losses_in_bits(
         losses = torch.zeros(labels.shape, device=device)
         losses[counts] = torch.nn.functional.cross_entropy(logits.float(), labels[counts], reduction="none")
         of_rows = losses.sum(1).double().cpu().numpy() / math.log(2)
-        np.add.at(bits, windows.document[start : start + batch], of_rows)
+        bits[held_out.document[start : start + batch]] = of_rows
     model.train(was_training)
     return bits
 
@@ -245,7 +250,7 @@ class _Measured:
     def __init__(
         self,
         model: "LlamaForCausalLM",
-        windows: Windows,
+        held_out: DocumentStarts,
         folder: Path,
         *,
         steps: int,
@@ -256,7 +261,7 @@ class _Measured:
         self._model = model
         self._batch = batch
         self.dtype = dtype
-        self._windows = windows
+        self._held_out = held_out
         self._folder = folder
         spacing = max(1, round(SPACING * steps))
         self.at = sorted({step for index in range(evaluations) if (step := steps - index * spacing) > 0})
@@ -286,7 +291,7 @@ class _Measured:
 
     def measure(self, step: int) -> None:
         """Write the loss of every held-out document after so many steps."""
-        bits = losses_in_bits(self._model, self._windows, batch=self._batch, dtype=self.dtype)
+        bits = losses_in_bits(self._model, self._held_out, batch=self._batch, dtype=self.dtype)
         path = self._path(step)
         np.save(path.with_suffix(".partial.npy"), bits)
         os.replace(path.with_suffix(".partial.npy"), path)  # noqa: PTH105

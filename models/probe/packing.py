@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from fineweb_mask.models.errors import ModelError
+
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
@@ -37,10 +39,22 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
 
 
 def load_tokenizer(path: Path) -> "Tokenizer":
-    """Return the tokenizer of a `tokenizer.json`."""
+    """Return the tokenizer of a `tokenizer.json`.
+
+    Raises
+    ------
+    ModelError
+        If the file is not one, or if the tokenizer has no token that ends a document.
+    """
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more precise
+        raise ModelError(f"the tokenizer {path.name} cannot be read: {error}") from error
+    if tokenizer.token_to_id(END) is None:
+        raise ModelError(f"the tokenizer {path.name} has no token {END}, which ends a document; use one that has it")
+    return tokenizer
 
 
 class PackedTokens(NamedTuple):
@@ -84,8 +98,7 @@ class PackedTokens(NamedTuple):
 
 def _end_of(tokenizer: "Tokenizer") -> int:
     end = tokenizer.token_to_id(END)
-    if end is None:
-        raise ValueError(f"the tokenizer has no token {END!r}")
+    assert end is not None, "load_tokenizer refuses it"  # noqa: S101
     return end
 
 
@@ -112,27 +125,27 @@ class PackedSequences(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": ids, "labels": ids}
 
 
-class Windows(Dataset[dict[str, torch.Tensor]]):
-    """Held-out documents cut into sequences; each begins with the end token, whose own loss does not count.
+class DocumentStarts(Dataset[dict[str, torch.Tensor]]):
+    """The first tokens of held-out documents; the end token stands before each, and its own loss does not count.
 
     Attributes
     ----------
     document
-        Document of every sequence, (n,).
+        Document of every sequence, (n,); an empty document has no sequence.
     sizes
         Bytes of the measured part of every document, (documents,).
     """
 
-    def __init__(self, texts: Sequence[str], tokenizer: "Tokenizer", *, context: int, windows: int) -> None:
+    def __init__(self, texts: Sequence[str], tokenizer: "Tokenizer", context: int) -> None:
         end = _end_of(tokenizer)
-        length = context - 1
         self.sizes = np.zeros(len(texts), dtype=np.int64)
         rows: list[tuple[int, list[int]]] = []
         for document, (text, encoded) in enumerate(zip(texts, _encoded(texts, tokenizer), strict=True)):
-            ids = encoded.ids[: windows * length]
-            measured = text if len(ids) == len(encoded.ids) else text[: encoded.offsets[len(ids) - 1][1]]
-            self.sizes[document] = len(measured.encode())
-            rows += [(document, [end, *ids[start : start + length]]) for start in range(0, len(ids), length)]
+            ids = encoded.ids[: context - 1]
+            if ids:
+                measured = text if len(ids) == len(encoded.ids) else text[: encoded.offsets[len(ids) - 1][1]]
+                self.sizes[document] = len(measured.encode())
+                rows.append((document, [end, *ids]))
         rows.sort(key=lambda row: -len(row[1]))  # a batch has rows of similar length
         self.document = np.array([document for document, _ in rows], dtype=np.int64)
         self._rows = [ids for _, ids in rows]

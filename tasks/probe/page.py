@@ -294,9 +294,9 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
         for arm in order
     ]  # fmt: skip
     columns = [
-        Column("arm"), Column("bits per byte", "precise"), Column("sd of seeds", "precise"),
-        Column(f"less {baseline}", "precise"), Column("from", "precise"), Column("to", "precise"),
-        Column("smallest visible", "precise"), Column("p, adjusted", "number"), Column(f"verdict against {baseline}"),
+        Column("arm"), Column("bits per byte", "bits"), Column("sd of seeds", "bits"),
+        Column(f"less {baseline}", "bits"), Column("from", "bits"), Column("to", "bits"),
+        Column("smallest visible", "bits"), Column("p, adjusted", "number"), Column(f"verdict against {baseline}"),
     ]  # fmt: skip
     tables = [Table(f"Arms on {name}", columns, rows, note=note, wide=True)]
     title = {POOL: "Documents of the corpus"}.get(name, f"Held-out set {name}")
@@ -313,8 +313,8 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
 def _pairs(metrics: Mapping[str, Any]) -> Section:
     """Compare every two arms on every set."""
     columns = [
-        Column("pair"), Column("difference", "precise"), Column("from", "precise"), Column("to", "precise"),
-        Column("smallest visible", "precise"), Column("p, adjusted", "number"), Column("verdict on the first"),
+        Column("pair"), Column("difference", "bits"), Column("from", "bits"), Column("to", "bits"),
+        Column("smallest visible", "bits"), Column("p, adjusted", "number"), Column("verdict on the first"),
     ]  # fmt: skip
     tables = [
         Table(
@@ -350,7 +350,7 @@ def _groups(job: ProbeJob, metrics: Mapping[str, Any]) -> Section:
     columns = [
         Column("group"),
         Column("held-out documents", "count"),
-        *(Column(arm, "precise") for arm in metrics["arms"]),
+        *(Column(arm, "bits") for arm in metrics["arms"]),
     ]
     rows = [[group, of["documents"], *of["arms"].values()] for group, of in metrics["groups"].items()]
     return Section(

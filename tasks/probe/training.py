@@ -216,13 +216,12 @@ def train_model(job: TrainJob) -> None:
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.probe.downstream import save_model
     from fineweb_mask.models.probe.language_model import train
-    from fineweb_mask.models.probe.packing import Windows, load_tokenizer
+    from fineweb_mask.models.probe.packing import DocumentStarts, load_tokenizer
     from fineweb_mask.tasks.inference.gpu import gpu_slot
 
     tokenizer = load_tokenizer(job.workspace.resolve(job.tokenizer).parent / "tokenizer.json")
-    held_out = HeldOut.read(job.workspace, job.held_out)
-    texts = held_out.documents["text"].to_pylist()
-    windows = Windows(texts, tokenizer, context=job.preset.context, windows=job.preset.windows)
+    texts = HeldOut.read(job.workspace, job.held_out).documents["text"].to_pylist()
+    held_out = DocumentStarts(texts, tokenizer, job.preset.context)
     checkpoints = job.folder / "checkpoints" / job.key.fingerprint  # of another key, they are of another training
     device, model_folder = choose_device("auto"), job.folder / "model"
     shutil.rmtree(model_folder, ignore_errors=True)
@@ -231,7 +230,7 @@ def train_model(job: TrainJob) -> None:
             job.preset,
             tokenizer.get_vocab_size(),
             read_tokens(job),
-            windows,
+            held_out,
             n_tokens=job.n_tokens,
             seed=job.seed,
             folder=checkpoints,
@@ -240,7 +239,7 @@ def train_model(job: TrainJob) -> None:
         )
     path = job.folder / "bits.parquet"
     with atomic_write(path) as partial:
-        pq.write_table(pa.table({"bits": trained.bits, "bytes": windows.sizes}), partial)
+        pq.write_table(pa.table({"bits": trained.bits, "bytes": held_out.sizes}), partial)
     details = {
         "losses": [list(point) for point in trained.losses],
         "parameters": trained.parameters,

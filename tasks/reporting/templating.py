@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-Form = Literal["text", "count", "number", "precise", "rate", "seconds", "share", "gap"]
+Form = Literal["text", "count", "number", "precise", "bits", "rate", "seconds", "share", "gap"]
 FORMS: dict[Form, Callable[[Any], str]] = {
     "text": str,
     "count": "{:,}".format,
@@ -19,6 +19,7 @@ FORMS: dict[Form, Callable[[Any], str]] = {
     "share": "{:.1%}".format,
     "gap": "{:.4%}".format,
     "precise": "{:.6f}".format,
+    "bits": "{:.4f}".format,
     "rate": "{:,.0f}".format,
 }
 """How to format the values of a table's column."""

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+from fineweb_mask.flows.arms import parse_arms
 from fineweb_mask.flows.probe import run_probe
-from fineweb_mask.models.settings.probe import ProbeSettings, parse_arms
+from fineweb_mask.models.settings.probe import ProbeSettings
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -8,7 +8,7 @@ import torch
 
 from fineweb_mask.models.probe import language_model
 from fineweb_mask.models.probe.language_model import losses_in_bits, make_model, steps_of, train
-from fineweb_mask.models.probe.packing import PackedTokens, Windows, train_tokenizer
+from fineweb_mask.models.probe.packing import DocumentStarts, PackedTokens, train_tokenizer
 from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.settings.probe import PRESETS
@@ -33,16 +33,16 @@ def tokens(tokenizer):
 
 
 @pytest.fixture(scope="module")
-def windows(tokenizer):
-    return Windows([*TEXTS[:3], "cat", ""], tokenizer, context=TINY.context, windows=3)
+def held_out(tokenizer):
+    return DocumentStarts([*TEXTS[:3], "cat", ""], tokenizer, TINY.context)
 
 
 @pytest.fixture
-def run(tokens, windows, tmp_path):
+def run(tokens, held_out, tmp_path):
     def run_one(folder="run", *, seed=0, steps=20, preset=TINY):
         n_tokens = steps * preset.batch * preset.context
         return train(
-            preset, VOCABULARY, tokens, windows, n_tokens=n_tokens, seed=seed, folder=tmp_path / folder, device="cpu"
+            preset, VOCABULARY, tokens, held_out, n_tokens=n_tokens, seed=seed, folder=tmp_path / folder, device="cpu"
         )
 
     return run_one
@@ -51,11 +51,11 @@ def run(tokens, windows, tmp_path):
 def test_losses_are_those_of_every_token_by_itself(tokenizer):
     torch.manual_seed(0)
     model = make_model(TINY, VOCABULARY)
-    windows = Windows([*TEXTS, "cat"], tokenizer, context=TINY.context, windows=2)
-    found = losses_in_bits(model, windows, batch=3, dtype=torch.float32)
-    expected = np.zeros(len(windows.sizes))
-    for row, document in enumerate(windows.document):
-        ids = windows[row]["input_ids"]
+    held_out = DocumentStarts([*TEXTS, "cat"], tokenizer, TINY.context)
+    found = losses_in_bits(model, held_out, batch=3, dtype=torch.float32)
+    expected = np.zeros(len(held_out.sizes))
+    for row, document in enumerate(held_out.document):
+        ids = held_out[row]["input_ids"]
         with torch.inference_mode():
             chances = model(input_ids=ids[None]).logits[0].double().log_softmax(-1)
         expected[document] -= sum(float(chances[place - 1, ids[place]]) for place in range(1, len(ids))) / math.log(2)
@@ -63,12 +63,12 @@ def test_losses_are_those_of_every_token_by_itself(tokenizer):
     assert model.training
 
 
-def test_it_learns_and_its_seed_decides_everything(run, windows):
+def test_it_learns_and_its_seed_decides_everything(run, held_out):
     first, again, other = run("a"), run("b"), run("c", seed=1)
     assert np.array_equal(first.bits, again.bits)
     assert not np.array_equal(first.bits, other.bits)
     untrained = math.log2(VOCABULARY) * 3  # bits per byte of a guess, at about 3 bytes for each token or fewer
-    assert first.bits.sum() / windows.sizes.sum() < untrained / 2
+    assert first.bits.sum() / held_out.sizes.sum() < untrained / 2
     assert first.losses[-1][1] < first.losses[0][1] / 1.5
     assert first.tokens == 20 * TINY.batch * TINY.context == first.losses[-1][0]
     assert first.bits[4] == 0  # of an empty document

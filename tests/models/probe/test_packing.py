@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.probe.packing import (
     END,
     IGNORED,
+    DocumentStarts,
     PackedTokens,
-    Windows,
     load_tokenizer,
     padded,
     train_tokenizer,
@@ -34,11 +35,12 @@ def test_any_text_survives_a_round_trip(tokenizer, tmp_path):
         assert loaded.decode(packed.ids[:-1].tolist(), skip_special_tokens=False) == text
 
 
-def test_a_tokenizer_without_an_end_is_refused():
+def test_a_tokenizer_without_an_end_is_refused(tmp_path):
     from tokenizers import Tokenizer, models
 
-    with pytest.raises(ValueError, match="endoftext"):
-        PackedTokens.of(["text"], Tokenizer(models.BPE()))
+    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ModelError, match="endoftext"):
+        load_tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_documents_are_packed_in_a_random_order_each_once(tokenizer):
@@ -71,34 +73,28 @@ def test_a_sequence_is_its_own_label(tokenizer):
     assert first["input_ids"].dtype == torch.int64
 
 
-@pytest.mark.parametrize("windows", [1, 2, 1000])
-def test_windows_measure_as_many_bytes_as_their_tokens_hold(tokenizer, windows):
-    measured = Windows(TEXTS, tokenizer, context=9, windows=windows)
-    text_of = dict.fromkeys(range(len(TEXTS)), "")
-    rows = sorted(range(len(measured)), key=lambda row: measured.document[row])
-    tokens = dict.fromkeys(range(len(TEXTS)), 0)
-    for row in rows:
+@pytest.mark.parametrize("context", [2, 9, 1000])
+def test_the_start_of_a_document_has_as_many_bytes_as_its_tokens_hold(tokenizer, context):
+    measured = DocumentStarts(TEXTS, tokenizer, context)
+    assert sorted(measured.document) == list(range(len(TEXTS)))
+    for row, document in enumerate(measured.document):
         ids, labels = measured[row]["input_ids"], measured[row]["labels"]
-        assert len(ids) <= 9
-        assert ids[0] == tokenizer.token_to_id(END)
+        encoded = tokenizer.encode(TEXTS[document], add_special_tokens=False)
+        assert ids.tolist() == [tokenizer.token_to_id(END), *encoded.ids[: context - 1]]
         assert labels[0] == IGNORED
         assert torch.equal(ids[1:], labels[1:])
-        tokens[int(measured.document[row])] += len(ids) - 1
-    for document, text in enumerate(TEXTS):
-        encoded = tokenizer.encode(text, add_special_tokens=False)
-        assert tokens[document] == min(len(encoded.ids), windows * 8)
-        text_of[document] = text[: encoded.offsets[tokens[document] - 1][1]]
-        assert measured.sizes[document] == len(text_of[document].encode())
+        start = TEXTS[document][: encoded.offsets[len(ids) - 2][1]]
+        assert measured.sizes[document] == len(start.encode())
 
 
 def test_an_empty_text_has_no_bytes(tokenizer):
-    measured = Windows(["", "cat"], tokenizer, context=9, windows=1)
+    measured = DocumentStarts(["", "cat"], tokenizer, 9)
     assert measured.sizes.tolist() == [0, 3]
     assert measured.document.tolist() == [1]
 
 
 def test_padding_has_no_loss(tokenizer):
-    measured = Windows(["cat", TEXTS[0]], tokenizer, context=9, windows=1)
+    measured = DocumentStarts(["cat", TEXTS[0]], tokenizer, 9)
     batch = padded([measured[0], measured[1]])
     short = len(measured[1]["input_ids"])
     assert batch["input_ids"].shape == batch["labels"].shape == (2, len(measured[0]["input_ids"]))

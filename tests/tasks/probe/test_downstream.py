@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_mask.models.settings.probe import ProbeSettings, parse_arms
+from fineweb_mask.flows.arms import parse_arms
+from fineweb_mask.models.settings.probe import ProbeSettings
 from fineweb_mask.tasks.probe.downstream import AnswerJob, answer_tasks, read_answers
 from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob, write_probe_page
 from fineweb_mask.tasks.probe.training import train_model

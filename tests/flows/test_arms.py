@@ -1,0 +1,44 @@
+"""Arms of the probe: how they are written, and what is refused."""
+
+import pytest
+
+from fineweb_mask.flows.arms import parse_arms
+from fineweb_mask.flows.recipe import RecipeError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("random", {"name": "random", "selector": "random"}),
+        ("datamask[lamb=0.5]", {"name": "datamask-lamb-0.5", "selector": "datamask", "changes": {"lamb": 0.5}}),
+        (
+            "x = datamask[metrics={pairwise: 1, disf: 2}, near_duplicates.weight=0,seed=3]",
+            {"name": "x", "selector": "datamask"}
+            | {"changes": {"metrics": {"pairwise": 1, "disf": 2}, "near_duplicates.weight": 0, "seed": 3}},
+        ),
+        ("data/other.parquet", {"name": "other.parquet", "path": "data/other.parquet"}),
+        ("data/year=2024/a.parquet", {"name": "a.parquet", "path": "data/year=2024/a.parquet"}),
+        ("theirs=s3://bucket/set/", {"name": "theirs", "path": "s3://bucket/set/"}),
+    ],
+)  # fmt: skip
+def test_an_arm_is_a_selector_with_changes_or_a_path(text, expected):
+    first, _ = parse_arms(f"{text},top_quality")
+    assert first.model_dump(exclude_unset=True) | {"changes": first.changes} == {"changes": {}} | expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("random", "at least two arms"),
+        ("", "at least two arms"),
+        ("random,datamask[lamb=1", "not closed"),
+        ("random,datamask]", "not opened"),
+        ("random,datamask[lamb]", "key=value"),
+        ("random,a b=datamask", "no name"),
+        ("random,x=data/a.parquet[lamb=1]", "no settings to change"),
+        ('random,datamask[lamb="]', "not valid YAML"),
+    ],
+)
+def test_what_cannot_be_understood_is_named(text, message):
+    with pytest.raises(RecipeError, match=message):
+        parse_arms(text)
