@@ -59,7 +59,7 @@ def compare(
         runs.find_ranges()
         runs.run(names)
         job = CompareJob(
-            root=str(run.workspace.root),
+            root=run.workspace.address,
             settings=selection,
             label_column=label_column,
             documents=[shard.documents for group in runs.groups for shard in group],

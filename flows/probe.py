@@ -23,9 +23,9 @@ from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob
 from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob
 from fineweb_mask.tasks.probe.texts import find_files
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
-from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.selection.compare_page import check_label_column
 from fineweb_mask.tasks.selection.contenders import ContenderJob, check_selectors, contested
+from fineweb_mask.tasks.selection.groups import grouped, remembered_groups
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -161,7 +161,7 @@ class _Probe:
         selection: PipelineSelectionSettings,
     ) -> None:
         self._run = run
-        self._root = str(run.workspace.root)
+        self._root = run.workspace.address
         self._shards = shards
         self._models = models
         self._selection = selection
@@ -262,7 +262,7 @@ class _Probe:
             for arm in self._models.arms
             if arm.selector is not None
             for settings in [arm_settings(self._selection, arm)]
-            for group in grouped(shards, settings)
+            for group in grouped(shards, settings, remembered_groups(self._run.workspace, settings))
         ]
         found: dict[str, list[tuple[ContenderJob, StageFile]]] = {}
         for job, file in zip(jobs, self._run_all("contend", jobs, at_once=1), strict=True):

@@ -55,7 +55,7 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "to
         runs.sweep(lambs)
         runs.run(BASELINES)
         job = SweepJob(
-            root=str(run.workspace.root),
+            root=run.workspace.address,
             settings=selection,
             advised=advised(settings, budget_by),
             lambs=lambs,

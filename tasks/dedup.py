@@ -2,10 +2,15 @@
 
 Ingest drops repeats within a shard and records each text's hash; here DuckDB compares the hashes of all shards, and
 spills to disk where they do not fit in memory. The rows stay in the documents, so that shards can be scored and
-embedded without waiting for each other, and are left out when the subset is selected. Which copy stays depends on the
-shards' names only, not on the order of work.
+embedded without waiting for each other, and are left out when the subset is selected.
+
+Of equal texts, the first shard's is kept, in the order in which the shards came into the workspace, and those that came
+together by name. With the order of the names alone, a new shard whose name comes first would take the copies of others,
+whose selections would all be made anew. The order of work does not matter.
 """
 
+import json
+from collections.abc import Iterable
 from typing import ClassVar
 
 import duckdb
@@ -14,13 +19,48 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.schemas import DUPLICATES
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+
+def in_order_of_arrival(workspace: Workspace, shards: Iterable[str]) -> list[str]:
+    """Return the names of shards: those that are remembered first, in their order, then the others by name.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> workspace = Workspace(mkdtemp())
+    >>> remember_arrivals(workspace, ["b", "c"])
+    >>> in_order_of_arrival(workspace, ["a", "b", "c"])
+    ['b', 'c', 'a']
+    """
+    rank = {name: place for place, name in enumerate(_remembered(workspace))}
+    return sorted(shards, key=lambda name: (rank.get(name, len(rank)), name))
+
+
+def remember_arrivals(workspace: Workspace, shards: Iterable[str]) -> None:
+    """Remember shards, in this order, after those that are remembered already."""
+    before = _remembered(workspace)
+    known = set(before)
+    names = [*before, *(name for name in shards if name not in known)]
+    if names != before:
+        with atomic_write(workspace.arrivals) as partial:
+            partial.write_text(json.dumps(names, indent=0) + "\n")
+
+
+def _remembered(workspace: Workspace) -> list[str]:
+    try:
+        return [str(name) for name in json.loads(ensure_local(workspace.arrivals).read_text())]
+    except (OSError, ValueError, TypeError):
+        return []
 
 
 class DedupJob(GroupJob):
-    """Find the duplicates across all shards; `documents` are in the order of their names."""
+    """Find the duplicates across all shards; of equal texts, the first of `documents` that has one keeps it."""
 
     stage: ClassVar[Stage] = Stage(
         "dedup", version=1, folders=("duplicates",), product=True, run_with=("select",), counts=("ingested", "eligible")
@@ -75,4 +115,5 @@ def _duplicates(job: DedupJob) -> dict[int, NDArray[np.uint32]]:
             """
         ).fetchnumpy()
     shards, rows = np.asarray(repeats["shard"]), np.asarray(repeats["row"], dtype=np.uint32)
-    return {int(shard): rows[shards == shard] for shard in np.unique(shards)}
+    found, starts = np.unique(shards, return_index=True)  # they are in order
+    return dict(zip(found.tolist(), np.split(rows, starts[1:]), strict=False))

@@ -5,7 +5,6 @@ A checkpoint of each chunk is kept until the shard is complete, so that a killed
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,7 +121,7 @@ def embed(job: EmbedJob) -> None:
     BadShardError
         If a vector is zero or not finite and `on_bad_vector` is `raise`.
     """
-    path = os.path.join(job.root, job.model.path)  # noqa: PTH118 - a model outside the workspace is absolute
+    path = str(job.workspace.local(job.model.path))
     pool = encoder_pool(path, job.model.fingerprint, job.settings)
     started = perf_counter()
     with (

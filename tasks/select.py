@@ -1,14 +1,12 @@
 """Select documents of each block for quality and diversity together, and write the masks.
 
-A block is what is selected from at one time: several small shards, one shard, or an even slice of a large one.
 A job covers whole shards, so that every shard's mask is written once, and gives each block its own seed, derived from
 the block's name: the choice does not depend on the order of work.
 """
 
 from typing import ClassVar
 
-from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.tasks.selection.blocks import BlocksJob, blocks_of, describe, read_group, select_block, write_masks
+from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
 from fineweb_mask.tasks.workspace.job import Stage, stage_task
 
 
@@ -28,14 +26,17 @@ class SelectJob(BlocksJob):
     )
 
     def settings_read(self) -> object:
-        """Return all settings but the device and the size of blocks."""
-        return self.settings.model_dump(exclude={"device", "block_size"})
+        """Return all settings but the device and how blocks are cut."""
+        return self.settings.model_dump(exclude=NOT_READ)
 
 
 @stage_task
 def select(job: SelectJob) -> None:
     """Write the masks of a group of shards: who is selected, each document's inclusion, its block."""
-    group = read_group(job)
-    blocks = track("blocks", list(blocks_of(job, group)), part=(0, 1))
-    selections = [(block, select_block(job.settings, block, group)) for block in blocks]
-    write_masks(job, group, selections, [describe(block, group, selection) for block, selection in selections])
+    group = Group.read(job)
+    masks, described = Masks(group), []
+    for block in group.blocks():
+        selection = select_block(job.settings, block)
+        masks.enter(block, selection)
+        described.append(describe(block, selection))
+    masks.write(described)

@@ -31,7 +31,7 @@ def run(
     workspace: WorkspaceFolder = None,
     refit: Annotated[
         list[str] | None,
-        typer.Option(help="Fit again on the present corpus: encoder, quality (repeatable).", metavar="WHAT"),
+        typer.Option(help="Fit again on the present corpus: encoder, quality, blocks (repeatable).", metavar="WHAT"),
     ] = None,
     refresh: Annotated[
         list[str] | None,

@@ -10,9 +10,9 @@ from prefect.logging import get_run_logger
 from fineweb_mask.flows.display.prefect_ui import or_warn, publish_page
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
 from fineweb_mask.tasks.selection.frontier import FrontierJob
+from fineweb_mask.tasks.selection.groups import group_name, grouped, remembered_groups
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -31,14 +31,14 @@ class SelectorRuns:
     """
 
     def __init__(self, scheduler: Scheduler, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> None:
-        self.groups = grouped(shards, settings)
+        self.groups = grouped(shards, settings, remembered_groups(scheduler.workspace, settings))
         self.files: dict[str, list[StageFile]] = {}  # by selector, of every group
         self.masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
         self.frontiers: list[StageFile] = []  # of every group
         self.seconds: dict[str, float] = {}  # by selector or value of lamb
         self._settings = settings
         self._scheduler = scheduler
-        self._root = str(scheduler.workspace.root)
+        self._root = scheduler.workspace.address
         self._ranges: dict[str, StageFile | None] = {}
 
     def find_ranges(self) -> None:

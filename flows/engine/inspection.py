@@ -132,7 +132,7 @@ def inspect_workspace(folder: str | Path) -> Inspection:
         except (OSError, ValueError, ImportError) as error:
             raise StatusError(f"{folder}: what its last run read is out of reach: {error}") from error
         probe = _JobProbe()
-        plan = Plan(probe, workspace, last.settings, shards, models)
+        plan = Plan(probe, workspace, last.settings, shards, models, remembers=False)
         plan.prepare()
         if plan.is_prepared:
             plan.select()

@@ -13,7 +13,7 @@ from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dedup import DedupJob
+from fineweb_mask.tasks.dedup import DedupJob, in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
@@ -24,7 +24,7 @@ from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.blocks import grouped
+from fineweb_mask.tasks.selection.groups import grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
@@ -70,6 +70,8 @@ class Plan:
         The source's files.
     models
         The models that the settings name.
+    remembers
+        Whether to record in which order shards came, and which are selected from together, for later runs.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class Plan:
         settings: PipelineSettings,
         shards: list[SourceShard],
         models: PretrainedModels,
+        *,
+        remembers: bool = True,
     ) -> None:
         self.documents: dict[str, StageFile] = {}  # by shard, as are the next four
         self.scores: dict[str, StageFile] = {}
@@ -88,8 +92,9 @@ class Plan:
         self._groups: dict[str, StageFile] = {}  # of shards that were selected from together, by name
         self.dataset: StageFile | None = None
         self._jobs = jobs
+        self._remembers = remembers
         self._workspace = workspace
-        self._root = str(workspace.root)
+        self._root = workspace.address
         self._settings = settings
         self._shards = {shard.name: shard for shard in shards}
         self._models = dict(models.scorers)
@@ -156,10 +161,13 @@ class Plan:
         """
         self._finish_preparation()
         self.check_prepared()
-        groups = grouped(self.selectable, self._settings.selection)
+        settings = self._settings.selection
+        groups = grouped(self.selectable, settings, remembered_groups(self._workspace, settings))
+        if self._remembers:
+            remember_groups(self._workspace, settings, groups)
         self._jobs.expect("select", len(groups))
         for group in groups:
-            job = SelectJob(root=self._root, shards=group, settings=self._settings.selection)
+            job = SelectJob(root=self._root, shards=group, settings=settings)
             self._jobs.add(job, partial(self._on_selected, job))
 
     def materialize(self) -> None:
@@ -380,9 +388,12 @@ class Plan:
         if "dedup" in self._fitting or len(self._ingested) < len(self._shards) or not self.documents:
             return
         self._fitting.add("dedup")
+        names = in_order_of_arrival(self._workspace, self.documents)
+        if self._remembers:
+            remember_arrivals(self._workspace, names)
         job = DedupJob(
             root=self._root,
-            documents=sorted(self.documents.values(), key=lambda file: file.name),
+            documents=[self.documents[name] for name in names],
             across_shards=self._settings.ingest.exact_dedup == "corpus",
             memory_limit=self._settings.materialize.memory_limit,
         )

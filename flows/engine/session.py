@@ -33,7 +33,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
 
-Refit = Literal["encoder", "quality"]
+Refit = Literal["encoder", "quality", "blocks"]
 
 
 class Session(NamedTuple):
@@ -129,7 +129,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
 
 def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:
     """Delete the manifests of what is to be fitted again."""
-    patterns = {"encoder": ["encoder.json"], "quality": ["quality-*.json"]}
+    patterns = {"encoder": ["encoder.json"], "quality": ["quality-*.json"], "blocks": ["groups.json"]}
     for name in refit:
         for pattern in patterns[name]:
             for manifest in workspace.files(f"fitted/{pattern}"):

@@ -100,7 +100,7 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
 def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, Scorer]:
     """Return the scorers by name; each is loaded once per process."""
     with _loading:
-        return {model.settings.name: _load(str(workspace.root / model.path), model) for model in models}
+        return {model.settings.name: _load(str(workspace.local(model.path)), model) for model in models}
 
 
 @cache

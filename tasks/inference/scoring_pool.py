@@ -285,7 +285,7 @@ def score_file(
     StoppedError
         If a stop was requested.
     """
-    placed = [model.model_copy(update={"path": str(workspace.root / model.path)}) for model in models]
+    placed = [model.model_copy(update={"path": str(workspace.local(model.path))}) for model in models]
     key = (processes, tuple(placed))
     with _lock:
         if key not in _running:

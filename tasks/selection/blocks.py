@@ -1,6 +1,7 @@
-"""Read the candidates of a group of shards, cut them into blocks, select from each, and write masks.
+"""Cut a group of shards into blocks, read one block at a time, select from it, and write masks.
 
-A block is what is selected from at one time: several small shards, one shard, or an even slice of a large one.
+A block is what is selected from at one time. A group of one block is that block; a larger one is cut into even slices,
+of documents in a random order (`blocks: mixed`) or one after the other.
 """
 
 import math
@@ -8,16 +9,18 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.selection.groups import group_name
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -27,6 +30,12 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection
     from fineweb_mask.models.selection.ranges import Ranges
+
+
+VECTORS_AT_ONCE = 16_384  # rows
+VECTOR_COLUMNS = ["embedding", "scale"]
+NOT_READ = {"device", "block_size", "blocks"}
+"""Settings on which the selection from a block does not depend."""
 
 
 class BlocksJob(GroupJob):
@@ -55,6 +64,11 @@ class BlocksJob(GroupJob):
         """The names of the shards."""
         return [shard.name for shard in self.shards]
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the documents of the group's blocks are mixed."""
+        return self.settings.blocks == "mixed" and self.slices > 1
+
     @abstractmethod
     def settings_read(self) -> object:
         """Return the settings that the output depends on."""
@@ -65,54 +79,122 @@ class BlocksJob(GroupJob):
             [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
             for shard in self.shards
         ]
-        return Dependencies(settings=[digest(self.settings_read()), self.slices], inputs=files)
+        how = [self.slices, *(["mixed"] if self.is_mixed else [])]
+        return Dependencies(settings=[digest(self.settings_read()), *how], inputs=files)
 
 
-def grouped(shards: list[ShardFiles], settings: PipelineSelectionSettings) -> list[list[ShardFiles]]:
-    """Return the groups of shards that are selected from together, in the order of the shards' names."""
-    groups: list[list[ShardFiles]] = []
-    for shard in sorted(shards, key=lambda shard: shard.name):
-        if not groups or sum(other.rows for other in groups[-1]) + shard.rows > settings.block_size:
-            groups.append([])
-        groups[-1].append(shard)
-    return groups
+class Block(NamedTuple):
+    """What is selected from at one time."""
+
+    name: str
+    rows: NDArray[np.int64]  # of the group, ascending
+    vectors: NDArray[np.floating[Any]]  # of these rows, as are the next two
+    quality: NDArray[np.float32]
+    tokens: NDArray[np.int64]
 
 
-def group_name(group: list[ShardFiles]) -> str:
-    """Return the name of a group of shards."""
-    first, last = group[0].name, group[-1].name
-    return first if first == last else f"{first}..{last}"
+class Group(NamedTuple):
+    """What a selection reads of a group of shards, one after the other, the vectors aside."""
+
+    job: BlocksJob
+    quality: NDArray[np.float32]  # (rows,)
+    candidate: NDArray[np.bool_]  # (rows,): neither a duplicate nor without a vector
+    tokens: NDArray[np.int64]  # (rows,)
+    excluded: dict[str, int]  # rows that are no candidates, by reason
+
+    @classmethod
+    def read(cls, job: BlocksJob) -> Self:
+        """Read a job's group."""
+        shards = [_read_shard(job.workspace, shard) for shard in job.shards]
+        quality, candidate, tokens = (
+            np.concatenate(parts) for parts in zip(*(arrays for arrays, _ in shards), strict=True)
+        )
+        excluded = sum((Counter(counts) for _, counts in shards), Counter())
+        return cls(job, quality, candidate, tokens, dict(excluded))
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the group's blocks, reading one at a time; one without a candidate is left out."""
+        for name, rows in track("blocks", list(self._places()), part=(0, 1)):
+            yield Block(name, rows, self._vectors(rows), self.quality[rows], self.tokens[rows])
+
+    def _places(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """Yield the name and the rows of every block."""
+        job, slices = self.job, self.job.slices
+        order = np.arange(len(self.candidate))
+        if job.is_mixed:
+            order = np.argsort(self._lots(), kind="stable")
+        edges = np.linspace(0, len(order), slices + 1).round().astype(int)
+        for index, (start, stop) in enumerate(pairwise(edges)):
+            rows = np.sort(order[start:stop])
+            rows = rows[self.candidate[rows]]
+            if len(rows):
+                yield job.group if slices == 1 else f"{job.group}#{index}", rows
+
+    def _lots(self) -> NDArray[np.float64]:
+        """Return a random number for every row, which depends on the seed, the shard's name and the row only."""
+        seed = self.job.settings.seed
+        return np.concatenate(
+            [
+                np.random.default_rng(int(digest([seed, shard.name])[:16], 16)).random(shard.rows)
+                for shard in self.job.shards
+            ]
+        )
+
+    def _vectors(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
+        """Read the vectors of some rows of the group, ascending: (rows, dimensions)."""
+        from fineweb_mask.models.embedding.arrow import vectors_of
+
+        parts, start = [], 0
+        for shard in self.job.shards:
+            with pq.ParquetFile(self.job.workspace.resolve(shard.embeddings)) as file:
+                for batch in file.iter_batches(VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
+                    first, last = np.searchsorted(rows, [start, start + batch.num_rows])
+                    chosen = pa.array(rows[first:last] - start)
+                    if len(chosen):
+                        parts.append(vectors_of(pa.Table.from_batches([batch]).take(chosen))[0])
+                    start += batch.num_rows
+        return np.concatenate(parts)
 
 
-def write_masks(
-    job: BlocksJob, group: "Candidates", selections: "list[tuple[Block, Selection]]", blocks: list[dict[str, Any]]
-) -> None:
-    """Write the masks of a group of shards, with what the reports need of each block."""
-    n = len(group.candidate)
-    selected = np.zeros(n, dtype=bool)
-    inclusion = np.full(n, np.nan, dtype=np.float32)  # NaN and no name where the document was in no block
-    names = np.full(n, None, dtype=object)
-    for block, selection in selections:
-        selected[block.rows[selection.indices]] = True
-        inclusion[block.rows] = selection.inclusion
-        names[block.rows] = block.name
+class Masks:
+    """The masks of a group of shards, entered block by block.
 
-    def columns(rows: slice) -> list[pa.Array]:
-        included = pa.array(inclusion[rows], mask=np.isnan(inclusion[rows]))
-        return [pa.array(selected[rows]), included, pa.array(names[rows], pa.string())]
+    Parameters
+    ----------
+    group
+        The group.
+    """
 
-    write_shards(job, group, MASKS, columns, blocks)
+    def __init__(self, group: Group) -> None:
+        n = len(group.candidate)
+        self._group = group
+        self._selected = np.zeros(n, dtype=bool)
+        self._inclusion = np.full(n, np.nan, dtype=np.float32)  # NaN and no name where the document was in no block
+        self._names = np.full(n, None, dtype=object)
+
+    def enter(self, block: Block, selection: "Selection") -> None:
+        """Enter what was selected from a block."""
+        self._selected[block.rows[selection.indices]] = True
+        self._inclusion[block.rows] = selection.inclusion
+        self._names[block.rows] = block.name
+
+    def write(self, blocks: list[dict[str, Any]]) -> None:
+        """Write them, with what the reports need of each block."""
+        write_shards(self._group, MASKS, self._columns, blocks)
+
+    def _columns(self, rows: slice) -> list[pa.Array]:
+        included = pa.array(self._inclusion[rows], mask=np.isnan(self._inclusion[rows]))
+        return [pa.array(self._selected[rows]), included, pa.array(self._names[rows], pa.string())]
 
 
 def write_shards(
-    job: BlocksJob,
-    group: "Candidates",
+    group: Group,
     schema: pa.Schema,
     columns: Callable[[slice], list[pa.Array]],  # after `row`, for a shard's rows in the group
     blocks: list[dict[str, Any]],
 ) -> None:
     """Write one file for each shard of a group, with what the reports need of each block."""
-    start = 0
+    job, start = group.job, 0
     for shard in job.shards:
         batch = [pa.array(np.arange(shard.rows, dtype=np.uint32)), *columns(slice(start, start + shard.rows))]
         with stage_file_writer(job.workspace.shard_path(job.folder, shard.name), schema, job.key) as writer:
@@ -121,72 +203,35 @@ def write_shards(
         start += shard.rows
 
 
-class Candidates(NamedTuple):
-    """What a selection reads of a shard, or of a group of shards one after the other."""
-
-    vectors: NDArray[np.floating[Any]]  # (rows, dimensions)
-    quality: NDArray[np.float32]  # (rows,)
-    candidate: NDArray[np.bool_]  # (rows,): neither a duplicate nor without a vector
-    tokens: NDArray[np.int64]  # (rows,)
-    excluded: dict[str, int]  # rows that are no candidates, by reason
-
-
-class Block(NamedTuple):
-    """What is selected from at one time."""
-
-    name: str
-    rows: NDArray[np.int64]  # of the group
-
-
-def read_group(job: BlocksJob) -> Candidates:
-    """Read what a selection reads of a group of shards."""
-    return _joined([_read_shard(job.workspace, shard) for shard in job.shards])
-
-
-def blocks_of(job: BlocksJob, group: Candidates) -> Iterator[Block]:
-    """Cut a group into its blocks; one without a candidate is left out."""
-    edges = np.linspace(0, len(group.candidate), job.slices + 1).round().astype(int)
-    for index, (start, stop) in enumerate(pairwise(edges)):
-        rows = start + np.flatnonzero(group.candidate[start:stop])
-        if len(rows):
-            yield Block(job.group if job.slices == 1 else f"{job.group}#{index}", rows)
-
-
 def block_settings(settings: PipelineSelectionSettings, block: Block) -> PipelineSelectionSettings:
     """Return the settings of a block, which has a seed of its own."""
     return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
 
 
-def _read_shard(workspace: Workspace, shard: ShardFiles) -> Candidates:
+def _read_shard(workspace: Workspace, shard: ShardFiles) -> tuple[tuple[NDArray[Any], ...], dict[str, int]]:
+    """Return the quality, candidates and tokens of a shard, and how many rows are excluded, by reason."""
     from fineweb_mask.models.documents import token_counts
-    from fineweb_mask.models.embedding.arrow import vectors_of
 
-    vectors, has_vector = vectors_of(pq.read_table(workspace.resolve(shard.embeddings)))
     candidate = np.ones(shard.rows, dtype=bool)
     candidate[pq.read_table(workspace.resolve(shard.duplicates))["row"].to_numpy()] = False
+    has_vector = _has_vector(workspace, shard)
     excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
     counts = pq.read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
-    return Candidates(
-        vectors=vectors,
-        quality=pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy(),
-        candidate=candidate & has_vector,
-        tokens=token_counts(counts["token_count"], counts["n_chars"]),
-        excluded=excluded,
-    )
+    quality = pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
+    tokens = token_counts(counts["token_count"], counts["n_chars"])
+    return (quality, candidate & has_vector, tokens), excluded
 
 
-def _joined(shards: list[Candidates]) -> Candidates:
-    if len(shards) == 1:
-        return shards[0]
-    arrays = zip(*(shard[:-1] for shard in shards), strict=True)
-    vectors, quality, candidate, tokens = (np.concatenate(parts) for parts in arrays)
-    excluded = dict(sum((Counter(shard.excluded) for shard in shards), Counter()))
-    return Candidates(vectors, quality, candidate, tokens, excluded)
+def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
+    if shard.embeddings.details.get("bad_vectors") == 0:
+        return np.ones(shard.rows, dtype=bool)
+    with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
+        batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
+        valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
+    return np.concatenate([np.empty(0, dtype=bool), *valid])
 
 
-def select_block(
-    settings: PipelineSelectionSettings, block: Block, group: Candidates, ranges: "Ranges | None" = None
-) -> "Selection":
+def select_block(settings: PipelineSelectionSettings, block: Block, ranges: "Ranges | None" = None) -> "Selection":
     """Select from a block; the indices are positions in the block's rows."""
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection import select as select_documents
@@ -194,23 +239,23 @@ def select_block(
     device = choose_device(settings.device)
     with gpu_slot(device):
         return select_documents(
-            group.vectors[block.rows],
-            group.quality[block.rows],
+            block.vectors,
+            block.quality,
             block_settings(settings, block),
             device=device,
-            tokens=group.tokens[block.rows],
+            tokens=block.tokens,
             ranges=ranges,
         )
 
 
-def describe(block: Block, group: Candidates, selection: "Selection") -> dict[str, Any]:
+def describe(block: Block, selection: "Selection") -> dict[str, Any]:
     """Return what the reports need of the selection from a block."""
     return {
         "name": block.name,
         "documents": len(block.rows),
         "selected": len(selection.indices),
-        "tokens": int(group.tokens[block.rows].sum()),
-        "tokens_selected": int(group.tokens[block.rows[selection.indices]].sum()),
+        "tokens": int(block.tokens.sum()),
+        "tokens_selected": int(block.tokens[selection.indices].sum()),
         "objective": selection.objective,
         "random_objective": selection.random_objective,
         "upper_bound": selection.upper_bound,

@@ -13,22 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS, Solver, Unit
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.reporting.page import Column, Table
 from fineweb_mask.tasks.selection.blocks import (
+    NOT_READ,
     Block,
     BlocksJob,
-    Candidates,
+    Group,
+    Masks,
     block_settings,
-    blocks_of,
     describe,
-    read_group,
     select_block,
-    write_masks,
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.counts import mean_of
@@ -64,7 +62,7 @@ FIGURES = {
     "seconds": Column("seconds", "seconds"),
 }
 """The columns that tables of selections are made of."""
-NOT_SCALED = {"lamb", "near_duplicates", "solver", "device", "block_size", "quality_sampling", "semdedup"}
+NOT_SCALED = {"lamb", "near_duplicates", "solver", *NOT_READ, "quality_sampling", "semdedup"}
 """Settings that the ranges of the terms do not depend on."""
 
 
@@ -119,17 +117,16 @@ def find_ranges(job: RangesJob) -> None:
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.selector import term_ranges
 
-    group = read_group(job)
     device = choose_device(job.settings.device)
     found = {}
-    for block in track("blocks", list(blocks_of(job, group)), part=(0, 1)):
+    for block in Group.read(job).blocks():
         with gpu_slot(device):
             ranges = term_ranges(
-                group.vectors[block.rows],
-                group.quality[block.rows],
+                block.vectors,
+                block.quality,
                 block_settings(job.settings, block),
                 device=device,
-                tokens=group.tokens[block.rows],
+                tokens=block.tokens,
             )
         found[block.name] = asdict(ranges)
     write_manifest(job.manifest_path, job.key, [], {"ranges": found})
@@ -185,34 +182,34 @@ class ContenderJob(TimedJob):
         return self.settings.model_copy(update={"solver": SELECTORS[self.selector]})
 
     def settings_read(self) -> object:
-        """Return all settings but the device and the size of blocks."""
-        return self.solved.model_dump(exclude={"device", "block_size"})
+        """Return all settings but the device and how blocks are cut."""
+        return self.solved.model_dump(exclude=NOT_READ)
 
 
 @stage_task
 def run_selector(job: ContenderJob) -> None:
     """Write the masks of a group of shards, with every block's measures."""
-    group = read_group(job)
-    selections, described, seconds = [], [], 0.0
-    for block in track("blocks", list(blocks_of(job, group)), part=(0, 1)):
+    group = Group.read(job)
+    masks, described, seconds = Masks(group), [], 0.0
+    for block in group.blocks():
         started = time.perf_counter()
-        selection = select_block(job.solved, block, group, ranges_of(job.ranges, block))
+        selection = select_block(job.solved, block, ranges_of(job.ranges, block))
         seconds += time.perf_counter() - started
-        selections.append((block, selection))
-        measured = measures_of(job, block, group).of(selection.indices)
-        described.append(describe(block, group, selection) | {"measures": measured})
+        masks.enter(block, selection)
+        measured = measures_of(job, block).of(selection.indices)
+        described.append(describe(block, selection) | {"measures": measured})
     note_seconds(job.seconds_path, job.key, {"seconds": seconds})
-    write_masks(job, group, selections, described)
+    masks.write(described)
 
 
-def measures_of(job: BlocksJob, block: Block, group: Candidates) -> "Measures":
+def measures_of(job: BlocksJob, block: Block) -> "Measures":
     """Return what measures selections from a block, in means over what J is a mean over."""
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.measures import Measures
 
     device = choose_device(job.settings.device)
-    tokens = group.tokens[block.rows] if job.settings.weighed_by == "tokens" else None
-    return Measures(group.vectors[block.rows], group.quality[block.rows], device=device, tokens=tokens)
+    tokens = block.tokens if job.settings.weighed_by == "tokens" else None
+    return Measures(block.vectors, block.quality, device=device, tokens=tokens)
 
 
 def note_seconds(path: Path, key: StageKey, seconds: dict[str, float]) -> None:

@@ -9,16 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import ROW
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import (
+    NOT_READ,
     Block,
-    Candidates,
+    Group,
     block_settings,
-    blocks_of,
     describe,
-    read_group,
     write_shards,
 )
 from fineweb_mask.tasks.selection.contenders import TimedJob, measures_of, note_seconds, ranges_of
@@ -33,20 +31,20 @@ class FrontierJob(TimedJob):
 
     def settings_read(self) -> object:
         """Return the settings that a sweep reads, and the weights of quality."""
-        return [self.settings.model_dump(exclude={"device", "block_size", "solver", "lamb"}), self.lambs]
+        return [self.settings.model_dump(exclude={*NOT_READ, "solver", "lamb"}), self.lambs]
 
 
 @stage_task
 def sweep_lambs(job: FrontierJob) -> None:
     """Write which documents are selected at every value, with every block's measures."""
-    group = read_group(job)
+    group = Group.read(job)
     chosen = np.zeros((len(job.lambs), len(group.candidate)), dtype=bool)
     names = np.full(len(group.candidate), None, dtype=object)
     described: list[dict[str, Any]] = []
     seconds = dict.fromkeys(job.lambs, 0.0)
-    for block in track("blocks", list(blocks_of(job, group)), part=(0, 1)):
+    for block in group.blocks():
         names[block.rows] = block.name
-        described += _sweep_block(job, block, group, chosen, seconds)
+        described += _sweep_block(job, block, chosen, seconds)
     note_seconds(job.seconds_path, job.key, {str(lamb): spent for lamb, spent in seconds.items()})
     schema = pa.schema(
         [ROW, pa.field("block", pa.string())]
@@ -56,13 +54,12 @@ def sweep_lambs(job: FrontierJob) -> None:
     def columns(rows: slice) -> list[pa.Array]:
         return [pa.array(names[rows], pa.string()), *(pa.array(mask[rows]) for mask in chosen)]
 
-    write_shards(job, group, schema, columns, described)
+    write_shards(group, schema, columns, described)
 
 
 def _sweep_block(
     job: FrontierJob,
     block: Block,
-    group: Candidates,
     chosen: NDArray[np.bool_],  # (values, n), of the whole group
     seconds: dict[float, float],
 ) -> list[dict[str, Any]]:
@@ -73,19 +70,19 @@ def _sweep_block(
     device = choose_device(job.settings.device)
     with gpu_slot(device):
         swept = sweep(
-            group.vectors[block.rows],
-            group.quality[block.rows],
+            block.vectors,
+            block.quality,
             block_settings(job.settings, block),
             job.lambs,
             device=device,
-            tokens=group.tokens[block.rows],
+            tokens=block.tokens,
             ranges=ranges_of(job.ranges, block),
         )
-    measures = measures_of(job, block, group)
+    measures = measures_of(job, block)
     described = []
     for place, (lamb, selection, spent) in enumerate(swept):
         chosen[place, block.rows[selection.indices]] = True
         seconds[lamb] += spent
-        about = describe(block, group, selection)
+        about = describe(block, selection)
         described.append({**about, "lamb": lamb, "measures": measures.of(selection.indices)})
     return described

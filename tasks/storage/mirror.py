@@ -86,6 +86,15 @@ class Mirror:
         name = self.remote_name(path)
         return None if name is None else self.listing.get(name)
 
+    def look_for(self, path: Path) -> None:
+        """Enter a file, or the files of a folder, that another machine wrote since the files were listed."""
+        name = self.remote_name(path)
+        if name is None or path.exists() or self._names(path):
+            return
+        found = self.store.list_files(name)
+        with self._lock:
+            self.listing.update(found)
+
     def glob(self, pattern: str) -> list[Path]:
         """Return the local paths, downloaded or not, of files at the URL that match a pattern like `fitted/*.json`."""
         with self._lock:
@@ -211,22 +220,37 @@ def upload_order(folder: Path) -> list[Path]:
     )
 
 
+SCRATCH = "FINEWEB_MASK_SCRATCH"
+"""Environment variable: the parent folder of the mirrors on this machine."""
+
 _mirrors: dict[Path, Mirror] = {}
+_chosen: dict[str, Path] = {}  # local folder of a URL, by its name, where a scratch folder was named
 _lock = threading.Lock()
 
 
 def mirror_at(url: str, scratch: str | Path | None = None) -> Mirror:
-    """Return this process's mirror of a URL below the folder `scratch`; None is the user's cache folder."""
+    """Return this process's mirror of a URL below the folder `scratch`.
+
+    By default it is the folder that was named before for this URL, else the one in `SCRATCH`, else the user's cache
+    folder: which one is a matter of the machine, so that jobs carry the URL only.
+    """
     url = url.rstrip("/")
-    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"
-    parent = users if scratch is None else Path(scratch).absolute()
     code = hashlib.sha256(f"{endpoint() or ''} {url}".encode()).hexdigest()[:12]
     name = "".join(character if character.isalnum() or character in "._-" else "-" for character in url.split("/")[-1])
-    root = parent / f"{name.lstrip('.')[:80]}-{code}"
+    name = f"{name.lstrip('.')[:80]}-{code}"
     with _lock:
+        if scratch is not None:
+            _chosen[name] = Path(scratch).absolute() / name
+        root = _chosen.get(name, _default_scratch() / name)
         if root not in _mirrors:
             _mirrors[root] = Mirror(url, root)
         return _mirrors[root]
+
+
+def _default_scratch() -> Path:
+    if named := os.environ.get(SCRATCH):
+        return Path(named).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"
 
 
 def mirror_in(root: Path) -> Mirror | None:

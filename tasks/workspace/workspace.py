@@ -55,7 +55,8 @@ class Workspace:
     root
         A folder or a URL. For a URL, the attribute `root` is the local folder that mirrors it (`Mirror`).
     scratch
-        Parent folder of the mirror; None is the user's cache folder.
+        Parent folder of the mirror; by default the one that this process uses for the URL already, else the folder in
+        FINEWEB_MASK_SCRATCH, else the user's cache folder.
 
     Examples
     --------
@@ -70,10 +71,17 @@ class Workspace:
         self.root = Path(text).absolute() if mirror is None else mirror.root
         self.url = None if mirror is None else mirror.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
+        self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
+        self.groups = self.fitted / "groups.json"  # of shards that are selected from together
         self.dataset = self.root / "dataset"  # the pipeline's product
         self.reports = self.root / "reports"  # reports and metrics
         self.cache = self.root / LOCAL_ONLY  # stays on this machine: spilled data, how long jobs took
         self._mirror = mirror
+
+    @property
+    def address(self) -> str:
+        """What opens the workspace on every machine that reaches it: its URL, or its folder."""
+        return self.url or str(self.root)
 
     def display_path(self, path: Path) -> str:
         """Return a path of the workspace as users know it: the URL of a mirrored file, or the local path."""
@@ -89,7 +97,14 @@ class Workspace:
 
     def resolve(self, file: StageFile) -> Path:
         """Return the local path of a referenced file, downloading it if necessary."""
-        return ensure_local(self.root / file.path)
+        return self.local(file.path)
+
+    def local(self, path: str) -> Path:
+        """Return a file or folder of the workspace, downloading it if necessary; an absolute path stays as it is."""
+        target = self.root / path
+        if self._mirror is not None and target.is_relative_to(self.root):
+            self._mirror.look_for(target)  # another machine may have written it after this one listed the files
+        return ensure_local(target)
 
     def files(self, pattern: str) -> list[Path]:
         """Return the paths, local or remote, that match a pattern such as `fitted/*.json`, sorted."""

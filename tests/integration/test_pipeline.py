@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.flows.engine.inspection import workspace_status
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -150,16 +151,34 @@ def test_policy_gradient_runs_for_every_metric(workspace, run_sample, metric):
     assert metric in summary.terms
 
 
-def test_small_blocks_split_and_group_shards(workspace, run_sample):
-    summary = run_sample(workspace, "selection.block_size=1500")
+@pytest.mark.parametrize("cut", ["mixed", "by_shard"])
+def test_blocks_are_small_and_each_has_its_share(workspace, run_sample, cut):
+    summary = run_sample(workspace, "selection.block_size=1500", f"selection.blocks={cut}")
     provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
     blocks = provenance["details"]["blocks"]
-    assert summary.blocks == len(blocks) > SHARDS
+    documents = sum(pq.read_metadata(path).num_rows for path in (workspace / "masks").glob("*.parquet"))
+    assert summary.blocks == len(blocks)
+    assert len(blocks) == -(-documents // 1500) if cut == "mixed" else len(blocks) > SHARDS
     for block in blocks:
         assert block["selected"] == round(0.25 * block["documents"])
         assert block["documents"] <= 1500
     in_dataset = Counter(rows(workspace)["block"].to_pylist())
     assert in_dataset == {block["name"]: block["selected"] for block in blocks}
+
+
+def test_a_new_shard_changes_nothing_that_was_selected(run_sample, sample_corpus, tmp_path):
+    """Even if its name comes first, and others hold copies of its documents."""
+    corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
+    last = sorted(corpus.iterdir())[-1].rename(tmp_path / "last.parquet")
+    workspace, overrides = tmp_path / "w", [f"source.path={corpus}", "selection.block_size=700"]
+    run_sample(workspace, *overrides)
+    before = masks(workspace)
+    last.rename(corpus / "CC-MAIN-2000-01_00000.parquet")
+    assert built(run_sample(workspace, *overrides))["select"] == 1
+    after = masks(workspace)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 1
+    assert all(stage.missing == stage.stale == 0 for stage in workspace_status(workspace).stages)
 
 
 def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_path):

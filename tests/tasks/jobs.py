@@ -10,9 +10,9 @@ from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob
 from fineweb_mask.tasks.selection.frontier import FrontierJob
+from fineweb_mask.tasks.selection.groups import grouped
 
 
 def ingest_job(workspace: Any, shard: Any, source: Any, settings: Any) -> IngestJob:

@@ -134,13 +134,14 @@ def test_scratch_is_a_local_folder():
     assert problem_of(recipe(engine={"scratch": "s3://bucket/x"}))[0] == "engine.scratch"
 
 
-def test_the_pipeline_adds_scope_block_size_and_device_to_the_selection_settings():
+def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
     chosen = PipelineSettings.model_validate(
         recipe(selection={"metrics": {"pairwise": 1, "facility": 2}, "mean_field": {"swap_rounds": 3}, "block_size": 9})
     ).selection
     assert isinstance(chosen, SelectionSettings)
     assert set(PipelineSelectionSettings.model_fields) - set(SelectionSettings.model_fields) == {
         "scope",
+        "blocks",
         "block_size",
         "device",
     }

@@ -11,8 +11,8 @@ from fineweb_mask.models.settings.probe import PRESETS
 from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob, exclude, hold_out
 from fineweb_mask.tasks.probe.texts import find_files
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, make_tokenizer, tokenize, train_model
-from fineweb_mask.tasks.selection.blocks import grouped
 from fineweb_mask.tasks.selection.contenders import ContenderJob, run_selector
+from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 
 TOPICS = ("sea", "kitchen", "space")

@@ -12,9 +12,9 @@ import pytest
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.selection import compare_page, contenders, frontier, sweep_page
-from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.compare_page import LabelColumnError, check_label_column
 from fineweb_mask.tasks.selection.contenders import over_blocks
+from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.source.discovery import discover
 from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
 

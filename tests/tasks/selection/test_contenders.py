@@ -11,8 +11,8 @@ import pytest
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
 from fineweb_mask.tasks.selection import contenders, frontier
-from fineweb_mask.tasks.selection.blocks import group_name, grouped
 from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors, contested
+from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs

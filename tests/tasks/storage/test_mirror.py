@@ -1,5 +1,8 @@
 """A local folder mirrors a workspace on a real S3 server."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remov
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, upload_order
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageKey
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
@@ -49,6 +52,38 @@ def test_the_mirror_is_in_the_cache_folder_or_in_scratch(workspace: Workspace, b
     assert Workspace(f"{bucket.url}/other/ws").root != workspace.root
     assert Workspace(tmp_path / "local").url is None
     assert Workspace(f"file://{tmp_path}/local").root == tmp_path / "local"
+
+
+def test_a_job_s_address_opens_the_mirror_of_this_process_and_that_of_another_machine(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Workspace(f"{bucket.url}/deep/ws", tmp_path / "scratch")
+    assert here.address == f"{bucket.url}/deep/ws"
+    assert Workspace(here.address).root == here.root
+    assert Workspace(tmp_path / "local").address == str(tmp_path / "local")
+    monkeypatch.setenv("FINEWEB_MASK_SCRATCH", str(tmp_path / "node"))
+    assert Workspace(f"{bucket.url}/other").root.parent == tmp_path / "node"
+
+
+def test_a_file_that_another_machine_wrote_since_the_listing_is_found(workspace: Workspace, tmp_path: Path) -> None:
+    assert workspace.files("documents/*") == []  # listed
+    script = (
+        "import sys; from fineweb_mask.tasks.storage.atomic import atomic_write\n"
+        "from fineweb_mask.tasks.workspace.workspace import Workspace\n"
+        "with atomic_write(Workspace(sys.argv[1]).shard_path('documents', 'a')) as partial: partial.write_text('x')\n"
+    )
+    environment = os.environ | {"FINEWEB_MASK_SCRATCH": str(tmp_path / "node")}
+    subprocess.run([sys.executable, "-c", script, workspace.address], env=environment, check=True)
+    file = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="f")
+    assert workspace.resolve(file).read_text() == "x"
+    assert not workspace.resolve(file.model_copy(update={"path": "documents/b.parquet"})).exists()
+
+
+def test_a_folder_that_another_machine_wrote_since_the_listing_is_found(bucket: Bucket, tmp_path: Path) -> None:
+    workspace = Workspace(f"{bucket.url}/deep/ws", tmp_path / "scratch")
+    assert workspace.files("fitted/*") == []
+    bucket.write("deep/ws/fitted/encoder/config.json", b"{}")
+    assert (workspace.local("fitted/encoder") / "config.json").read_text() == "{}"
 
 
 def test_a_file_is_uploaded_before_it_appears_locally(workspace: Workspace, bucket: Bucket) -> None:
