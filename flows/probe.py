@@ -21,11 +21,11 @@ from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.downstream import AnswerJob
 from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob
 from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob
-from fineweb_mask.tasks.probe.texts import find_files
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
 from fineweb_mask.tasks.selection.compare_page import check_label_column
 from fineweb_mask.tasks.selection.contenders import ContenderJob, check_selectors, contested
 from fineweb_mask.tasks.selection.groups import grouped, remembered_groups
+from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -112,9 +112,11 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
     for arm in models.arms:
         arm_settings(settings.selection, arm)
         if arm.path is not None:
-            find_files(arm.path)
-    for path in (*models.heldout.values(), *models.benchmarks):
-        find_files(path)
+            find_files(arm.path, f"arm {arm.name}")
+    for name, path in models.heldout.items():
+        find_files(path, f"heldout {name}")
+    for path in models.benchmarks:
+        find_files(path, "benchmarks")
     preset = preset_of(models)
     if preset.tokenizer is not None:
         load_tokenizer(model_file(preset.tokenizer, "tokenizer"))
@@ -214,8 +216,8 @@ class _Probe:
         job = HeldOutJob(
             root=self._root,
             shards=self._shards,
-            files={name: find_files(path) for name, path in models.heldout.items()},
-            benchmarks=[file for path in models.benchmarks for file in find_files(path)],
+            files={name: find_files(path, name) for name, path in models.heldout.items()},
+            benchmarks=[file for path in models.benchmarks for file in find_files(path, "benchmarks")],
             by=models.by,
             most=preset.held_out,
             most_per_group=preset.held_out_per_group,
@@ -282,7 +284,7 @@ class _Probe:
                     arm=arm.name,
                     documents=[documents[mask.name] for mask in masks],
                     masks=masks,
-                    files=[] if arm.path is None else find_files(arm.path),
+                    files=[] if arm.path is None else find_files(arm.path, f"arm {arm.name}"),
                     held_out=held_out,
                     tokenizer=tokenizer,
                 )

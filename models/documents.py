@@ -85,7 +85,8 @@ def _is_text(kind: pa.DataType) -> bool:
 class DocumentFilter:
     """Filter the rows of one shard and count the dropped rows by their first reason.
 
-    `source` is the name of the source file, from which missing ids are derived.
+    `source` is the name of the source file, from which missing ids are derived. `twins` returns, for the hash of each
+    text, the id of the document of another corpus that has it, or None; such rows are dropped, and listed in `known`.
 
     Examples
     --------
@@ -97,9 +98,16 @@ class DocumentFilter:
     {'too_short': 1, 'duplicate': 1}
     """
 
-    def __init__(self, settings: IngestSettings, source: str) -> None:
+    def __init__(
+        self,
+        settings: IngestSettings,
+        source: str,
+        twins: Callable[[list[bytes]], list[str | None]] | None = None,
+    ) -> None:
         self.settings = settings
         self.source = source
+        self.twins = twins
+        self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the twin
         self.dropped: Counter[str] = Counter()
         self.rows_in = 0
         self.rows_kept = 0
@@ -136,12 +144,24 @@ class DocumentFilter:
             source_rows = source_rows[keep.to_numpy(zero_copy_only=False)]
             batch = batch.filter(keep)
         hashes = [content_hash(text.as_py()) for text in batch["text"]]
+        if self.twins is not None:
+            twins = self.twins(hashes)
+            is_new = np.array([twin is None for twin in twins], dtype=bool)
+            self._list_known(batch, source_rows, twins)
+            self.dropped["known"] += int((~is_new).sum())
+            source_rows, batch = source_rows[is_new], batch.filter(pa.array(is_new))
+            hashes = [value for value, kept in zip(hashes, is_new, strict=True) if kept]
         if self.settings.exact_dedup != "off":
             is_first = np.array([self._is_first(value) for value in hashes], dtype=bool)
             self.dropped["duplicate"] += int((~is_first).sum())
             source_rows, batch = source_rows[is_first], batch.filter(pa.array(is_first))
             hashes = [value for value, kept in zip(hashes, is_first, strict=True) if kept]
         return self._finish(batch, source_rows, hashes)
+
+    def _list_known(self, batch: pa.RecordBatch, source_rows: NDArray[np.int64], twins: list[str | None]) -> None:
+        for row, source_id, twin in zip(source_rows.tolist(), batch["id"].to_pylist(), twins, strict=True):
+            if twin is not None:
+                self.known.append((row, source_id or stable_id(self.source, row), twin))
 
     def _wrong_language(self, batch: pa.RecordBatch) -> pa.Array:
         if not self.settings.languages:

@@ -45,6 +45,15 @@ MASKS = pa.schema(
 DUPLICATES = pa.schema([ROW])
 """Rows with a text that an earlier shard holds already."""
 
+KNOWN = pa.schema(
+    [
+        pa.field("source_row", pa.uint32(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("twin", pa.string(), nullable=False),
+    ]
+)
+"""Rows of a source file that were dropped because a corpus of `ingest.against` holds their text: its id is `twin`."""
+
 RESERVED_COLUMNS = frozenset({"row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"})
 """Columns that the pipeline writes; a source column with one of these names cannot be kept."""
 

@@ -1,15 +1,20 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
+from pathlib import Path
 from typing import ClassVar
+
+import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import documents_schema
+from fineweb_mask.models.schemas import KNOWN, documents_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.tasks.known import known_texts
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
-from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 
 
 class IngestJob(ShardJob):
@@ -18,7 +23,7 @@ class IngestJob(ShardJob):
     stage: ClassVar[Stage] = Stage(
         "ingest",
         version=1,
-        folders=("documents",),
+        folders=("documents", "known"),
         run_with=("ingest",),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
@@ -27,6 +32,7 @@ class IngestJob(ShardJob):
     shard: SourceShard
     source: SourceSettings
     settings: IngestSettings
+    known: StageFile | None = None  # the list of what other corpora hold
 
     @property
     def name(self) -> str:
@@ -38,11 +44,29 @@ class IngestJob(ShardJob):
         return Dependencies(
             settings=[
                 self.source.model_dump(include={"text_column", "id_column", "extra_columns"}),
-                self.settings.model_dump(exclude={"on_bad_shard", "exact_dedup"}),
+                self.settings.model_dump(exclude={"on_bad_shard", "exact_dedup", "against"}),
                 self.settings.exact_dedup != "off",
             ],
-            inputs=[self.shard.relative, self.shard.format, self.shard.fingerprint],
+            inputs=[
+                self.shard.relative,
+                self.shard.format,
+                self.shard.fingerprint,
+                *([] if self.known is None else [self.known.fingerprint]),
+            ],
         )
+
+    @property
+    def known_output(self) -> Path:
+        """The file that names the rows that were dropped as known."""
+        return self.workspace.shard_path(self.stage.folders[1], self.name)
+
+    def current(self) -> StageFile | None:
+        """Return the shard's file if it and the list of its known rows are current, else None."""
+        file = super().current()
+        if file is not None and self.known is not None:
+            listed = current_parquet(self.workspace, self.known_output, self.name, self.key)
+            return None if listed is None else file
+        return file
 
 
 @stage_task
@@ -55,7 +79,11 @@ def ingest(job: IngestJob) -> None:
         If the file is damaged or lacks a column.
     """
     reader = ShardReader(job.shard, job.source)
-    documents = DocumentFilter(job.settings, job.shard.relative)
+    twins = None
+    if job.known is not None:
+        folder = job.workspace.resolve(job.known).parent
+        twins = known_texts(folder / "documents.parquet", job.known.fingerprint).twins
+    documents = DocumentFilter(job.settings, job.shard.relative, twins)
     with stage_file_writer(job.output, documents_schema(reader.extra), job.key) as writer:
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
@@ -67,3 +95,12 @@ def ingest(job: IngestJob) -> None:
             "tokens": documents.tokens_kept,
             "tokens_estimated": documents.tokens_estimated,
         }
+        if job.known is not None:
+            _write_known(job, documents.known)
+
+
+def _write_known(job: IngestJob, rows: list[tuple[int, str, str]]) -> None:
+    columns = [[row[place] for row in rows] for place in range(len(KNOWN))]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, KNOWN, strict=True)]
+    with stage_file_writer(job.known_output, KNOWN, job.key) as writer:
+        writer.write(pa.record_batch(arrays, schema=KNOWN))

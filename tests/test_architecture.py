@@ -41,7 +41,7 @@ LAYERS = {
         {"source", "reporting"},
         {"dataset", "inference"},
         {"selection"},
-        {"probe"},
+        {"probe", "known"},
         {"ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report", "train_quality"},
         {"score_embed"},
     ],

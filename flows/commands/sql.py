@@ -51,7 +51,7 @@ def sql(
     memory_limit: Annotated[str, typer.Option(help="Memory that DuckDB may use before it spills to disk.")] = "2GB",
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
-    """Query a workspace in SQL: views documents, scores, masks, selected, embeddings, runs, drops; by shard and row.
+    """Query a workspace in SQL: views documents, scores, masks, selected, embeddings, runs, drops, known.
 
     Example: fineweb-mask sql workspaces/sample "select dump, count(*), avg(quality) from selected group by dump"
     """

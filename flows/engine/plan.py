@@ -19,13 +19,14 @@ from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitS
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
 from fineweb_mask.tasks.ingest import IngestJob
+from fineweb_mask.tasks.known import KnownJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.groups import grouped, remember_groups, remembered_groups
-from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -108,10 +109,23 @@ class Plan:
     def ingest(self) -> None:
         """Ingest every source file, those of the sample that is fitted on first."""
         self._jobs.expect("ingest", len(self._shards))
+        if not self._settings.ingest.against:
+            self._ingest(None)
+            return
+        self._jobs.expect("fit", 1)
+        files = [file for path in self._settings.ingest.against for file in find_files(path, "ingest.against")]
+        self._jobs.add(KnownJob(root=self._root, files=files), self._ingest)
+
+    def _ingest(self, known: StageFile | None) -> None:
         settings, sampled = self._settings, set(self._sample)
         for name in [*self._sample, *(name for name in self._shards if name not in sampled)]:
-            shard = self._shards[name]
-            job = IngestJob(root=self._root, shard=shard, source=settings.source, settings=settings.ingest)
+            job = IngestJob(
+                root=self._root,
+                shard=self._shards[name],
+                source=settings.source,
+                settings=settings.ingest,
+                known=known,
+            )
             self._jobs.add(job, partial(self._on_ingested, name))
 
     def fit(self) -> None:

@@ -9,6 +9,7 @@ from fineweb_mask.tasks.dedup import dedup
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.ingest import ingest
+from fineweb_mask.tasks.known import list_known
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.probe.downstream import answer_tasks
 from fineweb_mask.tasks.probe.held_out import exclude, hold_out
@@ -29,6 +30,7 @@ from fineweb_mask.tasks.workspace.references import StageFile
 PIPELINE: tuple[StageTask[Any], ...] = (
     ingest,
     dedup,
+    list_known,
     fit_classifier,
     fit_statistics,
     fit_encoder,

@@ -22,7 +22,7 @@ from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
 from fineweb_mask.tasks.source.column_checks import check_columns
-from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
@@ -122,6 +122,8 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     workspace = Workspace(settings.workspace, settings.engine.scratch)
     workspace.check_reachable()
     Output.of(workspace, settings.materialize).check()
+    for path in settings.ingest.against:
+        find_files(path, "ingest.against")
     shards = discover(settings.source)
     check_columns(settings, shards)
     return shards

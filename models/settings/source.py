@@ -57,6 +57,11 @@ class IngestSettings(Settings):
         description="Where to drop documents with equal normalised text: in the whole `corpus`, within each `shard`, "
         "or nowhere (`off`). The first copy is kept.",
     )
+    against: list[str] = Field(
+        default_factory=list,
+        description="Workspaces or datasets (folders, files or URLs) whose documents are not wanted again: one with an "
+        "equal normalised text is dropped as `known`.",
+    )
     on_bad_shard: Literal["quarantine", "fail"] = Field(
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",

@@ -1,30 +1,17 @@
 """Read the texts of files that are not part of the corpus: held-out documents, benchmarks, datasets from elsewhere."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 1_000
-
-
-def find_files(path: str) -> list[SourceShard]:
-    """Return the Parquet and JSON Lines files of a path: a file, a folder, a glob, or a URL.
-
-    Raises
-    ------
-    SourceError
-        If there are none.
-    """
-    data = Path(path) / "data"  # of a dataset that this package wrote, beside its card and its provenance
-    return discover(SourceSettings(path=str(data) if data.is_dir() else path, extra_columns=[]))
 
 
 def texts_of(files: Iterable[SourceShard]) -> Iterator[str]:

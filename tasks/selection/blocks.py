@@ -144,16 +144,21 @@ class Group(NamedTuple):
         """Read the vectors of some rows of the group, ascending: (rows, dimensions)."""
         from fineweb_mask.models.embedding.arrow import vectors_of
 
-        parts, start = [], 0
+        found: NDArray[np.floating[Any]] = np.empty((0, 0), dtype=np.float16)
+        start = filled = 0
         for shard in self.job.shards:
             with pq.ParquetFile(self.job.workspace.resolve(shard.embeddings)) as file:
                 for batch in file.iter_batches(VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
                     first, last = np.searchsorted(rows, [start, start + batch.num_rows])
-                    chosen = pa.array(rows[first:last] - start)
-                    if len(chosen):
-                        parts.append(vectors_of(pa.Table.from_batches([batch]).take(chosen))[0])
-                    start += batch.num_rows
-        return np.concatenate(parts)
+                    start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
+                    if not len(chosen):
+                        continue
+                    part, _ = vectors_of(pa.Table.from_batches([batch]).take(chosen))
+                    if not filled:
+                        found = np.empty((len(rows), part.shape[1]), dtype=part.dtype)
+                    found[filled : filled + len(part)] = part
+                    filled += len(part)
+        return found
 
 
 class Masks:

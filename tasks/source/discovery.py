@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -135,3 +135,20 @@ def fingerprint_of(info: dict[str, Any]) -> str:
 def _content(url: str) -> str:
     with open_source(url) as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+
+def find_files(path: str, setting: str) -> list[SourceShard]:
+    """Return the Parquet and JSON Lines files of a dataset: a file, a folder, a glob, or a URL.
+
+    Of a workspace, or of a dataset that this package wrote, in a local folder, they are its documents.
+
+    Raises
+    ------
+    SourceError
+        If there are none; the message names the `setting`.
+    """
+    inside = next((folder for name in ("data", "documents") if (folder := Path(path) / name).is_dir()), path)
+    try:
+        return discover(SourceSettings(path=str(inside), extra_columns=[]))
+    except SourceError as error:
+        raise SourceError(str(error).replace("source.path", setting)) from error

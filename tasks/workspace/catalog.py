@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.models.schemas import MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
+from fineweb_mask.models.schemas import KNOWN, MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -25,7 +25,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops")
+VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops", "known")
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1)"
 """SQL expression for the workspace with a trailing slash; empty if the catalog is attached to another database."""
 
@@ -94,7 +94,7 @@ def ensure_views_local(workspace: Workspace) -> None:
     """Download the files that the views read, if the workspace is at a URL."""
     if workspace.url is not None:
         workspace.refresh_listing()
-        for name in (NAME, RUNS, "documents", "duplicates", "scores", "embeddings", "masks"):
+        for name in (NAME, RUNS, "documents", "known", "duplicates", "scores", "embeddings", "masks"):
             ensure_local(workspace.root / name)
 
 
@@ -138,7 +138,18 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
             """,  # noqa: S608 - column names of our own schemas only
         "runs": _runs(workspace),
         "drops": "FROM stored.drops",
+        "known": _rows_of(connection, _known_files(workspace, documents), KNOWN),
     }
+
+
+def _known_files(workspace: Workspace, documents: Sequence[StageFile]) -> list[StageFile]:
+    """Return the lists of the rows that ingest dropped as known."""
+    files = [file.model_copy(update={"path": f"known/{file.name}.parquet"}) for file in documents]
+    return [
+        file
+        for file, of in zip(files, documents, strict=True)
+        if "known" in of.details["dropped"] and workspace.exists(workspace.root / file.path)
+    ]
 
 
 def _rows_of(

@@ -91,10 +91,23 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A third of the sample, of its labels and of what is known about it: what is looked at is true of it as well."""
+    folder = tmp_path_factory.mktemp("sample")
+    (folder / "corpus").mkdir()
+    for path in (ROOT / "data_samples" / "corpus").glob("*.parquet"):
+        pq.write_table(pq.read_table(path).slice(0, 500), folder / "corpus" / path.name)
+    labels = pq.read_table(ROOT / "data_samples" / "labels.parquet")
+    pq.write_table(labels.take(list(range(0, labels.num_rows, 3))), folder / "labels.parquet")
+    (folder / "truth.parquet").symlink_to(ROOT / "data_samples" / "truth.parquet")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def service(sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """What `make serve` starts, in folders of its own."""
     home = tmp_path_factory.mktemp("home")
-    (home / "data_samples").symlink_to(ROOT / "data_samples")
+    (home / "data_samples").symlink_to(sample_corpus)
     port = free_port()
     service = Service(f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("serve"), home)
     started = service.serve("start", "--port", str(port))
@@ -130,7 +143,17 @@ def small_encoder() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def run_sample(server: None) -> RunSample:
+def small_sample(sample_corpus: Path) -> tuple[str, ...]:
+    """The settings by which the recipe of the sample becomes that of the finished workspace."""
+    return (
+        f"source.path={sample_corpus / 'corpus'}",
+        f"quality.scorers.0.labels.path={sample_corpus / 'labels.parquet'}",
+        *SMALL_ENCODER,
+    )
+
+
+@pytest.fixture(scope="session")
+def run_sample(server: None, small_sample: tuple[str, ...]) -> RunSample:
     """Run the sample recipe on the sample corpus with a small encoder."""
 
     def run(
@@ -138,12 +161,7 @@ def run_sample(server: None) -> RunSample:
     ) -> RunSummary:
         settings = load_recipe(
             ROOT / "deployments" / "recipes" / "sample.yaml",
-            [
-                f"source.path={ROOT / 'data_samples' / 'corpus'}",
-                f"quality.scorers.0.labels.path={ROOT / 'data_samples' / 'labels.parquet'}",
-                *SMALL_ENCODER,
-                *overrides,
-            ],
+            [*small_sample, *overrides],
             str(workspace),
         )
         return run_curate(settings, refit, refresh)
@@ -240,7 +258,7 @@ class HostileRun(NamedTuple):
 
 @pytest.fixture(scope="session")
 def hostile_run(
-    service: Service, run_sample: RunSample, tmp_path_factory: pytest.TempPathFactory
+    service: Service, run_sample: RunSample, sample_corpus: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[HostileRun]:
     """Run it twice: the shard is set aside, then it ends the run."""
     folder = tmp_path_factory.mktemp("hostile")
@@ -248,7 +266,7 @@ def hostile_run(
     corpus = folder / "corpus"
     corpus.mkdir()
     good = "CC-MAIN-2024-30_00000.parquet"
-    (corpus / good).symlink_to(ROOT / "data_samples" / "corpus" / good)
+    (corpus / good).symlink_to(sample_corpus / "corpus" / good)
     (corpus / f"{shard}.parquet").write_bytes(b"not parquet")
     write_attacks(corpus / "attacks.parquet")
     overrides = (f"source.path={corpus}", "embedding.static_dimensions=64", "materialize.layout=flat")

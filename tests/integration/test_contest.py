@@ -40,7 +40,7 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     assert contents(contest.workspace) == before
     compared = contest.compared
     assert built(compared) == {"scale": 1, "contend": 3, "compare": 1}
-    assert compared.documents == 5986
+    assert compared.documents == 1892
     assert compared.selectors.keys() == {"datamask", "random", "greedy"}
     masks = {path.name: path.read_bytes() for path in (contest.workspace / "masks").glob("*.parquet")}
     for name in masks:
@@ -88,12 +88,12 @@ def test_solvers_tell_how_far_they_are_from_the_threads_of_their_tasks(contest):
     "arguments",
     [["sweep", "--lamb", "0:1:0.25"], ["compare", "--selectors", "random,greedy", "--label-column", "dump"]],
 )
-def test_the_page_is_opened_on_request(contest, small_encoder, server, monkeypatch, arguments):
+def test_the_page_is_opened_on_request(contest, small_sample, server, monkeypatch, arguments):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
     monkeypatch.chdir(ROOT)
     command, *options = arguments
-    options += ["--workspace", str(contest.workspace), *(f"--set={one}" for one in small_encoder), "--open"]
+    options += ["--workspace", str(contest.workspace), *(f"--set={one}" for one in small_sample), "--open"]
     result = CliRunner().invoke(app, [command, "deployments/recipes/sample.yaml", *options])
     assert result.exit_code == 0, result.output
     assert opened == [(contest.workspace / command / "index.html").as_uri()]

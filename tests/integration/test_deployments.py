@@ -29,7 +29,7 @@ def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:
 def test_deployed_sample_runs_and_is_found_finished_the_second_time(service, sample_run):
     assert sample_run["state"]["type"] == "COMPLETED"
     parts = (service.home / "workspaces" / "sample" / "dataset" / "data").rglob("*.parquet")
-    assert sum(pq.read_metadata(part).num_rows for part in parts) == 1496
+    assert sum(pq.read_metadata(part).num_rows for part in parts) == 473
 
     again = service.run("curate/sample")
     tasks = service.read("task_runs/filter", flow_runs={"id": {"any_": [again["id"]]}})
@@ -42,14 +42,14 @@ def test_a_run_shows_its_progress_its_funnel_and_its_report(service, sample_run)
     assert shown.keys() == {f"progress-{stage}" for stage in STAGES} | {"funnel", "report"}
     assert {shown[f"progress-{stage}"]["data"] for stage in STAGES} == {100.0}
     assert "4 of 4 done" in shown["progress-score"]["description"]
-    assert "6,116 documents" in shown["progress-score"]["description"]
+    assert "1,905 documents" in shown["progress-score"]["description"]
 
     table = json.loads(shown["funnel"]["data"])
     totals = {row["stage"]: (row["documents in"], row["documents out"]) for row in table if row["shard"] == "all"}
-    assert totals["ingest"] == (6480, 6116)
-    assert totals["select"][1] == totals["materialize"][1] == 1496
+    assert totals["ingest"] == (2000, 1905)
+    assert totals["select"][1] == totals["materialize"][1] == 473
     ingested = [row for row in table if row["stage"] == "ingest" and row["shard"] != "all"]
-    assert sum(row["documents in"] for row in ingested) == 6480
+    assert sum(row["documents in"] for row in ingested) == 2000
     assert {row["cached"] for row in ingested} == {"no"}
     assert len(table) <= SHARD_ROWS
 

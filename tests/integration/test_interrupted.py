@@ -32,7 +32,7 @@ PATTERNS = {"materialize": ".dataset.*.partial"}
 
 @pytest.fixture
 def start(
-    server: None, small_encoder: tuple[str, ...], tmp_path: Path
+    server: None, small_sample: tuple[str, ...], tmp_path: Path
 ) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     """Start a run of the sample in a process of its own; it is ended with the test."""
     started = []
@@ -40,7 +40,7 @@ def start(
 
     def run(*arguments: str, deaf_to_ctrl_c: bool = False) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-        command += ["--workspace", str(tmp_path / "workspace"), *(f"--set={one}" for one in small_encoder), *arguments]
+        command += ["--workspace", str(tmp_path / "workspace"), *(f"--set={one}" for one in small_sample), *arguments]
         # What is ignored here is ignored there; what is handled here is as usual there.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN if deaf_to_ctrl_c else signal.default_int_handler)
         with (tmp_path / "output").open("wb") as output:
@@ -81,7 +81,7 @@ def test_killed_in_every_stage_it_ends_as_if_nothing_had_happened(
         wait_for_stage(process, workspace, stage)
         process.kill()
         process.wait()
-    summary = run_sample(workspace, f"source.path={ROOT / 'data_samples' / 'corpus'}")
+    summary = run_sample(workspace)
     spent = {stage.stage: (stage.files, stage.cached) for stage in summary.stages}
     assert spent["ingest"] == spent["score"] == spent["embed"] == (4, 4)
     assert spent["select"] == spent["materialize"] == (1, 1)
@@ -103,6 +103,6 @@ def test_interrupted_it_stops_in_seconds_leaves_no_half_file_and_goes_on(
     assert not (workspace / "dataset").exists()
     for path in workspace.rglob("*.parquet"):
         pq.read_table(path)
-    summary = run_sample(workspace, f"source.path={ROOT / 'data_samples' / 'corpus'}")
+    summary = run_sample(workspace)
     assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
     assert outcome(workspace) == outcome(finished)

@@ -31,12 +31,12 @@ def masks(workspace: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (workspace / "masks").glob("*.parquet")}
 
 
-def test_every_document_is_accounted_for(finished, run_sample, sample_corpus):
-    summary = run_sample(finished)
+def test_every_document_is_accounted_for(workspace, run_sample, sample_corpus):
+    summary = run_sample(workspace)
     sources = sum(pq.read_metadata(path).num_rows for path in (sample_corpus / "corpus").glob("*.parquet"))
     assert summary.documents_in == sources
     assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
-    assert summary.documents_kept == rows(finished).num_rows == round(0.25 * summary.counts.documents_eligible)
+    assert summary.documents_kept == rows(workspace).num_rows == round(0.25 * summary.counts.documents_eligible)
     assert {"duplicate", "wrong_language", "null_text", "empty_text", "too_short"} <= summary.dropped.keys()
     assert Path(summary.card).is_file()
     assert Path(summary.report).is_file()
@@ -153,15 +153,15 @@ def test_policy_gradient_runs_for_every_metric(workspace, run_sample, metric):
 
 @pytest.mark.parametrize("cut", ["mixed", "by_shard"])
 def test_blocks_are_small_and_each_has_its_share(workspace, run_sample, cut):
-    summary = run_sample(workspace, "selection.block_size=1500", f"selection.blocks={cut}")
+    summary = run_sample(workspace, "selection.block_size=300", f"selection.blocks={cut}")
     provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
     blocks = provenance["details"]["blocks"]
     documents = sum(pq.read_metadata(path).num_rows for path in (workspace / "masks").glob("*.parquet"))
     assert summary.blocks == len(blocks)
-    assert len(blocks) == -(-documents // 1500) if cut == "mixed" else len(blocks) > SHARDS
+    assert len(blocks) == -(-documents // 300) if cut == "mixed" else len(blocks) > SHARDS
     for block in blocks:
         assert block["selected"] == round(0.25 * block["documents"])
-        assert block["documents"] <= 1500
+        assert block["documents"] <= 300
     in_dataset = Counter(rows(workspace)["block"].to_pylist())
     assert in_dataset == {block["name"]: block["selected"] for block in blocks}
 

@@ -16,16 +16,16 @@ from fineweb_mask.flows.sweep import run_sweep
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
-from tests.integration.conftest import ROOT, RunSample, Service
+from tests.integration.conftest import RunSample, Service
 from tests.s3 import KEY_ID, SECRET, Proxy
 
 STAGES = ("documents", "duplicates", "scores", "embeddings", "masks")
 
 
 @pytest.fixture
-def corpus(bucket: Bucket) -> str:
+def corpus(bucket: Bucket, sample_corpus: Path) -> str:
     """The URL of the sample corpus."""
-    for path in (ROOT / "data_samples" / "corpus").glob("*.parquet"):
+    for path in (sample_corpus / "corpus").glob("*.parquet"):
         bucket.write(f"corpus/{path.name}", path.read_bytes())
     return f"{bucket.url}/corpus"
 
@@ -139,9 +139,11 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     )
 
 
-def test_sweep_and_report_print_the_url_of_their_pages(bucket: Bucket, run_sample: RunSample) -> None:
+def test_sweep_and_report_print_the_url_of_their_pages(
+    bucket: Bucket, run_sample: RunSample, sample_corpus: Path
+) -> None:
     url, shard = f"{bucket.url}/pages", "CC-MAIN-2024-30_00000.parquet"
-    run_sample(url, f"source.path={ROOT / 'data_samples' / 'corpus' / shard}")
+    run_sample(url, f"source.path={sample_corpus / 'corpus' / shard}")
     swept = run_sweep(LastRun.load(Workspace(url)).settings, "0,1")
     assert (swept.page, swept.metrics) == (f"{url}/sweep/index.html", f"{url}/sweep/metrics.json")
     report = json.loads(ask("report", url, "--json").splitlines()[-1])

@@ -136,12 +136,12 @@ def test_status_is_a_command(workspace, tmp_path):
     assert result.exit_code == 0, result.output
     stages = {stage["stage"]: stage for stage in json.loads(result.stdout.splitlines()[-1])["stages"]}
     assert stages["embed"]["done"] == 4
-    assert stages["embed"]["rows"] == 6116
+    assert stages["embed"]["rows"] == 1905
     assert stages["embed"]["seconds"] > 0
-    assert stages["embed"]["documents_per_second"] == pytest.approx(6116 / stages["embed"]["seconds"], rel=0.01)
+    assert stages["embed"]["documents_per_second"] == pytest.approx(1905 / stages["embed"]["seconds"], rel=0.01)
     shown = CliRunner().invoke(app, ["status", str(workspace)]).output
     assert "embed" in shown
-    assert "6,116" in shown
+    assert "1,905" in shown
     wrong = CliRunner().invoke(app, ["status", str(tmp_path)])
     assert wrong.exit_code == 2
     assert "is no workspace in which a run was begun" in wrong.output
@@ -170,10 +170,10 @@ def test_the_report_is_a_command(workspace, server):
     assert all(Path(path).is_file() for path in [*summary["plots"], summary["metrics"]])
     after = page.read_text(encoding="utf-8")
     assert "<b>By language</b>" in after
-    assert "Measured on a sample: 300 of 5,986 eligible and 300 of 1,496 selected" in after
+    assert "Measured on a sample: 300 of 1,892 eligible and 300 of 473 selected" in after
     stages = json.loads(Path(summary["metrics"]).read_text(encoding="utf-8"))["stages"]
     embed = next(stage for stage in stages if stage["stage"] == "embed")
-    assert (embed["files"], embed["cached"], embed["seconds"], embed["documents"]) == (4, 4, 0, 6116)
+    assert (embed["files"], embed["cached"], embed["seconds"], embed["documents"]) == (4, 4, 0, 1905)
     assert embed["built_seconds"] > 0  # from the record of the run that embedded them
     assert state(workspace) == DONE  # the settings given are kept
     wrong = {

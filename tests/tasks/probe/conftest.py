@@ -9,10 +9,10 @@ import pytest
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.settings.probe import PRESETS
 from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob, exclude, hold_out
-from fineweb_mask.tasks.probe.texts import find_files
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, make_tokenizer, tokenize, train_model
 from fineweb_mask.tasks.selection.contenders import ContenderJob, run_selector
 from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile
 
 TOPICS = ("sea", "kitchen", "space")
@@ -60,7 +60,7 @@ def run_probe(built: Any, theirs: Any) -> Probed:
     holding = HeldOutJob(
         root=root,
         shards=shards,
-        files={"theirs": find_files(str(theirs))},
+        files={"theirs": find_files(str(theirs), "path")},
         benchmarks=[],
         by="topic",
         most=30,

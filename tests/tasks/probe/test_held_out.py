@@ -10,7 +10,7 @@ import pytest
 from fineweb_mask.models.probe.ngrams import ngram_hashes
 from fineweb_mask.models.settings.probe import GROUPS, POOL
 from fineweb_mask.tasks.probe.held_out import HeldOut, HeldOutError, _unit, exclude, excluded_counts, hold_out
-from fineweb_mask.tasks.probe.texts import find_files
+from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -97,7 +97,7 @@ def test_a_document_with_13_words_of_a_benchmark_is_left_out(
             tmp_path / f"{length}.parquet",
             [make_document(0, text=f"Q: {' '.join(words[2 : 2 + length])} A: yes or no")],
         )
-        job = probed.hold_out.model_copy(update={"benchmarks": find_files(str(short)), "force": True})
+        job = probed.hold_out.model_copy(update={"benchmarks": find_files(str(short), "path"), "force": True})
         excluding = probed.exclude[0].model_copy(update={"held_out": hold_out(job), "force": True})
         assert (row in probed.built.read(exclude(excluding))["row"].to_pylist()) == is_left_out
     assert benchmark.is_file()
@@ -133,7 +133,7 @@ def test_too_few_documents_are_named(probed: Any, tmp_path: Any, make_parquet: A
         hold_out(probed.hold_out.model_copy(update={"share": 0.05, "force": True}))
     few = make_parquet(tmp_path / "few.parquet", [make_document(seed) for seed in range(19)])
     with pytest.raises(HeldOutError, match="heldout few: it has 19 different documents"):
-        hold_out(probed.hold_out.model_copy(update={"files": {"few": find_files(str(few))}, "force": True}))
+        hold_out(probed.hold_out.model_copy(update={"files": {"few": find_files(str(few), "path")}, "force": True}))
 
 
 def test_they_are_drawn_once(probed: Any) -> None:

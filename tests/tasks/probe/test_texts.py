@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fineweb_mask.tasks.probe.texts import find_files, texts_of
-from fineweb_mask.tasks.source.discovery import SourceError
+from fineweb_mask.tasks.probe.texts import texts_of
+from fineweb_mask.tasks.source.discovery import SourceError, find_files
 
 
 def test_parquet_and_lines_are_read_alike(tmp_path: Any, make_parquet: Any, make_document: Any) -> None:
@@ -16,15 +16,15 @@ def test_parquet_and_lines_are_read_alike(tmp_path: Any, make_parquet: Any, make
     lines.parent.mkdir()
     lines.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in rows))
     expected = [rows[0]["text"], rows[3]["text"]]
-    assert [list(texts_of(find_files(str(tmp_path / name)))) for name in ("one", "two")] == [expected, expected]
+    assert [list(texts_of(find_files(str(tmp_path / name), "path"))) for name in ("one", "two")] == [expected, expected]
 
 
 def test_a_dataset_of_this_package_is_read_without_its_provenance(built: Any, texts_in: Any) -> None:
     data = built.workspace.dataset / "data"
     expected = sorted(text for path in data.rglob("*.parquet") for text in texts_in(path))
-    assert sorted(texts_of(find_files(str(built.workspace.dataset)))) == expected
+    assert sorted(texts_of(find_files(str(built.workspace.dataset), "path"))) == expected
 
 
 def test_a_missing_file_is_named(tmp_path: Any) -> None:
     with pytest.raises(SourceError, match=r"nosuch\.parquet"):
-        find_files(str(tmp_path / "nosuch.parquet"))
+        find_files(str(tmp_path / "nosuch.parquet"), "path")

@@ -8,7 +8,6 @@ import pytest
 
 from fineweb_mask.models.probe.packing import END, load_tokenizer
 from fineweb_mask.tasks.probe.held_out import HeldOut
-from fineweb_mask.tasks.probe.texts import find_files
 from fineweb_mask.tasks.probe.training import (
     TokensJob,
     TooFewTokensError,
@@ -19,6 +18,7 @@ from fineweb_mask.tasks.probe.training import (
     tokens_for_all,
     train_model,
 )
+from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
 from .conftest import TINY
@@ -55,7 +55,7 @@ def test_a_dataset_from_elsewhere_loses_what_is_held_out(probed: Any) -> None:
         arm="theirs",
         documents=[],
         masks=[],
-        files=find_files(str(probed.theirs)),
+        files=find_files(str(probed.theirs), "path"),
         held_out=probed.held_out,
         tokenizer=probed.tokenizer,
     )

@@ -1,0 +1,147 @@
+"""What other corpora hold: found by its normalised text, dropped, and named with its twin."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.schemas import KNOWN
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.tasks.ingest import IngestJob, ingest
+from fineweb_mask.tasks.known import LISTED, KnownJob, KnownTexts, list_known
+from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+LENIENT = IngestSettings(min_chars=1)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path / "workspace")
+
+
+@pytest.fixture
+def old(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]) -> Path:
+    """A corpus of two files, one document of which has no id and one no text."""
+    make_parquet(tmp_path / "old" / "a.parquet", [make_document(0), make_document(1), make_document(2, text=None)])
+    make_parquet(tmp_path / "old" / "b.parquet", [make_document(3), make_document(4, id=None)])
+    return tmp_path / "old"
+
+
+def known_job(workspace: Workspace, *paths: Path) -> KnownJob:
+    files = [file for path in paths for file in find_files(str(path), "ingest.against")]
+    return KnownJob(root=workspace.address, files=files)
+
+
+def ingest_job(workspace: Workspace, path: Path, known: StageFile | None) -> IngestJob:
+    [shard] = find_files(str(path), "source")
+    source = SourceSettings(path=str(path), extra_columns=[])
+    return IngestJob(root=workspace.address, shard=shard, source=source, settings=LENIENT, known=known)
+
+
+def test_every_text_is_listed_in_the_order_of_the_hashes(
+    workspace: Workspace, old: Path, make_document: Callable[..., Any]
+) -> None:
+    job = known_job(workspace, old)
+    assert list_known(job).rows == 4
+    assert list_known(job).cached
+    listed = pq.read_table(job.path)
+    texts = [make_document(number)["text"] for number in (0, 1, 3, 4)]
+    assert listed["content_hash"].to_pylist() == sorted(map(content_hash, texts))
+    ids = {make_document(number)["id"] for number in (0, 1, 3)} | {"b.parquet row 1"}
+    assert set(listed["id"].to_pylist()) == ids
+
+
+def test_known_documents_are_dropped_and_named_with_their_twins(
+    workspace: Workspace,
+    old: Path,
+    tmp_path: Path,
+    make_parquet: Callable[..., Path],
+    make_document: Callable[..., Any],
+) -> None:
+    rows = [
+        make_document(10),
+        make_document(11, text=make_document(1)["text"].upper()),
+        make_document(12, text="  " + make_document(4)["text"], id=None),
+        make_document(13),
+        make_document(14, text=make_document(13)["text"]),
+    ]
+    path = make_parquet(tmp_path / "new.parquet", rows)
+    job = ingest_job(workspace, path, list_known(known_job(workspace, old)))
+    file = ingest(job)
+    assert file.details["dropped"] == {"duplicate": 1, "known": 2}
+    assert pq.read_table(workspace.resolve(file))["id"].to_pylist() == [rows[0]["id"], rows[3]["id"]]
+    named = pq.read_table(job.known_output)
+    assert named.schema.equals(KNOWN)
+    first, second = named.to_pylist()
+    assert first == {"source_row": 1, "id": rows[1]["id"], "twin": make_document(1)["id"]}
+    assert (second["source_row"], second["twin"]) == (2, "b.parquet row 1")
+    assert second["id"].startswith("fineweb-mask:")
+
+
+def test_the_key_changes_only_with_what_is_known(
+    workspace: Workspace,
+    old: Path,
+    tmp_path: Path,
+    make_parquet: Callable[..., Path],
+    make_document: Callable[..., Any],
+) -> None:
+    path = make_parquet(tmp_path / "new.parquet", [make_document(10)])
+    without = ingest_job(workspace, path, None)
+    of_all, of_one = (list_known(known_job(workspace, where)) for where in (old, old / "a.parquet"))
+    jobs = [without, ingest_job(workspace, path, of_all), ingest_job(workspace, path, of_one)]
+    assert len({job.key.fingerprint for job in jobs}) == 3
+    changed = without.model_copy(update={"settings": LENIENT.model_copy(update={"against": ["x"]})})
+    assert changed.key == without.key
+
+
+def test_a_lost_list_of_known_rows_is_written_again(
+    workspace: Workspace,
+    old: Path,
+    tmp_path: Path,
+    make_parquet: Callable[..., Path],
+    make_document: Callable[..., Any],
+) -> None:
+    path = make_parquet(tmp_path / "new.parquet", [make_document(10)])
+    job = ingest_job(workspace, path, list_known(known_job(workspace, old)))
+    ingest(job)
+    assert ingest(job).cached
+    assert pq.read_table(job.known_output).num_rows == 0
+    job.known_output.unlink()
+    assert job.current() is None
+    assert not ingest(job).cached
+
+
+def test_a_workspace_is_a_corpus_like_any_other(built: Any, workspace: Workspace) -> None:
+    job = known_job(workspace, built.workspace.root)
+    assert list_known(job).rows == sum(
+        pq.read_metadata(path).num_rows for path in built.workspace.root.glob("documents/**/*.parquet")
+    )
+
+
+def test_hashes_that_share_their_first_half_are_told_apart(tmp_path: Path) -> None:
+    hashes = [*sorted(bytes(8) + number.to_bytes(8, "big") for number in (0, 1, 5, 300)), b"\xff" * 16]
+    table = pa.table([pa.array(hashes, pa.binary(16)), pa.array(list("abcde"), pa.string())], schema=LISTED)
+    pq.write_table(table, tmp_path / "listed.parquet")
+    known = KnownTexts(tmp_path / "listed.parquet")
+    asked = [*hashes, bytes(15) + b"\x02", bytes(14) + b"\x02\x00", b"\xfe" * 16, bytes(7) + b"\x01" + bytes(8)]
+    assert known.twins(asked) == [*"abcde", None, None, None, None]
+    assert known.twins([]) == []
+
+
+def test_an_empty_corpus_knows_nothing(
+    workspace: Workspace, tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]
+) -> None:
+    job = known_job(workspace, make_parquet(tmp_path / "none.parquet", [make_document(0, text=None)]))
+    list_known(job)
+    assert KnownTexts(job.path).twins([content_hash("x")]) == [None]
+
+
+def test_a_corpus_that_does_not_exist_is_named_by_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ingest\.against: .*nosuch"):
+        find_files(str(tmp_path / "nosuch"), "ingest.against")
