@@ -245,9 +245,31 @@ def _page(job: ProbeJob, metrics: Mapping[str, Any]) -> Page:
             Tile(f"{metrics['parameters']:,}", "parameters"),
             Tile(f"{metrics['tokens']:,}", "tokens of each training"),
         ],
-        sections=[*sections, Section("How to read this", (*caution, *DEFINITIONS))],
+        sections=[
+            Section("What was found", (*(_finding(metrics, name) for name in metrics["held_out"]), *caution)),
+            *sections,
+            Section("How to read this", DEFINITIONS),
+        ],
         footer=f"fineweb-mask {version('fineweb-mask')}",
         metrics=metrics,
+    )
+
+
+def _finding(metrics: Mapping[str, Any], name: str) -> str:
+    """Return what one held-out set says of all arms, in a sentence."""
+    against, baseline = _against(metrics, name), metrics["baseline"]
+    told = [
+        f"{arm} is {one['verdict']} than {baseline} by {abs(one['difference']):.3f} bits per byte"
+        for arm, one in sorted(against.items(), key=lambda pair: pair[1]["difference"])
+        if one["verdict"] in {"better", "worse"}
+    ]
+    if told:
+        return f"On {name}, {'; '.join(told)}."
+    if metrics["seeds"] < 2:
+        return f"On {name}: no verdict from one seed."
+    missed = min(one["visible"] for one in against.values())
+    return (
+        f"On {name}, no difference from {baseline} was seen; one of less than {missed:.3f} bits per byte would not be."
     )
 
 
@@ -295,7 +317,7 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
     ]  # fmt: skip
     columns = [
         Column("arm"), Column("bits per byte", "bits"), Column("sd of seeds", "bits"),
-        Column(f"less {baseline}", "bits"), Column("from", "bits"), Column("to", "bits"),
+        Column(f"minus {baseline}", "bits"), Column("from", "bits"), Column("to", "bits"),
         Column("smallest visible", "bits"), Column("p, adjusted", "number"), Column(f"verdict against {baseline}"),
     ]  # fmt: skip
     tables = [Table(f"Arms on {name}", columns, rows, note=note, wide=True)]

@@ -9,7 +9,14 @@ import pytest
 from fineweb_mask.flows.arms import parse_arms
 from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
 from fineweb_mask.tasks.probe.held_out import HeldOut
-from fineweb_mask.tasks.probe.page import NOT_A_VERDICT, OWN_DISTRIBUTION, ArmFiles, ProbeJob, write_probe_page
+from fineweb_mask.tasks.probe.page import (
+    NOT_A_VERDICT,
+    OWN_DISTRIBUTION,
+    ArmFiles,
+    ProbeJob,
+    _finding,
+    write_probe_page,
+)
 from fineweb_mask.tasks.probe.training import read_bits
 
 
@@ -72,13 +79,27 @@ def test_the_page_says_what_it_cannot_say(written: Any) -> None:
     job, metrics = written
     page = (job.folder / "index.html").read_text()
     assert OWN_DISTRIBUTION in page
-    assert NOT_A_VERDICT in page
+    assert page.index("What was found") < page.index(NOT_A_VERDICT) < page.index("Held-out set theirs</h2>")
     assert metrics["left_out"]["held_out"] > 0
     assert page.index("Held-out set theirs") < page.index("Documents of the corpus")
     verdict = metrics["comparisons"][POOL][0]["verdict"]
     assert verdict in {"better", "worse", "no difference seen"}
     assert page.count("smallest visible") == 3  # in the tables of both sets, and explained
     assert {path.stem for path in (job.folder / "plots").iterdir()} == {"set-pool", "set-theirs", "groups", "training"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        ("worse", "On theirs, best is better than random by 0.125 bits per byte."),
+        ("no difference seen", "On theirs, no difference from random was seen; one of less than 0.070 bits per byte"),
+    ],
+)
+def test_each_set_has_its_finding_in_a_sentence(written: Any, verdict: str, expected: str) -> None:
+    _, metrics = written
+    one = {"arm": "random", "other": "best", "difference": 0.125, "low": 0.1, "high": 0.15, "visible": 0.07}
+    told = metrics | {"baseline": "random", "comparisons": {"theirs": [one | {"verdict": verdict, "adjusted": 0.01}]}}
+    assert _finding(told, "theirs").startswith(expected)
 
 
 def test_no_verdict_comes_from_one_seed(probed: Any, written: Any) -> None:
@@ -90,4 +111,5 @@ def test_no_verdict_comes_from_one_seed(probed: Any, written: Any) -> None:
         "no verdict from one seed"
     }
     assert metrics["groups"] == {}
+    assert f"On {POOL}: no verdict from one seed." in (job.folder / "index.html").read_text()
     assert "seed: no verdict" in (job.folder / "index.html").read_text()
