@@ -33,9 +33,9 @@ class PipelineSelectionSettings(SelectionSettings):
     scope: Literal["block"] = Field("block", description="`block`: select from each block of documents separately.")
     block_size: int = Field(1_000_000, ge=1, description="Maximum documents per block.")
     blocks: Literal["mixed", "by_shard"] = Field(
-        "mixed",
-        description="`mixed`: a block has documents of many shards, so that blocks are alike. `by_shard`: a block is "
-        "one shard, several small ones, or a slice of a large one.",
+        "by_shard",
+        description="`by_shard`: a block is one shard, several small ones, or a slice of a large one. `mixed`: a block "
+        "has documents of many shards, so that blocks are alike.",
     )
     device: DeviceName = "auto"
 

@@ -120,7 +120,7 @@ def changed(before, after):
         ("selection.seed=9", SELECT),
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
-        ("selection.blocks=by_shard", set()),  # there is one block
+        ("selection.blocks=mixed", set()),  # there is one block
         ("selection.device=cuda:1", set()),
         ("materialize.title=x", {"materialize", "report"}),
         ("report.sample=99", {"report"}),

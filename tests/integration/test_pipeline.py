@@ -170,7 +170,10 @@ def test_a_new_shard_changes_nothing_that_was_selected(run_sample, sample_corpus
     """Even if its name comes first, and others hold copies of its documents."""
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     last = sorted(corpus.iterdir())[-1].rename(tmp_path / "last.parquet")
-    workspace, overrides = tmp_path / "w", [f"source.path={corpus}", "selection.block_size=700"]
+    workspace, overrides = (
+        tmp_path / "w",
+        [f"source.path={corpus}", "selection.block_size=700", "selection.blocks=mixed"],
+    )
     run_sample(workspace, *overrides)
     before = masks(workspace)
     last.rename(corpus / "CC-MAIN-2000-01_00000.parquet")

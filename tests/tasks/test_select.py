@@ -139,7 +139,7 @@ def test_a_mixed_block_has_documents_of_every_shard(tmp_path: Path) -> None:
         numbers(workspace, name, rows, seed=rows, duplicates=tuple(range(rows // 10)), bad=(rows - 1,) if rows else ())
         for name, rows in sizes.items()
     ]
-    [file] = run(workspace, shards, settings(block_size=100, solver="top_quality"))
+    [file] = run(workspace, shards, settings(blocks="mixed", block_size=100, solver="top_quality"))
     blocks = {block["name"]: block for block in file.details["blocks"]}
     assert list(blocks) == ["a..d#0", "a..d#1", "a..d#2"]
     found = {name: masks(workspace, name).to_pylist() for name in sizes}
@@ -167,7 +167,7 @@ def test_a_mixed_block_has_documents_of_every_shard(tmp_path: Path) -> None:
 
 def test_which_block_a_document_is_in_depends_on_its_shard_and_row_only(tmp_path: Path) -> None:
     """A repeat of a document, and the order of the shards, move no other document to another block."""
-    given = settings(block_size=50, solver="random")
+    given = settings(blocks="mixed", block_size=50, solver="random")
     of_rows = []
     for folder, duplicates in (("one", ()), ("two", (3, 4))):
         workspace = Workspace(tmp_path / folder)
@@ -195,7 +195,7 @@ def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path: Path, monkeypatc
     monkeypatch.setattr("fineweb_mask.tasks.selection.blocks.VECTORS_AT_ONCE", 16)
     workspace = Workspace(tmp_path)
     shards = [numbers(workspace, name, rows, seed=rows, bad=(2,)) for name, rows in (("a", 50), ("b", 70))]
-    [job] = select_jobs(workspace, shards, settings(block_size=40))
+    [job] = select_jobs(workspace, shards, settings(blocks="mixed", block_size=40))
     whole = np.concatenate(
         [
             np.array(
@@ -307,7 +307,7 @@ def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
         for name in ("scores", "embeddings", "duplicates")
     ]
     keys = {key(), key(lamb=0.2), key(seed=3), key(block_size=10), key(metrics="facility"), *map(key, others)}
-    assert len(keys | {key(block_size=10, blocks="by_shard")}) == 9
+    assert len(keys | {key(block_size=10, blocks="mixed")}) == 9
 
 
 def test_a_group_without_any_candidate(tmp_path: Path) -> None:
