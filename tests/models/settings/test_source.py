@@ -13,6 +13,7 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "min_language_score": score,
         "languages": languages,
         "exact_dedup": dedup,
+        "against": ["workspaces/older"],
         "on_bad_shard": "fail",
     }
     assert IngestSettings.model_validate(given_values).model_dump() == given_values
