@@ -216,7 +216,7 @@ class _Probe:
         job = HeldOutJob(
             root=self._root,
             shards=self._shards,
-            files={name: find_files(path, name) for name, path in models.heldout.items()},
+            files={name: find_files(path, f"heldout {name}") for name, path in models.heldout.items()},
             benchmarks=[file for path in models.benchmarks for file in find_files(path, "benchmarks")],
             by=models.by,
             most=preset.held_out,

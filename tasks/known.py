@@ -1,6 +1,6 @@
 """List the texts that other corpora hold, so that ingest drops them: `ingest.against`.
 
-Memory: about 60 bytes for each document of those corpora, while the list is made and while source files are ingested.
+The hash and the id of every document of those corpora are in memory while source files are ingested.
 """
 
 from functools import lru_cache
@@ -85,11 +85,11 @@ class KnownTexts:
     def __init__(self, path: Path) -> None:
         table = pq.read_table(path)
         self._ids = table["id"].combine_chunks()
-        self._first, self._second = _halves(table["content_hash"].to_pylist())
+        self._first, self._second = _halves(table["content_hash"].combine_chunks())
 
     def twins(self, hashes: list[bytes]) -> list[str | None]:
         """Return, for the hash of each text, the id of a document that has it, or None."""
-        first, second = _halves(hashes)
+        first, second = _halves(pa.array(hashes, pa.binary(16)))
         places = np.searchsorted(self._first, first)
         found = np.full(len(hashes), -1, dtype=np.int64)
         left = np.arange(len(hashes))
@@ -103,9 +103,10 @@ class KnownTexts:
         return [None if place < 0 else self._ids[place].as_py() for place in found.tolist()]
 
 
-def _halves(hashes: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+def _halves(hashes: pa.FixedSizeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first and the last 8 bytes of hashes as numbers, whose order is that of the bytes: (n,) uint64."""
-    numbers = np.frombuffer(b"".join(hashes), dtype=">u8").astype(np.uint64).reshape(-1, 2)
+    numbers = np.frombuffer(hashes.buffers()[1] or b"", dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    numbers = numbers[hashes.offset : hashes.offset + len(hashes)]
     return np.ascontiguousarray(numbers[:, 0]), np.ascontiguousarray(numbers[:, 1])
 
 

@@ -60,7 +60,7 @@ class ArmFiles(NamedTuple):
 class ProbeJob(PageJob):
     """Write the page of the probe."""
 
-    stage: ClassVar[Stage] = Stage("probe", version=1, folders=("probe",))
+    stage: ClassVar[Stage] = Stage("probe", version=2, folders=("probe",))
     settings: ProbeSettings
     selection: PipelineSelectionSettings
     n_tokens: int

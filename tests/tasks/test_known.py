@@ -33,6 +33,12 @@ def old(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callab
     return tmp_path / "old"
 
 
+@pytest.fixture
+def new(tmp_path: Path, make_parquet: Callable[..., Path], make_document: Callable[..., Any]) -> Path:
+    """A source file of one document."""
+    return make_parquet(tmp_path / "new.parquet", [make_document(10)])
+
+
 def known_job(workspace: Workspace, *paths: Path) -> KnownJob:
     files = [file for path in paths for file in find_files(str(path), "ingest.against")]
     return KnownJob(root=workspace.address, files=files)
@@ -84,31 +90,17 @@ def test_known_documents_are_dropped_and_named_with_their_twins(
     assert second["id"].startswith("fineweb-mask:")
 
 
-def test_the_key_changes_only_with_what_is_known(
-    workspace: Workspace,
-    old: Path,
-    tmp_path: Path,
-    make_parquet: Callable[..., Path],
-    make_document: Callable[..., Any],
-) -> None:
-    path = make_parquet(tmp_path / "new.parquet", [make_document(10)])
-    without = ingest_job(workspace, path, None)
+def test_the_key_changes_only_with_what_is_known(workspace: Workspace, old: Path, new: Path) -> None:
+    without = ingest_job(workspace, new, None)
     of_all, of_one = (list_known(known_job(workspace, where)) for where in (old, old / "a.parquet"))
-    jobs = [without, ingest_job(workspace, path, of_all), ingest_job(workspace, path, of_one)]
+    jobs = [without, ingest_job(workspace, new, of_all), ingest_job(workspace, new, of_one)]
     assert len({job.key.fingerprint for job in jobs}) == 3
     changed = without.model_copy(update={"settings": LENIENT.model_copy(update={"against": ["x"]})})
     assert changed.key == without.key
 
 
-def test_a_lost_list_of_known_rows_is_written_again(
-    workspace: Workspace,
-    old: Path,
-    tmp_path: Path,
-    make_parquet: Callable[..., Path],
-    make_document: Callable[..., Any],
-) -> None:
-    path = make_parquet(tmp_path / "new.parquet", [make_document(10)])
-    job = ingest_job(workspace, path, list_known(known_job(workspace, old)))
+def test_a_lost_list_of_known_rows_is_written_again(workspace: Workspace, old: Path, new: Path) -> None:
+    job = ingest_job(workspace, new, list_known(known_job(workspace, old)))
     ingest(job)
     assert ingest(job).cached
     assert pq.read_table(job.known_output).num_rows == 0
