@@ -16,10 +16,10 @@ from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.sql import sql
-from fineweb_mask.flows.commands.status import status
 from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.verify import verify
+from fineweb_mask.flows.commands.workspace import gc, migrate, status
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -37,6 +37,8 @@ def _root(
 app.command()(run)
 app.command()(report)
 app.command()(status)
+app.command()(gc)
+app.command()(migrate)
 app.command()(select)
 app.command()(sweep)
 app.command()(compare)

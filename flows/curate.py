@@ -2,8 +2,9 @@
 
 from prefect import flow
 
+from fineweb_mask.flows.engine.plan import Refit
 from fineweb_mask.flows.engine.registry import Refreshed
-from fineweb_mask.flows.engine.session import Refit, Session, open_session, runner
+from fineweb_mask.flows.engine.session import Session, open_session, runner
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.counts import mean_terms

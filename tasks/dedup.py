@@ -89,7 +89,8 @@ def dedup(job: DedupJob) -> None:
     key = job.key
     for index, shard in enumerate(job.documents):
         rows = found.get(index, np.empty(0, dtype=np.uint32))
-        with stage_file_writer(job.workspace.shard_path(job.folder, shard.name), DUPLICATES, key) as writer:
+        path = job.workspace.shard_path(job.folder, shard.name, key)
+        with stage_file_writer(path, DUPLICATES, key) as writer:
             writer.write(pa.record_batch([pa.array(rows)], schema=DUPLICATES))
             writer.details = {"content": digest([shard.name, rows.tolist()])}
 

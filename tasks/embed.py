@@ -48,8 +48,8 @@ class EmbeddingModel(BaseModel):
 
 
 def fitted_model(fitted: StageFile) -> EmbeddingModel:
-    """Return the built-in encoder that was fitted in this workspace; `fitted` refers to its manifest."""
-    return EmbeddingModel(path=str(Path(fitted.path).with_suffix("")), fingerprint=fitted.fingerprint)
+    """Return the built-in encoder that was fitted in this workspace; `fitted` refers to its folder."""
+    return EmbeddingModel(path=fitted.path, fingerprint=fitted.fingerprint)
 
 
 def check_model(settings: EmbeddingSettings) -> None:
@@ -130,7 +130,7 @@ def embed(job: EmbedJob) -> None:
         vector_writer(job, pool.tokeniser.dimensions) as writer,
         background_writer() as later,
     ):
-        vectors = Checkpoints(writer, job.output, job.key)
+        vectors = Checkpoints(writer, job.output)
         chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.settings.chunk_documents))
         for chunk in track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk.rows), part=(0, 1)):
             if chunk.kept is not None:

@@ -1,12 +1,15 @@
 """Fit models on the corpus: the quality classifier, the score statistics, the built-in encoder.
 
 A fitted model is kept in `fitted/` and reused while the corpus grows, because all shards must share one encoder. It is
-fitted again if its settings change or a refit is requested. A lost or damaged model is fitted again on the same shards
-as before if these are unchanged.
+fitted again if a refit is requested; other settings have a model of their own. A lost or damaged model is fitted again
+on the same shards as before if these are unchanged.
+
+The files of a model are never replaced, because jobs may be reading them: their names tell the settings and what the
+model was fitted on. Only the manifest is, whose name tells the settings.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -24,8 +27,9 @@ from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
 from fineweb_mask.tasks.source.labels import read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 64
@@ -33,40 +37,69 @@ SAMPLED_SHARDS = 64
 
 
 class FitJob(StageJob):
-    """Fit one model on the documents and keep it when the corpus grows."""
+    """Fit one model on the documents and keep it when the corpus grows; `force` fits it again."""
 
     documents: list[StageFile]
 
     @property
     def manifest_path(self) -> Path:
-        """The manifest of the fitted model; its file or folder has the same stem."""
-        return self.workspace.fitted / f"{self.name}.json"
+        """The manifest of the fitted model."""
+        return self.workspace.fitted / f"{self.name}.{self.key.tag}.json"
 
-    def current(self) -> StageFile | None:
+    def model_path(self, documents: list[StageFile], suffix: str = "") -> Path:
+        """Return the file, which has a suffix, or the folder of the model that is fitted on these documents."""
+        fitted_on = {file.name: file.fingerprint for file in documents}
+        return self.workspace.fitted / f"{self.name}.{digest([self.key.fingerprint, fitted_on])[:16]}{suffix}"
+
+    def paths(self) -> list[Path]:
+        """Return the manifest, and the model's file or folder."""
+        manifest = read_manifest(self.manifest_path)
+        models = set() if manifest is None else {name.split("/")[0] for name in manifest.files}
+        return [self.manifest_path, *(self.workspace.fitted / name for name in sorted(models))]
+
+    def publish(self, files: list[Path], details: dict[str, Any], fitted_on: list[StageFile]) -> None:
+        """Write the manifest, unless another run has written it meanwhile: then its model is used."""
+        with self.workspace.alone():
+            if self.force or self.current() is None:
+                write_manifest(self.manifest_path, self.key, files, details, fitted_on=fitted_on)
+
+    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return what was fitted if it is whole and was fitted with these settings, else None."""
         manifest = read_manifest(self.manifest_path)
         if manifest is None or not is_whole(self.manifest_path, manifest, download=True):
             return None
-        wanted, found = self.key, manifest.key
-        if (found.stage, found.version, found.settings) != (wanted.stage, wanted.version, wanted.settings):
+        if manifest.key != self.key:
             return None
-        return manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
+        file = manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
+        model = {name.split("/")[0] for name in manifest.files}  # a file or a folder; statistics have none
+        return file.model_copy(update={"path": f"fitted/{model.pop()}"}) if model else file
 
     def fitting_documents(self) -> list[StageFile]:
         """Return the documents to fit on: those of a lost earlier fit where they are unchanged, else all."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or manifest.key.settings != self.key.settings:
+        manifest = None if self.force else read_manifest(self.manifest_path)
+        if manifest is None:
             return self.documents
         earlier = manifest.fitted_on
         same = [file for file in self.documents if earlier.get(file.name) == file.fingerprint]
         return same if same and len(same) == len(earlier) else self.documents
 
 
-def sampled_shards(workspace: Workspace, shards: list[str]) -> list[str]:
-    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on."""
+def sampled_shards(workspace: Workspace, shards: list[str], *, refit: Container[str] = ()) -> list[str]:
+    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on.
+
+    Parameters
+    ----------
+    workspace
+        The workspace of the corpus.
+    shards
+        The names of all shards.
+    refit
+        Stages whose earlier fits do not count, because they are made again.
+    """
     every = max(1, -(-len(shards) // SAMPLED_SHARDS))
-    manifests = [read_manifest(path) for path in workspace.files("fitted/*.json")]
-    earlier = {name for manifest in manifests if manifest is not None for name in manifest.fitted_on}
+    found = [read_manifest(path) for path in workspace.files("fitted/*.json")]
+    manifests = [manifest for manifest in found if manifest is not None and manifest.key.stage not in refit]
+    earlier = {name for manifest in manifests for name in manifest.fitted_on}
     return [name for index, name in enumerate(shards) if index % every == 0 or name in earlier]
 
 
@@ -114,12 +147,14 @@ class FitClassifierJob(FitJob):
     labels_digest: str  # of the file
 
     @classmethod
-    def of(cls, root: str, scorer: FastTextScorerSettings) -> Self:
+    def of(cls, root: str, scorer: FastTextScorerSettings, *, force: bool = False) -> Self:
         """Return the job that trains the classifier of a scorer without a model of its own."""
         if scorer.labels is None:
             raise SettingsError(f"scorer {scorer.name!r} has neither a model nor labels")
         labels_digest = file_digest(Path(scorer.labels.path))
-        return cls(root=root, documents=[], scorer=scorer, labels=scorer.labels, labels_digest=labels_digest)
+        return cls(
+            root=root, documents=[], scorer=scorer, labels=scorer.labels, labels_digest=labels_digest, force=force
+        )
 
     @property
     def name(self) -> str:
@@ -139,10 +174,10 @@ def fit_classifier(job: FitClassifierJob) -> None:
 
     read = read_labels(job.labels)
     model = train_fasttext(read.texts, read.positive.tolist(), job.scorer.training, lowercase=job.scorer.lowercase)
-    path = job.manifest_path.with_suffix(".bin")
+    path = job.model_path([], ".bin")
     with atomic_write(path) as partial:
         model.save_model(str(partial))
-    write_manifest(job.manifest_path, job.key, [path], {"rows": len(read.texts), "positive": int(read.positive.sum())})
+    job.publish([path], {"rows": len(read.texts), "positive": int(read.positive.sum())}, [])
 
 
 class FitStatisticsJob(FitJob):
@@ -183,7 +218,7 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     scores |= zip((model.settings.name for model in pooled), pool_scores, strict=True)
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
     details = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
-    write_manifest(job.manifest_path, job.key, [], details, fitted_on=documents)
+    job.publish([], details, documents)
 
 
 class FitEncoderJob(FitJob):
@@ -210,7 +245,7 @@ def fit_encoder(job: FitEncoderJob) -> None:
         vocabulary=job.settings.static_vocabulary,
         dimensions=job.settings.static_dimensions,
     )
-    folder = job.manifest_path.with_suffix("")
+    folder = job.model_path(documents)
     with atomic_folder(folder) as partial:
         encoder.as_sentence_transformer().save_pretrained(str(partial), create_model_card=False)
-    write_manifest(job.manifest_path, job.key, tree_files(folder), {}, fitted_on=documents)
+    job.publish(tree_files(folder), {}, documents)

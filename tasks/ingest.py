@@ -12,9 +12,10 @@ from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.known import known_texts
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
-from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 
 class IngestJob(ShardJob):
@@ -58,13 +59,17 @@ class IngestJob(ShardJob):
     @property
     def known_output(self) -> Path:
         """The file that names the rows that were dropped as known."""
-        return self.workspace.shard_path(self.stage.folders[1], self.name)
+        return self.workspace.shard_path(self.stage.folders[1], self.name, self.key)
 
-    def current(self) -> StageFile | None:
+    def paths(self) -> list[Path]:
+        """Return the shard's file and the list of its known rows."""
+        return [self.output, self.known_output]
+
+    def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it and the list of its known rows are current, else None."""
-        file = super().current()
+        file = super().current(listing)
         if file is not None and self.known is not None:
-            listed = current_parquet(self.workspace, self.known_output, self.name, self.key)
+            listed = find_file(self.workspace, self.stage.folders[1], self.name, self.key, listing)
             return None if listed is None else file
         return file
 

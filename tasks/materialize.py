@@ -30,6 +30,7 @@ from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
 from fineweb_mask.tasks.workspace.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -78,7 +79,7 @@ class MaterializeJob(StageJob):
         excluded = {"output", "memory_limit", "threads", "spill"}
         return Dependencies(settings=self.recipe.materialize.model_dump(exclude=excluded), inputs=files)
 
-    def current(self) -> StageFile | None:
+    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
         output, path = self.output, self.output.folder / PROVENANCE
         if output.url is not None:
@@ -105,7 +106,7 @@ def materialize(job: MaterializeJob) -> None:
         _check_inputs(job.workspace, shard)
     output = job.output
     output.check()
-    with atomic_folder(output.folder) as folder, _database(job) as connection:
+    with job.workspace.alone(), atomic_folder(output.folder) as folder, _database(job) as connection:
         shards = [
             ShardPaths(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
             for shard in job.shards

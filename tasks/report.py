@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.geometry import measure
-from fineweb_mask.tasks.reporting.page import Page, PageJob, write_page
+from fineweb_mask.tasks.reporting.page import Page, PageJob
 from fineweb_mask.tasks.reporting.sections import (
     StageTime,
     certificate,
@@ -53,7 +53,7 @@ def report(job: ReportJob) -> None:
     SettingsError
         If `report.by` names a column that no shard has, or one that holds no text.
     """
-    write_page(job.folder, _page(job), job.key)
+    job.write(_page(job))
 
 
 def _page(job: ReportJob) -> Page:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, loa
 from fineweb_mask.tasks.score import ScoreJob, Scores, score, score_writer
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
@@ -66,14 +68,18 @@ class ScoreEmbedJob(StageJob):
         score, embed = self.score.key, self.embed.key
         return Dependencies(settings=[score.settings, embed.settings], inputs=[score.fingerprint, embed.fingerprint])
 
-    def files(self) -> tuple[StageFile, StageFile] | None:
+    def paths(self) -> list[Path]:
+        """Return the files of the scores and of the vectors."""
+        return [*self.score.paths(), *self.embed.paths()]
+
+    def files(self, listing: Listing | None = None) -> tuple[StageFile, StageFile] | None:
         """Return the shard's scores and embeddings, or None if one of them is not current."""
-        scores, vectors = self.score.current(), self.embed.current()
+        scores, vectors = self.score.current(listing), self.embed.current(listing)
         return None if scores is None or vectors is None else (scores, vectors)
 
-    def current(self) -> StageFile | None:
+    def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return one reference to both files if they are current, else None."""
-        if (files := self.files()) is None:
+        if (files := self.files(listing)) is None:
             return None
         scores, vectors = files
         key = self.key
@@ -104,12 +110,12 @@ def score_embed(job: ScoreEmbedJob) -> None:
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(pq.ParquetFile(job.workspace.resolve(job.score.documents)))
         writer = opened.enter_context(vector_writer(job.embed, edu.dimensions))
-        vectors = Checkpoints(writer, job.embed.output, job.embed.key)
+        vectors = Checkpoints(writer, job.embed.output)
         scores = None
         columns = ["row", edu.column]
         if job.force or job.score.current() is None:
             writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow))
-            scores = Checkpoints(writer_of_scores, job.score.output, job.score.key)
+            scores = Checkpoints(writer_of_scores, job.score.output)
             columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
         later = opened.enter_context(background_writer())
         chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))

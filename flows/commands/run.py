@@ -73,8 +73,9 @@ def run(
 
 
 def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None) -> None:
+    from fineweb_mask.flows.engine.plan import Refit
     from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
-    from fineweb_mask.flows.engine.session import Refit, check_inputs
+    from fineweb_mask.flows.engine.session import check_inputs
 
     _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
     _check_known("--refresh", refresh, REFRESHED)

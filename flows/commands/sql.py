@@ -22,7 +22,7 @@ from fineweb_mask.flows.commands._common import (
 from fineweb_mask.flows.display.terminal import visible
 
 if TYPE_CHECKING:
-    from fineweb_mask.tasks.workspace.query import Answer, Preview
+    from fineweb_mask.tasks.catalog.query import Answer, Preview
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FORMATS = ("table", "csv", "json", "parquet")
@@ -60,8 +60,8 @@ def sql(
     if wrong := _wrong_usage(form, output):
         fail(wrong, as_json, WRONG_USAGE)
     from fineweb_mask.models.urls import reject_credentials, require_writable
-    from fineweb_mask.tasks.workspace.catalog import ensure_views_local
-    from fineweb_mask.tasks.workspace.query import QueryError, answers, open_catalog
+    from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog
+    from fineweb_mask.tasks.catalog.views import ensure_views_local
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     with exit_on_error(as_json):
@@ -96,7 +96,7 @@ def _wrong_usage(form: str, output: Path | None) -> str | None:
 
 def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
     """Rebuild the catalog if it is out of date; where that fails, warn and use the old one, if there is one."""
-    from fineweb_mask.tasks.workspace.catalog import catalog_path, is_current
+    from fineweb_mask.tasks.catalog.views import catalog_path, is_current
 
     if is_current(workspace):
         return
@@ -112,7 +112,7 @@ def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
 
 
 def _write(found: "list[Answer]", form: str, output: Path | None) -> None:
-    from fineweb_mask.tasks.workspace.query import QueryError
+    from fineweb_mask.tasks.catalog.query import QueryError
 
     if len(found) > 1:
         raise QueryError(f"--format {form} takes one statement, received {len(found)}")

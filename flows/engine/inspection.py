@@ -14,12 +14,14 @@ from fineweb_mask.flows.engine.session import check_inputs
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
+from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.workspace.catalog import write_catalog
 from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
+from fineweb_mask.tasks.workspace.listing import Listing
+from fineweb_mask.tasks.workspace.old_names import check_names
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -30,7 +32,7 @@ class StatusError(WorkspaceError, ValueError):
 
 
 class StageStatus(BaseModel):
-    """Number of a stage's files that are done, missing, or stale: a run would rebuild them."""
+    """Number of a stage's files that are done, that a run would build, and that are of other settings or inputs."""
 
     stage: str
     done: int = 0
@@ -53,7 +55,8 @@ class WorkspaceStatus(BaseModel):
 class _JobProbe:
     """Takes the jobs of a plan and only checks whether their outputs are current."""
 
-    def __init__(self) -> None:
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
         self.quarantined: dict[str, str] = {}
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)  # by stage
 
@@ -62,7 +65,7 @@ class _JobProbe:
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
         """Check a job's output."""
-        file = job.current()
+        file = job.current(self._listing)
         self.found[job.stage.shown_as].append((job, file))
         if file is None and isinstance(job, ScoreJob | EmbedJob):
             on_done(_rebuilt(job))  # a lost file would be rebuilt identically, so what was derived from it is valid
@@ -127,19 +130,32 @@ def inspect_workspace(folder: str | Path) -> Inspection:
     workspace, last, begun = last_run(folder)
     with chdir(begun):
         try:
-            shards = check_inputs(last.settings)
-            models = PretrainedModels.of(last.settings)
+            return inspect_recipe(workspace, last.settings)
         except (OSError, ValueError, ImportError) as error:
             raise StatusError(f"{folder}: what its last run read is out of reach: {error}") from error
-        probe = _JobProbe()
-        plan = Plan(probe, workspace, last.settings, shards, models, remembers=False)
-        plan.prepare()
-        if plan.is_prepared:
-            plan.select()
-            if set(plan.masks) == {shard.name for shard in shards}:
-                plan.materialize()
-                plan.report()
-    return Inspection(workspace, last.settings, [shard.name for shard in shards], probe.found, plan)
+
+
+def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Inspection:
+    """Return the jobs of every stage and their outputs, under a recipe.
+
+    Raises
+    ------
+    OSError, ValueError, ImportError
+        If the source or a model of the recipe is out of reach.
+    """
+    check_names(workspace)
+    shards = check_inputs(settings)
+    models = PretrainedModels.of(settings)
+    listing = Listing.of(workspace)
+    probe = _JobProbe(listing)
+    plan = Plan(probe, workspace, settings, shards, models, listing=listing, remembers=False)
+    plan.prepare()
+    if plan.is_prepared:
+        plan.select()
+        if set(plan.masks) == {shard.name for shard in shards}:
+            plan.materialize()
+            plan.report()
+    return Inspection(workspace, settings, [shard.name for shard in shards], probe.found, plan)
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:
@@ -159,31 +175,37 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
     )
 
 
+def fits(settings: PipelineSettings) -> int:
+    """Return how many models and statistics a recipe fits on the corpus."""
+    against = bool(settings.ingest.against)
+    return sum(map(is_trained, settings.quality.scorers)) + 1 + (settings.embedding.model == STATIC) + against
+
+
 def _stage(inspection: Inspection, stage: str) -> StageStatus:
     workspace, settings = inspection.workspace, inspection.settings
     files = [(job, file) for job, file in inspection.jobs[stage] if file is not None]
     about = stages_shown_as(stage)[0]
-    folders = [workspace.root / folder for folder in about.folders]
-    units: list[tuple[bool, bool]]  # whether each is done, and whether there is any file of it
+    stale = 0
     if stage == "fit":
-        wanted = sum(map(is_trained, settings.quality.scorers)) + 1 + (settings.embedding.model == STATIC)
-        units = [(number < len(files), False) for number in range(wanted)]
+        wanted = fits(settings)
+        done = len(files)
     elif stage == "materialize":
-        units = [(bool(files), Output.of(workspace, settings.materialize).is_there)]
-    elif about.product:
-        units = [(bool(files), any(map(workspace.exists, folders)))]
+        wanted, done = 1, len(files)
+        stale = int(not files and Output.of(workspace, settings.materialize).is_there)
+    elif stage == "report":
+        wanted, done = 1, len(files)
+        stale = int(not files and workspace.exists(workspace.reports))
     else:
-        done = {name for job, _ in files for name in job.shard_names}
-        units = [
-            (name in done, any(workspace.exists(folder / f"{name}.parquet") for folder in folders))
-            for name in inspection.shards
-        ]
+        wanted = len(inspection.shards)
+        done = len({name for job, _ in files for name in job.shard_names})
+        reached = {workspace.relative(path) for job, _ in inspection.jobs[stage] for path in job.paths()}
+        stale = sum(path not in reached for folder in about.folders for path in workspace.sizes(folder))
     rows, seconds = sum(file.rows for _, file in files), sum(recorded_seconds(job) for job, _ in files)
     return StageStatus(
         stage=stage,
-        done=sum(done for done, _ in units),
-        missing=sum(not done and not exists for done, exists in units),
-        stale=sum(not done and exists for done, exists in units),
+        done=done,
+        missing=wanted - done,
+        stale=stale,
         rows=rows,
         bytes=sum(file.bytes for _, file in files),
         seconds=round(seconds, 3),
@@ -209,7 +231,7 @@ def rewrite_catalog(folder: str) -> None:
             f"{folder} is no workspace in which a run was begun: first `fineweb-mask run RECIPE --workspace {folder}`"
         )
     try:
-        with workspace.exclusive():
+        with workspace.alone():
             write_catalog(workspace, inspect_workspace(folder).plan.catalog_files())
     except (StatusError, WorkspaceError, OSError) as error:
         raise CatalogError(str(error)) from error

@@ -4,9 +4,10 @@ A shard is scored and embedded as soon as it is ingested, without waiting for ot
 many shards: what is fitted on a sample of the corpus (the first time only), and the duplicates across it.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeGuard
+from typing import Any, Literal, NamedTuple, Self, TypeGuard
 
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
@@ -28,10 +29,20 @@ from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.groups import grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.workspace.counts import Counts, account
-from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
+from fineweb_mask.tasks.workspace.job import BadShardError, GroupJob, Stage, StageJob
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+Refit = Literal["encoder", "quality", "blocks"]
+"""What can be fitted again on the corpus as it is now."""
+
+REFITTED: dict[Refit, list[Stage]] = {
+    "encoder": [FitEncoderJob.stage],
+    "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
+    "blocks": [],  # the record of the groups is deleted
+}
 
 
 class PretrainedModels(NamedTuple):
@@ -71,6 +82,10 @@ class Plan:
         The source's files.
     models
         The models that the settings name.
+    listing
+        The stage files that were there before. Without it, files are opened to see whether they are current.
+    refit
+        What is fitted again, although an earlier run fitted it.
     remembers
         Whether to record in which order shards came, and which are selected from together, for later runs.
     """
@@ -83,6 +98,8 @@ class Plan:
         shards: list[SourceShard],
         models: PretrainedModels,
         *,
+        listing: Listing | None = None,
+        refit: Collection[Refit] = (),
         remembers: bool = True,
     ) -> None:
         self.documents: dict[str, StageFile] = {}  # by shard, as are the next four
@@ -93,6 +110,7 @@ class Plan:
         self._groups: dict[str, StageFile] = {}  # of shards that were selected from together, by name
         self.dataset: StageFile | None = None
         self._jobs = jobs
+        self._listing = listing
         self._remembers = remembers
         self._workspace = workspace
         self._root = workspace.address
@@ -101,9 +119,11 @@ class Plan:
         self._models = dict(models.scorers)
         self._encoder = models.encoder
         self._statistics: StageFile | None = None
-        self._sample = sampled_shards(workspace, list(self._shards))
+        self._refit = frozenset(stage.name for name in refit for stage in REFITTED[name])
+        self._sample = sampled_shards(workspace, list(self._shards), refit=self._refit)
         self._fitting: set[str] = set()
         self._ingested: set[str] = set()  # or quarantined
+        self._rows = 0  # that are ingested
         self._asked: list[Callable[[str | None], None]] = []
 
     def ingest(self) -> None:
@@ -136,7 +156,8 @@ class Plan:
         for scorer in self._settings.quality.scorers:
             if is_trained(scorer):
                 self._jobs.expect("fit", 1)
-                self._jobs.add(FitClassifierJob.of(self._root, scorer), partial(self._on_trained, scorer))
+                job = FitClassifierJob.of(self._root, scorer, force=FitClassifierJob.stage.name in self._refit)
+                self._jobs.add(job, partial(self._on_trained, scorer))
         self._ask(self._fit)
 
     def score(self) -> None:
@@ -176,9 +197,10 @@ class Plan:
         self._finish_preparation()
         self.check_prepared()
         settings = self._settings.selection
-        groups = grouped(self.selectable, settings, remembered_groups(self._workspace, settings))
-        if self._remembers:
-            remember_groups(self._workspace, settings, groups)
+        with self._workspace.alone() if self._remembers else nullcontext():
+            groups = grouped(self.selectable, settings, remembered_groups(self._workspace, settings))
+            if self._remembers:
+                remember_groups(self._workspace, settings, groups)
         self._jobs.expect("select", len(groups))
         for group in groups:
             job = SelectJob(root=self._root, shards=group, settings=settings)
@@ -320,6 +342,7 @@ class Plan:
         self._ingested.add(name)
         if file is not None:
             self.documents[name] = file
+            self._rows += file.rows
         self._changed(name)
 
     def _on_trained(self, scorer: FastTextScorerSettings, file: StageFile | None) -> None:
@@ -342,13 +365,19 @@ class Plan:
                 models=self._models_in_order,
                 settings=settings.quality,
                 processes=self._processes,
+                force=FitStatisticsJob.stage.name in self._refit,
             )
             jobs.append((statistics, self._on_statistics))
         if settings.embedding.model == STATIC:
-            encoder = FitEncoderJob(root=self._root, documents=sample, settings=settings.embedding)
+            encoder = FitEncoderJob(
+                root=self._root,
+                documents=sample,
+                settings=settings.embedding,
+                force=FitEncoderJob.stage.name in self._refit,
+            )
             jobs.append((encoder, self._on_encoder))
         for job, on_done in jobs:
-            if job.name not in self._fitting and (ready or job.current() is not None):
+            if job.name not in self._fitting and (ready or (not job.force and job.current() is not None)):
                 self._fitting.add(job.name)
                 self._jobs.expect("fit", 1)
                 self._jobs.add(job, on_done)
@@ -368,8 +397,7 @@ class Plan:
     @property
     def _processes(self) -> int:
         """Processes that are worth starting for the documents of the corpus, estimated from the ingested shards."""
-        rows = sum(file.rows for file in self.documents.values())
-        expected = rows * len(self._shards) // max(1, len(self.documents))
+        expected = self._rows * len(self._shards) // max(1, len(self.documents))
         return useful_processes(expected, self._settings.engine.score_processes)
 
     def _score_job(self, documents: StageFile) -> ScoreJob | None:
@@ -394,7 +422,9 @@ class Plan:
         return EmbedJob(root=self._root, documents=documents, model=self._encoder, settings=self._settings.embedding)
 
     def _on_scored_and_embedded(self, job: StageJob, file: StageFile | None) -> None:
-        files = job.files() if file is not None and isinstance(job, ScoreEmbedJob) else None
+        files = None
+        if file is not None and isinstance(job, ScoreEmbedJob):
+            files = job.files(self._listing) or job.files()
         if files is not None:
             self.scores[job.name], self.embeddings[job.name] = files
 
@@ -402,9 +432,10 @@ class Plan:
         if "dedup" in self._fitting or len(self._ingested) < len(self._shards) or not self.documents:
             return
         self._fitting.add("dedup")
-        names = in_order_of_arrival(self._workspace, self.documents)
-        if self._remembers:
-            remember_arrivals(self._workspace, names)
+        with self._workspace.alone() if self._remembers else nullcontext():
+            names = in_order_of_arrival(self._workspace, self.documents)
+            if self._remembers:
+                remember_arrivals(self._workspace, names)
         job = DedupJob(
             root=self._root,
             documents=[self.documents[name] for name in names],
@@ -415,12 +446,16 @@ class Plan:
 
     def _on_deduplicated(self, job: DedupJob, file: StageFile | None) -> None:
         if file is not None:
-            self.duplicates.update({shard.name: shard for shard in job.shard_files() or []})
+            self.duplicates.update(self._files_of_job(job))
 
     def _on_selected(self, job: SelectJob, group: StageFile | None) -> None:
         if group is not None:
             self._groups[group.name] = group
-            self.masks.update({file.name: file for file in job.shard_files() or []})
+            self.masks.update(self._files_of_job(job))
+
+    def _files_of_job(self, job: GroupJob) -> dict[str, StageFile]:
+        """Return the files of a job's shards by the shard's name; they may be newer than the listing."""
+        return {file.name: file for file in job.shard_files(self._listing) or job.shard_files() or []}
 
     def _on_materialized(self, file: StageFile | None) -> None:
         self.dataset = file

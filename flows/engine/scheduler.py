@@ -18,6 +18,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, record_seconds, recorded_seconds
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -70,6 +71,8 @@ class Scheduler:
         Stages whose outputs are built again although they are current.
     scope
         Names of the stages that are run; None runs all. The outputs of other stages must exist.
+    listing
+        The stage files that were there when the run began. Without it, a file is opened to see whether it is current.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Scheduler:
         at_once: int,
         refresh: frozenset[str] = frozenset(),
         scope: frozenset[str] | None = None,
+        listing: Listing | None = None,
     ) -> None:
         self.workspace = workspace
         self.stages: dict[str, StageSummary] = {}
@@ -89,6 +93,7 @@ class Scheduler:
         self._at_once = at_once
         self._refresh = refresh
         self._scope = scope
+        self._listing = listing
         self._order = count()
         self._waiting: list[tuple[int, int, StageJob, OnDone]] = []  # a heap
         self._submitted: dict[int, _Submitted] = {}
@@ -102,15 +107,20 @@ class Scheduler:
             listener.get().on_stage(stage, jobs)
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
-        """Take a job; the output of one that is out of scope must exist."""
+        """Take a job: one whose output is current is done at once; one that is out of scope must be current."""
         stage = job.stage
-        if self._scope is not None and stage.name not in self._scope:
-            if (file := job.current()) is not None:
+        in_scope = self._scope is None or stage.name in self._scope
+        is_rebuilt = in_scope and (job.force or stage.name in self._refresh)
+        if not is_rebuilt and (file := job.current(self._listing)) is not None:
+            if in_scope:
+                self._end(job, file)
+            else:
                 self._count(job, file)
-                on_done(file)
-                return
+            on_done(file)
+            return
+        if not in_scope:
             self.missing.setdefault(stage.name, []).append(job.name)
-            if stage.name == "ingest" and self._scope == {"report"}:
+            if stage.name == "ingest" and self._scope == frozenset({"report"}):
                 on_done(None)  # it was quarantined, or is newer than the dataset that is reported on
             return
         heappush(self._waiting, (-ALL_STAGES.index(stage.shown_as), next(self._order), job, on_done))
@@ -194,9 +204,8 @@ class Scheduler:
     def _result(self, job: StageJob, future: PrefectFuture[StageFile]) -> StageFile | None:
         file = future.result(raise_on_failure=False)
         stage = job.stage.shown_as
-        summary = self.stages.setdefault(stage, StageSummary(stage=stage))
-        summary.files += 1
         if isinstance(file, BadShardError) and self._quarantine and job.stage.per_shard:
+            self.stages.setdefault(stage, StageSummary(stage=stage)).files += 1
             self.quarantined[job.name] = str(file)
             listener.get().on_job_end(stage, job.name, None)
             events.quarantined(job.name, str(file))
@@ -205,8 +214,15 @@ class Scheduler:
             raise file
         if not file.cached:
             record_seconds(job, file.seconds)
-        self._count(job, file)
+        self._end(job, file)
+        return file
+
+    def _end(self, job: StageJob, file: StageFile) -> None:
+        """Enter a job's output in the run's statistics, and show it."""
+        stage = job.stage.shown_as
+        summary = self.stages.setdefault(stage, StageSummary(stage=stage))
+        summary.files += 1
         summary.cached += file.cached
         summary.seconds = round(summary.seconds + file.seconds, 3)
+        self._count(job, file)
         listener.get().on_job_end(stage, job.name, file)
-        return file

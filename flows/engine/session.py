@@ -1,16 +1,16 @@
-"""Open a workspace for one run: check the inputs, lock, record the run, stop running tasks if it fails."""
+"""Open a workspace for one run: check the inputs, record the run, stop running tasks if it fails."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from prefect.context import FlowRunContext
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
-from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Refit
 from fineweb_mask.flows.engine.registry import SELECTION_INPUTS
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.forward.device import choose_devices
@@ -27,13 +27,13 @@ from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.counts import mean_terms
+from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.old_names import check_names
 from fineweb_mask.tasks.workspace.runs import LastRun, QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
-
-Refit = Literal["encoder", "quality", "blocks"]
 
 
 class Session(NamedTuple):
@@ -53,7 +53,7 @@ def open_session(
     scope: frozenset[str] | None = None,
     keep: bool = True,
 ) -> Iterator[Session]:
-    """Lock the workspace and yield its scheduler and plan. If the block raises, running tasks are asked to stop.
+    """Open the workspace and yield a run's scheduler and plan. If the block raises, running tasks are asked to stop.
 
     Parameters
     ----------
@@ -70,41 +70,48 @@ def open_session(
         only if the workspace had no run before.
     """
     shards = check_inputs(settings)
-    with Workspace(settings.workspace, settings.engine.scratch).exclusive() as workspace, published_to_ui() as ui:
+    with Workspace(settings.workspace, settings.engine.scratch).in_use() as workspace, published_to_ui() as ui:
+        check_names(workspace)
+        listing = Listing.of(workspace)
         scheduler = Scheduler(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
             at_once=workers(settings),
             refresh=frozenset(refresh or []),
             scope=scope,
+            listing=listing,
         )
         discard_finished(workspace)
-        forget_fitted(workspace, refit or [])
+        if "blocks" in (refit or []):
+            remove_file(workspace.groups)
         if keep or not workspace.exists(LastRun.path(workspace)):
             LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         clear_stop_request()
         offer_slots()
         with recorded(scheduler, settings) as record:
             try:
-                plan = Plan(scheduler, workspace, settings, shards, PretrainedModels.of(settings))
+                models = PretrainedModels.of(settings)
+                plan = Plan(scheduler, workspace, settings, shards, models, listing=listing, refit=refit or [])
                 yield Session(scheduler, plan, ui)
             except BaseException:
                 request_stop()  # Prefect waits for the tasks that still run
                 raise
             finally:
                 end_scoring_processes()
+            update_index(workspace)
             describe(record, plan)
         if workspace.url is None:
             _update_catalog(workspace, scheduler, plan, keep=keep)
 
 
 def _update_catalog(workspace: Workspace, scheduler: Scheduler, plan: Plan, *, keep: bool) -> None:
-    from fineweb_mask.tasks.workspace.catalog import catalog_path, write_catalog  # at the top, DuckDB reports leaks
+    from fineweb_mask.tasks.catalog.views import catalog_path, write_catalog  # at the top, DuckDB reports leaks
 
     if keep:
         if plan.is_prepared and not plan.masks:  # a stage was run by itself: the masks may be stale now
             plan.select()
-        write_catalog(workspace, plan.catalog_files(scheduler.quarantined))
+        with workspace.alone():
+            write_catalog(workspace, plan.catalog_files(scheduler.quarantined))
     elif any(stage.cached < stage.files for stage in scheduler.in_order if stage.stage in SELECTION_INPUTS):
         catalog_path(workspace).unlink(missing_ok=True)  # the masks may be stale now; `sql` rebuilds it on demand
 
@@ -127,15 +134,6 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     shards = discover(settings.source)
     check_columns(settings, shards)
     return shards
-
-
-def forget_fitted(workspace: Workspace, refit: Sequence[Refit]) -> None:
-    """Delete the manifests of what is to be fitted again."""
-    patterns = {"encoder": ["encoder.json"], "quality": ["quality-*.json"], "blocks": ["groups.json"]}
-    for name in refit:
-        for pattern in patterns[name]:
-            for manifest in workspace.files(f"fitted/{pattern}"):
-                remove_file(manifest)
 
 
 def workers(settings: PipelineSettings) -> int:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MASKS, MEASURED
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
-from fineweb_mask.tasks.workspace.catalog import identifier
+from fineweb_mask.tasks.catalog.views import identifier
 from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.workspace.catalog import identifier, literal
+from fineweb_mask.tasks.catalog.views import identifier, literal
 
 ROW_GROUP_BYTES = 256 * 2**20
 TEXTS = ("text", "id", "url")  # mostly unique values: no dictionary encoding

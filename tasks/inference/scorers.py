@@ -73,10 +73,8 @@ def _check_folder(model: str, where: str) -> None:
 
 
 def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> QualityModel:
-    """Return the model that was trained in this workspace; `fitted` is a reference to its manifest."""
-    return QualityModel(
-        settings=settings, path=str(Path(fitted.path).with_suffix(".bin")), fingerprint=fitted.fingerprint
-    )
+    """Return the model that was trained in this workspace; `fitted` is a reference to its file."""
+    return QualityModel(settings=settings, path=fitted.path, fingerprint=fitted.fingerprint)
 
 
 def resolve_model(settings: ScorerSettings) -> QualityModel:

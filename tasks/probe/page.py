@@ -14,7 +14,7 @@ from fineweb_mask.tasks.probe.downstream import read_answers
 from fineweb_mask.tasks.probe.held_out import HeldOut, excluded_counts
 from fineweb_mask.tasks.probe.training import read_bits
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
+from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.selection.contenders import described_settings, over_blocks
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -88,7 +88,7 @@ def write_probe_page(job: ProbeJob) -> None:
     """Write `index.html`, `metrics.json` and the plots."""
     metrics = _metrics(job)
     details = {name: metrics[name] for name in ("arms", "bits_per_byte", "comparisons")}
-    write_page(job.folder, _page(job, metrics), job.key, details | {"rows": len(job.arms)})
+    job.write(_page(job, metrics), details | {"rows": len(job.arms)})
 
 
 class _Losses(NamedTuple):

@@ -117,9 +117,9 @@ class TokensJob(FolderJob):
         return Dependencies(settings=None, inputs=[pairs, others, self.tokenizer.fingerprint])
 
     @property
-    def folder(self) -> Path:
-        """The folder of the tokens."""
-        return super().folder / self.arm
+    def folder_name(self) -> str:
+        """The folder of the tokens, without the tag of the key."""
+        return f"{super().folder_name}/{self.arm}"
 
 
 @stage_task
@@ -181,9 +181,9 @@ class ModelJob(FolderJob):
         return f"{self.arm} seed {self.seed}"
 
     @property
-    def folder(self) -> Path:
-        """The folder of the files."""
-        return super().folder / self.preset_name / self.arm / f"seed-{self.seed}"
+    def folder_name(self) -> str:
+        """The folder of the files, without the tag of the key."""
+        return f"{super().folder_name}/{self.preset_name}/{self.arm}/seed-{self.seed}"
 
 
 class TrainJob(ModelJob):
@@ -222,7 +222,7 @@ def train_model(job: TrainJob) -> None:
     tokenizer = load_tokenizer(job.workspace.resolve(job.tokenizer).parent / "tokenizer.json")
     texts = HeldOut.read(job.workspace, job.held_out).documents["text"].to_pylist()
     held_out = DocumentStarts(texts, tokenizer, job.preset.context)
-    checkpoints = job.folder / "checkpoints" / job.key.fingerprint  # of another key, they are of another training
+    checkpoints = job.folder / "checkpoints"
     device, model_folder = choose_device("auto"), job.folder / "model"
     shutil.rmtree(model_folder, ignore_errors=True)
     with gpu_slot(device):
@@ -248,7 +248,7 @@ def train_model(job: TrainJob) -> None:
     }
     files = [path, *(tree_files(model_folder) if job.keeps_model else [])]
     write_manifest(job.manifest_path, job.key, files, details)
-    shutil.rmtree(job.folder / "checkpoints")
+    shutil.rmtree(checkpoints)
 
 
 def read_bits(workspace_file: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -139,12 +139,22 @@ class Page:
 
 
 class PageJob(FolderJob):
-    """A job whose output is a page."""
+    """A job whose output is a page, which replaces the last one of its kind."""
 
     @property
     def name(self) -> str:
         """The name of the page."""
         return self.stage.name
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the page."""
+        return self.workspace.root / self.folder_name
+
+    def write(self, page: "Page", details: Mapping[str, Any] | None = None) -> None:
+        """Replace the page, when no other run does."""
+        with self.workspace.alone():
+            write_page(self.folder, page, self.key, details)
 
 
 def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, Any] | None = None) -> None:

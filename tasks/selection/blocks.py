@@ -199,10 +199,11 @@ def write_shards(
     blocks: list[dict[str, Any]],
 ) -> None:
     """Write one file for each shard of a group, with what the reports need of each block."""
-    job, start = group.job, 0
+    job, key, start = group.job, group.job.key, 0
     for shard in job.shards:
         batch = [pa.array(np.arange(shard.rows, dtype=np.uint32)), *columns(slice(start, start + shard.rows))]
-        with stage_file_writer(job.workspace.shard_path(job.folder, shard.name), schema, job.key) as writer:
+        path = job.workspace.shard_path(job.folder, shard.name, key)
+        with stage_file_writer(path, schema, key) as writer:
             writer.write(pa.record_batch(batch, schema=schema))
             writer.details = {"blocks": blocks, "excluded": group.excluded}
         start += shard.rows

@@ -16,7 +16,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile, write_page
+from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.selection.contenders import (
     described_settings,
     diversity_axis,
@@ -98,7 +98,7 @@ def write_compare_page(job: CompareJob) -> None:
     """Write `index.html`, `metrics.json` and the plots."""
     metrics = _metrics(job)
     details = {name: metrics[name] for name in ("documents", "tokens", "selectors")}
-    write_page(job.folder, _page(job, metrics), job.key, details)
+    job.write(_page(job, metrics), details)
 
 
 def _metrics(job: CompareJob) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class RangesJob(ProductJob, BlocksJob):
     @property
     def manifest_path(self) -> Path:
         """The file of the ranges."""
-        return self.workspace.root / self.folder / f"{self.group}.json"
+        return self.workspace.root / self.folder / f"{self.group}.{self.key.tag}.json"
 
     def settings_read(self) -> object:
         """Return the settings that the ranges depend on."""
@@ -150,7 +150,7 @@ class TimedJob(BlocksJob):
     @property
     def seconds_path(self) -> Path:
         """The record of how long it took."""
-        return self.workspace.root / self.folder / f"{self.group}.seconds.json"
+        return self.workspace.root / self.folder / f"{self.group}.{self.key.tag}.seconds.json"
 
     def depends_on(self) -> Dependencies:
         """Return what every selection depends on, and the ranges."""

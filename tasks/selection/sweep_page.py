@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from fineweb_mask.models.selection.knee import knee
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Tile, write_page
+from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Tile
 from fineweb_mask.tasks.selection.contenders import (
     described_settings,
     diversity_axis,
@@ -54,7 +54,7 @@ def write_sweep_page(job: SweepJob) -> None:
     """Write `index.html`, `metrics.json` and the plots; the reference's details name the recommended value."""
     metrics = _metrics(job)
     details = {name: metrics[name] for name in ("recommended_lamb", "documents", "values", "baselines")}
-    write_page(job.folder, _page(job, metrics), job.key, details)
+    job.write(_page(job, metrics), details)
 
 
 def _metrics(job: SweepJob) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Guarantees: listings bypass the cache; uploads are atomic.
 """
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from email.utils import parsedate_to_datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.tasks.storage.errors import is_missing, response_of
+from fineweb_mask.tasks.storage.errors import RemoteError, is_missing, response_of
 from fineweb_mask.tasks.storage.filesystem import (
     TRANSFER_BYTES,
     TRANSFERS_AT_ONCE,
@@ -176,6 +177,14 @@ class Store:
                 self._delete(name)
 
         attempt(self.url_of(name), delete_own, is_brief=True)
+
+    def copy(self, name: str, target: str) -> FileInfo:
+        """Copy a file within the store."""
+        attempt(self.url_of(name), self._filesystem.cp_file, self._path(name), self._path(target))
+        found = self.info(target)
+        if found is None:
+            raise RemoteError(errno.EIO, f"{self.url_of(target)} does not exist after it was copied")
+        return found
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""

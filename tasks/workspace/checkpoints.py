@@ -7,7 +7,6 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import read_key
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -31,26 +30,20 @@ class RowWriter(Protocol[Values_contra]):
 def discard_finished(workspace: Workspace) -> None:
     """Delete checkpoints of complete files, left by runs that were killed right after writing the file."""
     for checkpoints in workspace.root.rglob(".parts"):
-        for shard in checkpoints.iterdir():
-            key = read_key(checkpoints.parent / f"{shard.name}.parquet")
-            if key is not None and (shard / key.fingerprint).is_dir():
-                shutil.rmtree(shard)
+        for folder in checkpoints.iterdir():
+            if read_key(checkpoints.parent / f"{folder.name}.parquet") is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 class Checkpoints(Generic[Values_contra]):
     """Writes a stage file through a writer, with a checkpoint on disk for every batch until the file is complete.
 
-    The checkpoints are in a hidden folder next to the file; those of another key are deleted.
+    The checkpoints are in a hidden folder next to the file, which has the file's name and so belongs to its key.
     """
 
-    def __init__(self, writer: RowWriter[Values_contra], output: Path, key: StageKey) -> None:
+    def __init__(self, writer: RowWriter[Values_contra], output: Path) -> None:
         self._writer = writer
-        self._all = output.parent / ".parts" / output.stem
-        self._folder = self._all / key.fingerprint
-        if self._all.is_dir():
-            for other in self._all.iterdir():
-                if other != self._folder:
-                    shutil.rmtree(other)
+        self._folder = output.parent / ".parts" / output.stem
 
     def find(self, rows: pa.Array) -> pa.RecordBatch | None:
         """Return the checkpoint of these consecutive row numbers, int64 (n,), or None if no earlier run finished it."""
@@ -74,7 +67,7 @@ class Checkpoints(Generic[Values_contra]):
 
     def discard(self) -> None:
         """Delete all checkpoints of the file; call it when the file is complete."""
-        shutil.rmtree(self._all, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, rows: pa.Array) -> Path:
         return self._folder / f"{rows[0].as_py():09d}.arrow"

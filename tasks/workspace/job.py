@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
@@ -79,8 +80,15 @@ class StageJob(BaseModel, ABC):
         """Return what the output depends on: the settings that the stage reads, and the fingerprints of its inputs."""
 
     @abstractmethod
-    def current(self) -> StageFile | None:
-        """Return the output if it is whole and agrees with the job's key, else None."""
+    def current(self, listing: Listing | None = None) -> StageFile | None:
+        """Return the output if it is whole and agrees with the job's key, else None.
+
+        Where a `listing` is given, stage files are looked for in it and not opened.
+        """
+
+    def paths(self) -> list[Path]:
+        """Return the files and folders that the output consists of, those with fixed names aside."""
+        return []
 
     @property
     def key(self) -> StageKey:
@@ -107,7 +115,7 @@ class ProductJob(StageJob):
     def manifest_path(self) -> Path:
         """The manifest of the files."""
 
-    def current(self) -> StageFile | None:
+    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the files if they are whole and agree with the job's key, else None."""
         manifest = read_manifest(self.manifest_path)
         if manifest is None or manifest.key != self.key or not is_whole(self.manifest_path, manifest):
@@ -119,14 +127,23 @@ class FolderJob(ProductJob):
     """A job whose output is the files of one folder, with their manifest in it."""
 
     @property
+    def folder_name(self) -> str:
+        """The folder of the files in the workspace, without the tag of the key."""
+        return self.stage.folders[0]
+
+    @property
     def folder(self) -> Path:
         """The folder of the files."""
-        return self.workspace.root / self.stage.folders[0]
+        return self.workspace.root / f"{self.folder_name}.{self.key.tag}"
 
     @property
     def manifest_path(self) -> Path:
         """The manifest of the files."""
         return self.folder / "manifest.json"
+
+    def paths(self) -> list[Path]:
+        """Return the folder."""
+        return [self.folder]
 
 
 class ShardJob(StageJob):
@@ -135,11 +152,15 @@ class ShardJob(StageJob):
     @property
     def output(self) -> Path:
         """The path of the output."""
-        return self.workspace.shard_path(self.stage.folders[0], self.name)
+        return self.workspace.shard_path(self.stage.folders[0], self.name, self.key)
 
-    def current(self) -> StageFile | None:
+    def paths(self) -> list[Path]:
+        """Return the shard's file."""
+        return [self.output]
+
+    def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it is current, else None."""
-        return current_parquet(self.workspace, self.output, self.name, self.key)
+        return find_file(self.workspace, self.stage.folders[0], self.name, self.key, listing)
 
 
 class GroupJob(StageJob):
@@ -155,18 +176,23 @@ class GroupJob(StageJob):
         """The folder of the files, in the workspace."""
         return self.stage.folders[0]
 
-    def shard_files(self) -> list[StageFile] | None:
+    def paths(self) -> list[Path]:
+        """Return the shards' files."""
+        workspace, key = self.workspace, self.key
+        return [workspace.shard_path(self.folder, name, key) for name in self.shard_names]
+
+    def shard_files(self, listing: Listing | None = None) -> list[StageFile] | None:
         """Return the shards' files, in the order of the names, or None if one is not current."""
         workspace, key, files = self.workspace, self.key, []
         for name in self.shard_names:
-            if (file := current_parquet(workspace, workspace.shard_path(self.folder, name), name, key)) is None:
+            if (file := find_file(workspace, self.folder, name, key, listing)) is None:
                 return None
             files.append(file)
         return files
 
-    def current(self) -> StageFile | None:
+    def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return one reference to all files if they are current, else None."""
-        if (files := self.shard_files()) is None:
+        if (files := self.shard_files(listing)) is None:
             return None
         return StageFile(
             stage=self.stage.name,
@@ -178,6 +204,15 @@ class GroupJob(StageJob):
             details=files[0].details if files else {},
             cached=True,
         )
+
+
+def find_file(
+    workspace: Workspace, stage_folder: str, shard: str, key: StageKey, listing: Listing | None
+) -> StageFile | None:
+    """Return a reference to a shard's file of this key, from the listing or else from its footer, or None."""
+    if listing is not None and stage_folder in FOLDERS:
+        return listing.find(stage_folder, shard, key)
+    return current_parquet(workspace, workspace.shard_path(stage_folder, shard, key), shard, key)
 
 
 Job = TypeVar("Job", bound=StageJob)

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, size_of
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest, file_digest
+from fineweb_mask.tasks.workspace.references import TAGGED, StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SMALL_BYTES = 2**18  # files of a mirror up to this size are also compared by content
@@ -35,8 +35,8 @@ class Manifest(BaseModel):
 
     @property
     def content(self) -> str:
-        """Digest of the product's files and details."""
-        return digest([{name: file.sha256 for name, file in self.files.items()}, self.details])
+        """Digest of the product's files and details; the tags in the files' names do not count."""
+        return digest([{TAGGED.sub("", name): file.sha256 for name, file in self.files.items()}, self.details])
 
 
 def write_manifest(
@@ -52,6 +52,11 @@ def write_manifest(
         details=dict(details),
         fitted_on={file.name: file.fingerprint for file in fitted_on},
     )
+    save_manifest(path, manifest)
+
+
+def save_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest as it is."""
     with atomic_write(path) as partial:
         partial.write_text(manifest.model_dump_json(indent=2) + "\n")
 

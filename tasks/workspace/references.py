@@ -2,10 +2,16 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+TAGGED = re.compile(r"[.][0-9a-f]{16}(?=[./]|$)")
+"""A tag in a path, with the dot before it; see `StageKey.tag`."""
+
+STAGE_FILE = re.compile(r"(.*)[.]([0-9a-f]{16})[.]parquet")
 
 
 class StageKey(BaseModel):
@@ -31,6 +37,11 @@ class StageKey(BaseModel):
         return digest(self.model_dump())
 
     @property
+    def tag(self) -> str:
+        """First half of the fingerprint, 16 hexadecimal digits: the part of a file's name that tells its key."""
+        return self.fingerprint[:16]
+
+    @property
     def cache_key(self) -> str:
         """Path of the record of how long the job took, below `Workspace.cache`."""
         return f"{self.stage}/{self.fingerprint}"
@@ -50,6 +61,16 @@ class StageFile(BaseModel):
     details: dict[str, Any] = {}  # counts for the reports; also in the footer
     seconds: float = 0.0  # time to build it; 0 if it was current
     cached: bool = False  # it was current and not built
+
+
+def shard_and_tag(name: str) -> tuple[str, str] | None:
+    """Return the shard and the tag in a stage file's path below its folder; None if it has none.
+
+    >>> shard_and_tag("en/000.e8a5ad5d69a0cd52.parquet")
+    ('en/000', 'e8a5ad5d69a0cd52')
+    """
+    found = STAGE_FILE.fullmatch(name)
+    return None if found is None else (found[1], found[2])
 
 
 def digest(value: object) -> str:

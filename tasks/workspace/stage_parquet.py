@@ -104,7 +104,7 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
         return None
 
 
-def _key_and_details(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]] | None:
+def key_and_details(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[str, Any]] | None:
     """Return what a stage wrote to the footer of its file, or None if no stage wrote the file."""
     try:
         footer = None if metadata is None else json.loads((metadata.metadata or {}).get(FOOTER_KEY, b"null"))
@@ -115,20 +115,20 @@ def _key_and_details(metadata: pq.FileMetaData | None) -> tuple[StageKey, dict[s
 
 def read_key(path: Path) -> StageKey | None:
     """Return the key of a stage file, or None if the file is missing or incomplete."""
-    footer = _key_and_details(read_footer(path))
+    footer = key_and_details(read_footer(path))
     return None if footer is None else footer[0]
 
 
 def read_fingerprint(path: Path) -> str | None:
     """Return the fingerprint that later stages depend on, or None if the file is missing or incomplete."""
-    footer = _key_and_details(read_footer(path))
+    footer = key_and_details(read_footer(path))
     return None if footer is None else str(footer[1].get("content", footer[0].fingerprint))
 
 
 def current_parquet(workspace: Workspace, path: Path, name: str, key: StageKey) -> StageFile | None:
     """Return a reference to a stage file if it is complete and its footer holds `key`, else None."""
     metadata, size = read_footer(path), size_of(path)
-    footer = _key_and_details(metadata)
+    footer = key_and_details(metadata)
     if metadata is None or footer is None or size is None or footer[0] != key:
         return None
     details = footer[1]

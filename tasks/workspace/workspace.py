@@ -1,30 +1,45 @@
-"""Locate every stage's files in a workspace, and lock it for one run.
+"""Locate every stage's files in a workspace, and lock what several runs may not do at the same time.
 
 Guarantees: no file's content depends on the clock, the run, the machine or the workspace's own path, so equal inputs
 give equal bytes.
 """
 
 import errno
+import fcntl
+import glob
+import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Self
-
-from filelock import FileLock, Timeout
+from typing import Self, TextIO
 
 from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.storage.lease import lease
+from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+
+TAG = "[0-9a-f]" * 16
+"""Pattern of `StageKey.tag` in the names of files."""
+
+LOCK_SECONDS = 0.1
+"""Time between two attempts to lock a file."""
+
+LEASE_SECONDS = 900.0
+"""Longest time to wait for another machine's run: more than it takes for the lease of a killed one to expire."""
 
 DISK_REMEDIES = {
     errno.ENOSPC: "free some space there, or choose another workspace",
     errno.EDQUOT: "free some space there, or choose another workspace",
     errno.EROFS: "choose a workspace that can be written",
 }
+
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -47,6 +62,25 @@ def disk_errors_explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def _try_lock(file: TextIO, kind: int) -> bool:
+    """Lock a file, or return False if it is locked."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for(file: TextIO, kind: int, why: str) -> None:
+    """Lock a file, and log why if that does not succeed at once."""
+    if _try_lock(file, kind):
+        return
+    logger.warning("%s", why)
+    while not _try_lock(file, kind):
+        raise_if_stopped()
+        time.sleep(LOCK_SECONDS)
+
+
 class Workspace:
     """The folder of one corpus, with the layout that every stage relies on.
 
@@ -60,9 +94,9 @@ class Workspace:
 
     Examples
     --------
-    >>> workspace = Workspace("/data/web")
-    >>> workspace.shard_path("scores", "en/000")
-    PosixPath('/data/web/scores/en/000.parquet')
+    >>> key = StageKey(stage="score", version=1, settings=digest({"weight": 1.0}), inputs=digest(["a", "b"]))
+    >>> Workspace("/data/web").shard_path("scores", "en/000", key)
+    PosixPath('/data/web/scores/en/000.e8a5ad5d69a0cd52.parquet')
     """
 
     def __init__(self, root: str | Path, scratch: str | Path | None = None) -> None:
@@ -87,9 +121,41 @@ class Workspace:
         """Return a path of the workspace as users know it: the URL of a mirrored file, or the local path."""
         return str(path) if self._mirror is None else self._mirror.url_of(path)
 
-    def shard_path(self, stage_folder: str, shard: str) -> Path:
-        """Return a shard's file in `documents`, `duplicates`, `scores`, `embeddings` or `masks`."""
-        return self.root / stage_folder / f"{shard}.parquet"
+    def shard_path(self, stage_folder: str, shard: str, key: StageKey) -> Path:
+        """Return a shard's file of this key in `documents`, `duplicates`, `scores`, `embeddings` or `masks`."""
+        return self.root / stage_folder / f"{shard}.{key.tag}.parquet"
+
+    def shard_paths(self, stage_folder: str, shard: str) -> list[Path]:
+        """Return a shard's files in a folder, of whatever key, sorted."""
+        return self.files(f"{stage_folder}/{glob.escape(shard)}.{TAG}.parquet")
+
+    def index_path(self, stage_folder: str) -> Path:
+        """Return the index of a folder of stage files."""
+        return self.root / "index" / f"{stage_folder}.parquet"
+
+    def sizes(self, folder: str, suffix: str = ".parquet") -> dict[str, int]:
+        """Return the size in bytes of each file below a folder that ends so, by its path in the workspace."""
+        if self._mirror is not None:
+            below = f"{folder}/" if folder else ""
+            return {
+                name: info.bytes
+                for name, info in self._mirror.listing.items()
+                if name.startswith(below) and name.endswith(suffix)
+            }
+        found = {}
+        for parent, folders, names in os.walk(self.root / folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                if name.endswith(suffix) and not name.startswith("."):
+                    path = Path(parent, name)
+                    found[self.relative(path)] = path.stat().st_size
+        return found
+
+    def remove_empty_folders(self, folder: str) -> None:
+        """Remove the empty folders below a local folder, hidden ones included."""
+        for parent, _, _ in os.walk(self.root / folder, topdown=False):
+            with suppress(OSError):  # it is not empty
+                Path(parent).rmdir()
 
     def relative(self, path: Path) -> str:
         """Return a path for a `StageFile`: relative to the workspace if it is inside, else absolute."""
@@ -119,41 +185,77 @@ class Workspace:
         return is_local or (self._mirror is not None and self._mirror.exists(path))
 
     @contextmanager
-    def exclusive(self) -> Iterator[Self]:
-        """Lock the workspace for one run, and delete the partial files of killed runs.
+    def in_use(self) -> Iterator[Self]:
+        """Mark the workspace as in use by a run; several runs may use one at the same time.
+
+        A run that is the only one on this machine deletes the partial files of killed runs before it begins.
+        """
+        with self._lock_file(".lock") as lock:
+            if _try_lock(lock, fcntl.LOCK_EX):
+                self._delete_leftovers()
+            elif self._mirror is not None:
+                self._mirror.refresh_listing()
+            _wait_for(lock, fcntl.LOCK_SH, f"waiting for what removes files from {self.display_path(self.root)}")
+            yield self
+
+    @contextmanager
+    def idle(self) -> Iterator[Self]:
+        """Keep runs of this machine from using the workspace, to remove files or to rename them.
 
         Raises
         ------
         WorkspaceError
-            If another run holds the lock.
+            If a run uses it.
         """
-        with self._locked(), ExitStack() as leased:
-            if self._mirror is not None:
-                leased.enter_context(lease(self._mirror.store, self.root / ".lease"))
-            for leftover in self.root.rglob(".*.partial"):
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-            if self._mirror is not None:
-                self._mirror.store.abort_unfinished_uploads()
-                self._mirror.synchronise()
-            yield self
+        with self._lock_file(".lock") as lock:
+            if not _try_lock(lock, fcntl.LOCK_EX):
+                raise WorkspaceError(f"a run is using the workspace {self.display_path(self.root)}: wait for its end")
+            with self.alone():
+                self._delete_leftovers()
+                yield self
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Lock out other processes of this machine; the lock of a killed process is released by the system."""
-        lock = FileLock(self.root / ".lock")
+    def alone(self) -> Iterator[Self]:
+        """Wait until no other run replaces files in the workspace, and keep others from it.
+
+        Needed for what has a fixed name, such as the dataset, the catalog, and the manifests of fitted models; files
+        whose names tell their keys are written at any time.
+
+        Raises
+        ------
+        WorkspaceError
+            If another machine's run does not end its work on such a file.
+        """
+        started = time.monotonic()
+        with self._lock_file(".alone") as lock, ExitStack() as leased:
+            _wait_for(lock, fcntl.LOCK_EX, f"waiting for another run that writes to {self.display_path(self.root)}")
+            while self._mirror is not None:
+                try:
+                    leased.enter_context(lease(self._mirror.store, self.root / ".lease"))
+                    break
+                except HeldError:
+                    if time.monotonic() - started > LEASE_SECONDS:
+                        raise
+                raise_if_stopped()
+                time.sleep(10 * LOCK_SECONDS)
+            yield self
+
+    def _delete_leftovers(self) -> None:
+        """Delete the partial files of killed runs, and, in a mirror, what the URL does not have."""
+        for leftover in self.root.rglob(".*.partial"):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        if self._mirror is not None:
+            self._mirror.store.abort_unfinished_uploads()
+            self._mirror.synchronise()
+
+    @contextmanager
+    def _lock_file(self, name: str) -> Iterator[TextIO]:
+        """Open a file to lock; the system releases the locks of a killed process."""
         with disk_errors_explained(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            try:
-                lock.acquire(blocking=False)
-            except Timeout as error:
-                raise WorkspaceError(
-                    f"another run is using the workspace {self.url or self.root}: wait for it, "
-                    "or choose another with --workspace"
-                ) from error
-            try:
-                yield
-            finally:
-                lock.release()
+            file = (self.root / name).open("a", encoding="utf-8")
+        with file:
+            yield file
 
     def check_reachable(self) -> None:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""
@@ -164,8 +266,8 @@ class Workspace:
         """List a remote workspace again, to see the files that other machines have written."""
         if self._mirror is None:
             return
-        try:
-            with self._locked():
+        with self._lock_file(".lock") as lock:
+            if _try_lock(lock, fcntl.LOCK_EX):
                 self._mirror.synchronise()
-        except WorkspaceError:  # a run of this machine is using it, so its local files must stay
-            self._mirror.refresh_listing()
+            else:  # a run of this machine is using it, so its local files must stay
+                self._mirror.refresh_listing()

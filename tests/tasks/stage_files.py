@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 KEY = StageKey(stage="numbers", version=1, settings="s", inputs="i")
 SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("text", pa.string())])
@@ -24,3 +25,8 @@ def write(path: Path, rows: int = 3, key: StageKey = KEY) -> Path:
 
 def fail_after(_: object) -> None:
     raise ValueError("stop")
+
+
+def newest(workspace: Workspace, stage_folder: str, shard: str) -> Path:
+    """Return a shard's file that was written last; those of other keys stay."""
+    return max(workspace.shard_paths(stage_folder, shard), key=lambda path: path.stat().st_mtime_ns)

@@ -14,6 +14,7 @@ from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import dedup_job, ingest_job
+from tests.tasks.stage_files import newest
 
 TEXTS = {
     "a": ["one", "two", "three", "ONE"],
@@ -96,7 +97,7 @@ def test_another_shard_leaves_the_earlier_fingerprints(texts: Corpus) -> None:
 def test_a_lost_file_is_made_again(texts: Corpus) -> None:
     job = dedup_job(texts.workspace, texts.ingest(TEXTS), "corpus", "1GB")
     first = dedup.dedup(job)
-    path = texts.workspace.shard_path("duplicates", "c")
+    path = newest(texts.workspace, "duplicates", "c")
     before = path.read_bytes()
     path.unlink()
     assert job.shard_files() is None

@@ -18,6 +18,7 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
+from tests.tasks.stage_files import newest
 
 DIMENSIONS = 8
 
@@ -55,8 +56,8 @@ def numbers(
     files = {}
     for stage, columns in tables.items():
         table = pa.table(columns)
-        path = workspace.shard_path(stage, name)
         key = StageKey(stage=stage, version=1, settings=str(seed), inputs=f"{name} {rows} {duplicates} {bad}")
+        path = workspace.shard_path(stage, name, key)
         with stage_file_writer(path, table.schema, key) as writer:
             for batch in table.to_batches():
                 writer.write(batch)
@@ -76,7 +77,7 @@ def run(workspace: Workspace, shards: list[ShardFiles], given: PipelineSelection
 
 
 def masks(workspace: Workspace, name: str) -> pa.Table:
-    return pq.read_table(workspace.shard_path("masks", name))
+    return pq.read_table(newest(workspace, "masks", name))
 
 
 @pytest.mark.parametrize(("ratio", "rows"), [(0.25, 40), (0.1, 37), (0.5, 3), (0.001, 20), (1.0, 12)])
@@ -188,7 +189,7 @@ def test_a_corpus_of_one_block_is_the_same_by_shard_and_mixed(tmp_path: Path) ->
         jobs += select_jobs(workspace, shards, settings(blocks=workspace.root.name))
         run(workspace, shards, settings(blocks=workspace.root.name))
     assert jobs[0].key == jobs[1].key
-    assert len({workspace.shard_path("masks", "b").read_bytes() for workspace in lakes}) == 1
+    assert len({newest(workspace, "masks", "b").read_bytes() for workspace in lakes}) == 1
 
 
 def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,8 +253,8 @@ def test_masks_are_the_same_bytes_in_another_workspace(built: Any, copied: Any, 
 def test_the_pipeline_leaves_duplicates_out(built: Any) -> None:
     """Rows 3 and 5 of b repeat a/000; ingest dropped rows 7 and 8 after them."""
     [name] = [file.name for file in built.masks if file.name == "b"]
-    table = pq.read_table(built.workspace.shard_path("masks", name))
-    repeats = pq.read_table(built.workspace.shard_path("duplicates", name))["row"].to_pylist()
+    table = pq.read_table(newest(built.workspace, "masks", name))
+    repeats = pq.read_table(newest(built.workspace, "duplicates", name))["row"].to_pylist()
     assert repeats == [3, 5]
     assert table["block"].is_null().to_pylist() == [row in repeats for row in range(table.num_rows)]
     assert len(built.groups) == 2
@@ -265,7 +266,7 @@ def test_a_block_does_not_depend_on_other_groups(tmp_path: Path, solver: str) ->
     lakes = [Workspace(tmp_path / name) for name in ("alone", "together")]
     run(lakes[0], [numbers(lakes[0], "b", 30)], given)
     run(lakes[1], [numbers(lakes[1], name, 30) for name in "abc"], given)
-    alone, together = (workspace.shard_path("masks", "b").read_bytes() for workspace in lakes)
+    alone, together = (newest(workspace, "masks", "b").read_bytes() for workspace in lakes)
     assert alone == together
     if solver == "random":  # equal numbers, but a seed of its own
         assert masks(lakes[1], "a")["selected"] != masks(lakes[1], "b")["selected"]
@@ -286,7 +287,7 @@ def test_a_lost_mask_builds_its_group_again(tmp_path: Path) -> None:
     shards = [numbers(workspace, name, 20, seed=index) for index, name in enumerate("abc")]
     given = settings(blocks="by_shard", block_size=40, solver="random")
     run(workspace, shards, given)
-    path = workspace.shard_path("masks", "b")
+    path = newest(workspace, "masks", "b")
     before = path.read_bytes()
     path.unlink()
     assert [file.cached for file in run(workspace, shards, given)] == [False, True]

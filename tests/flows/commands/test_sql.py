@@ -19,7 +19,7 @@ from fineweb_mask.flows.commands import sql
 from fineweb_mask.flows.commands.sql import CELL_CHARACTERS, LISTED_CHARACTERS
 from fineweb_mask.flows.display.terminal import visible
 from fineweb_mask.models.schemas import documents_schema
-from fineweb_mask.tasks.workspace.catalog import write_catalog
+from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"row": row, "id": name, "text": text, "n_chars": 1, "content_hash": b"0" * 16, "\x1b[1m[b]": text}
         for row, (name, text) in enumerate(HOSTILE.items())
     ]
-    path = workspace.shard_path("documents", "a")
+    path = workspace.shard_path("documents", "a", key)
     with stage_file_writer(path, schema, key) as writer:
         writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
         writer.details = {"dropped": {}}

@@ -16,6 +16,7 @@ from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
+from tests.tasks.stage_files import newest
 
 LAMBS = (0.0, 0.5, 1.0)
 EPOCHS = {"policy_gradient": {"n_epochs": 20}}
@@ -44,8 +45,8 @@ def test_datamask_contends_with_the_masks_of_the_pipeline(copied: Any) -> None:
     for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "datamask"):
         contenders.run_selector(job)
         for file in job.shard_files() or []:
-            ours, theirs = copied.read(file), pq.read_table(copied.workspace.shard_path("masks", file.name))
-            assert file.path == f"compare/masks/datamask/{file.name}.parquet"
+            ours, theirs = copied.read(file), pq.read_table(newest(copied.workspace, "masks", file.name))
+            assert file.path == f"compare/masks/datamask/{file.name}.{job.key.tag}.parquet"
             assert ours.equals(theirs)
     assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
 
@@ -123,7 +124,7 @@ def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
         tables = {one.name: copied.read(one) for one in job.shard_files() or []}
         for shard in group:
             table = tables[shard.name]
-            pipeline = pq.read_table(workspace.shard_path("masks", shard.name))
+            pipeline = pq.read_table(newest(workspace, "masks", shard.name))
             assert table["row"].to_pylist() == list(range(shard.rows))
             assert table["block"].equals(pipeline["block"])
         for lamb in LAMBS:
@@ -135,7 +136,7 @@ def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
             [pq.read_table(workspace.resolve(shard.scores))["quality"].to_numpy() for shard in group]
         )
         out = np.concatenate(
-            [pq.read_table(workspace.shard_path("masks", s.name))["block"].is_null().to_numpy() for s in group]
+            [pq.read_table(newest(workspace, "masks", s.name))["block"].is_null().to_numpy() for s in group]
         )
         kept = np.sort(quality[~out])[::-1][: round(0.25 * (~out).sum())]
         assert best == pytest.approx(kept.mean(), rel=1e-5)

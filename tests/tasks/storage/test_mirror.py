@@ -17,6 +17,7 @@ from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, upload_order
+from fineweb_mask.tasks.workspace import workspace as workspaces
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
@@ -35,7 +36,7 @@ def workspace(bucket: Bucket) -> Workspace:
 
 
 def write(workspace: Workspace, name: str = "a", rows: int = 3, key: StageKey = KEY) -> Path:
-    path = workspace.shard_path("documents", name)
+    path = workspace.shard_path("documents", name, key)
     with stage_file_writer(path, SCHEMA, key) as writer:
         writer.write(pa.record_batch([pa.array(range(rows), pa.uint32())], schema=SCHEMA))
         writer.details = {"rows_in": rows}
@@ -70,7 +71,7 @@ def test_a_file_that_another_machine_wrote_since_the_listing_is_found(workspace:
     script = (
         "import sys; from fineweb_mask.tasks.storage.atomic import atomic_write\n"
         "from fineweb_mask.tasks.workspace.workspace import Workspace\n"
-        "with atomic_write(Workspace(sys.argv[1]).shard_path('documents', 'a')) as partial: partial.write_text('x')\n"
+        "with atomic_write(Workspace(sys.argv[1]).root / 'documents/a.parquet') as partial: partial.write_text('x')\n"
     )
     environment = os.environ | {"FINEWEB_MASK_SCRATCH": str(tmp_path / "node")}
     subprocess.run([sys.executable, "-c", script, workspace.address], env=environment, check=True)
@@ -106,9 +107,9 @@ def test_a_file_that_cannot_be_uploaded_does_not_appear_locally(
     proxy.kill()
     with pytest.raises(UnansweredError):
         write(workspace, rows=4)
-    assert pq.read_metadata(workspace.shard_path("documents", "a")).num_rows == 3
+    assert pq.read_metadata(workspace.shard_path("documents", "a", KEY)).num_rows == 3
     assert bucket.names() == before
-    assert [path.name for path in workspace.root.joinpath("documents").iterdir()] == ["a.parquet"]
+    assert [path.name for path in workspace.root.joinpath("documents").iterdir()] == [f"a.{KEY.tag}.parquet"]
 
 
 @pytest.mark.parametrize("name", ["cache/ingest/x", ".parts/x", "documents/.parts/a/x"])
@@ -126,20 +127,20 @@ def test_a_fresh_machine_sees_what_is_current_without_downloading_it(
     wanted = current_parquet(workspace, path, "a", KEY)
     reach(proxy.url, tmp_path / "fresh")
     fresh = Workspace(workspace.url or "")
-    with fresh.exclusive():
-        path = fresh.shard_path("documents", "a")
+    with fresh.in_use():
+        path = fresh.shard_path("documents", "a", KEY)
         assert current_parquet(fresh, path, "a", KEY) == wanted
         assert current_parquet(fresh, path, "a", KEY.model_copy(update={"settings": "t"})) is None
-        assert current_parquet(fresh, fresh.shard_path("documents", "b"), "b", KEY) is None
+        assert current_parquet(fresh, fresh.shard_path("documents", "b", KEY), "b", KEY) is None
         assert fresh.exists(path)
         assert fresh.exists(fresh.root / "documents")
         assert not fresh.exists(fresh.root / "masks")
-        size = bucket.names()["deep/ws/documents/a.parquet"]
-        assert 0 < sum(proxy.sent[name] for name in proxy.sent if name.endswith("a.parquet")) < size / 2
+        size = bucket.names()[f"deep/ws/documents/{path.name}"]
+        assert 0 < sum(proxy.sent[name] for name in proxy.sent if name.endswith(path.name)) < size / 2
         assert not path.exists()
         assert wanted is not None
         assert fresh.resolve(wanted) == path
-        assert path.read_bytes() == bucket.read("deep/ws/documents/a.parquet")
+        assert path.read_bytes() == bucket.read(f"deep/ws/documents/{path.name}")
     assert Workspace(fresh.root).url == workspace.url
 
 
@@ -148,18 +149,19 @@ def test_the_url_is_the_truth_when_a_run_begins(workspace: Workspace, bucket: Bu
     for name in ("notes.txt", "cache/x", "documents/.parts/x"):
         (workspace.root / name).parent.mkdir(parents=True, exist_ok=True)
         (workspace.root / name).write_text("only here")
-    bucket.server.client.delete_object(Bucket=bucket.name, Key="deep/ws/documents/deleted.parquet")
-    bucket.write("deep/ws/documents/overwritten.parquet", bucket.read("deep/ws/documents/kept.parquet") + b"x")
+    bucket.server.client.delete_object(Bucket=bucket.name, Key=f"deep/ws/documents/{paths['deleted'].name}")
+    kept = bucket.read(f"deep/ws/documents/{paths['kept'].name}")
+    bucket.write(f"deep/ws/documents/{paths['overwritten'].name}", kept + b"x")
     paths["touched"].write_bytes(b"by hand")
-    with workspace.exclusive():
+    with workspace.in_use():
         there = {path.relative_to(workspace.root).as_posix() for path in workspace.root.rglob("*") if path.is_file()}
         assert {name for name in there if not name.startswith(".")} == {
             "cache/x",
             "documents/.parts/x",
-            "documents/kept.parquet",
+            f"documents/{paths['kept'].name}",
         }
         assert current_parquet(workspace, paths["touched"], "touched", KEY) is not None
-        assert ensure_local(paths["touched"]).read_bytes() == bucket.read("deep/ws/documents/touched.parquet")
+        assert ensure_local(paths["touched"]).read_bytes() == bucket.read(f"deep/ws/documents/{paths['touched'].name}")
         assert current_parquet(workspace, paths["deleted"], "deleted", KEY) is None
         assert current_parquet(workspace, paths["kept"], "kept", KEY) is not None
 
@@ -167,7 +169,7 @@ def test_the_url_is_the_truth_when_a_run_begins(workspace: Workspace, bucket: Bu
 def test_a_damaged_index_costs_a_download(workspace: Workspace) -> None:
     path = write(workspace)
     (workspace.root / ".mirrored.sqlite").write_bytes(b"not a database, not at all, by no means" * 100)
-    with workspace.exclusive():
+    with workspace.in_use():
         assert not path.exists()
         assert ensure_local(path).exists()
 
@@ -220,26 +222,29 @@ def test_a_server_that_does_not_answer_is_not_an_empty_workspace(
     monkeypatch.setattr(retries, "PATIENCE_SECONDS", 0.2)
     proxy.kill()
     with pytest.raises(RemoteError):
-        current_parquet(fresh, fresh.shard_path("documents", path.stem), "a", KEY)
+        current_parquet(fresh, fresh.shard_path("documents", path.name.split(".")[0], KEY), "a", KEY)
     with pytest.raises(RemoteError):
         read_manifest(fresh.fitted / "a.json")
-    with pytest.raises(RemoteError), fresh.exclusive():
+    with pytest.raises(RemoteError), fresh.in_use():
         pass
 
 
-def test_another_run_is_refused(
-    workspace: Workspace, reach: Callable[..., None], bucket: Bucket, tmp_path: Path
+def test_another_machine_replaces_nothing_meanwhile(
+    workspace: Workspace,
+    reach: Callable[..., None],
+    bucket: Bucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with workspace.exclusive():
-        with (
-            pytest.raises(WorkspaceError, match=f"another run is using the workspace {workspace.url}"),
-            workspace.exclusive(),
-        ):
-            pass
+    monkeypatch.setattr(workspaces, "LEASE_SECONDS", 1.0)
+    with workspace.in_use(), workspace.alone():
         reach(bucket.server.url, tmp_path / "another machine")
         other = Workspace(workspace.url or "")
-        with pytest.raises(WorkspaceError, match=r"another run .* is using the workspace"), other.exclusive():
+        refused = pytest.raises(WorkspaceError, match=r"another run .* is using the workspace")
+        with other.in_use(), refused, other.alone():
             pass
+    with other.alone():
+        pass
 
 
 def test_index_files_are_uploaded_last(tmp_path: Path) -> None:

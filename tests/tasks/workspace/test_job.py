@@ -108,14 +108,14 @@ def test_an_output_is_built_once(tmp_path: Path) -> None:
     assert (first.cached, second.cached, forced.cached) == (False, True, False)
     assert job.output.stat().st_mtime_ns > written
     assert first.seconds > 0
-    assert (first.rows, first.path) == (3, "numbers/shard.parquet")
+    assert (first.rows, first.path) == (3, f"numbers/shard.{job.key.tag}.parquet")
     assert first.model_copy(update={"seconds": 0.0, "cached": True}) == second
 
 
-def test_another_key_is_built_again(tmp_path: Path) -> None:
-    for settings in ("one", "two"):
-        assert not numbers(NumbersJob(root=str(tmp_path), settings=settings)).cached
-    assert NumbersJob(root=str(tmp_path)).current() is None
+def test_another_key_is_another_file(tmp_path: Path) -> None:
+    jobs = [NumbersJob(root=str(tmp_path), settings=settings) for settings in ("one", "two")]
+    assert [numbers(job).cached for job in [*jobs, *jobs]] == [False, False, True, True]
+    assert NumbersJob(root=str(tmp_path), settings="three").current() is None
 
 
 def test_an_output_that_is_not_current_after_building_is_an_error(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from tests.tasks.stage_files import KEY, SCHEMA, batch, fail_after, write
 
 def test_a_stage_file_round_trips_its_footer(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    path = write(workspace.shard_path("numbers", "shard"))
+    path = write(workspace.shard_path("numbers", "shard", KEY))
     file = current_parquet(workspace, path, "shard", KEY)
     assert file == StageFile(
         stage="numbers",
         name="shard",
-        path="numbers/shard.parquet",
+        path=f"numbers/shard.{KEY.tag}.parquet",
         rows=3,
         bytes=path.stat().st_size,
         fingerprint=KEY.fingerprint,

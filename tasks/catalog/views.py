@@ -144,7 +144,7 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
 
 def _known_files(workspace: Workspace, documents: Sequence[StageFile]) -> list[StageFile]:
     """Return the lists of the rows that ingest dropped as known."""
-    files = [file.model_copy(update={"path": f"known/{file.name}.parquet"}) for file in documents]
+    files = [file.model_copy(update={"path": file.path.replace("documents/", "known/", 1)}) for file in documents]
     return [
         file
         for file, of in zip(files, documents, strict=True)
@@ -164,7 +164,8 @@ def _rows_of(
         return f"SELECT NULL::VARCHAR AS shard, {', '.join(nulls)} WHERE false"
     paths = ", ".join(literal(file.path) for file in files)
     return f"""
-        SELECT regexp_extract(documents_file, '([^/]*)[.]parquet$', 1) AS shard, * EXCLUDE (documents_file)
+        SELECT regexp_extract(documents_file, '([^/]*)[.][0-9a-f]{{16}}[.]parquet$', 1) AS shard,
+               * EXCLUDE (documents_file)
         FROM read_parquet(in_workspace([{paths}]), filename = 'documents_file', union_by_name = {differ})
         """  # noqa: S608 - a view takes no parameters; the paths are quoted
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog
+from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.catalog import write_catalog
-from fineweb_mask.tasks.workspace.query import QueryError, answers, open_catalog
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

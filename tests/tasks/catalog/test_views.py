@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.workspace.catalog import NAME, VIEWS, identifier, is_current, literal, write_catalog
+from fineweb_mask.tasks.catalog.views import NAME, VIEWS, identifier, is_current, literal, write_catalog
 from fineweb_mask.tasks.workspace.runs import RunRecord
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace

@@ -17,7 +17,7 @@ from pyarrow import dataset
 from pyarrow.fs import LocalFileSystem
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.workspace.catalog import VIEWS, catalog_path, identifier, literal
+from fineweb_mask.tasks.catalog.views import VIEWS, catalog_path, identifier, literal
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 2_000

@@ -1,0 +1,105 @@
+"""`fineweb-mask status`, `gc`, `migrate`: look at the files of a workspace, remove stale ones, rename old ones."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fineweb_mask.flows.commands._common import AsJson, exit_on_error, set_environment
+from fineweb_mask.flows.display.terminal import new_table, print_line
+from fineweb_mask.flows.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from fineweb_mask.flows.engine.inspection import WorkspaceStatus
+
+
+def status(
+    workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the progress of every stage under the recipe of the last run: files done, missing, and stale.
+
+    Stale files are of other settings, inputs or code than those of the last run. They are kept, so that going back to
+    other settings costs nothing; `fineweb-mask gc` removes them.
+
+    Example: fineweb-mask status workspaces/sample
+    """
+    set_environment()
+    from fineweb_mask.flows.engine.inspection import workspace_status
+
+    with exit_on_error(as_json):
+        found = workspace_status(workspace)
+    if as_json:
+        typer.echo(found.model_dump_json())
+    else:
+        _print_status(Console(), found)
+
+
+def _print_status(console: Console, found: "WorkspaceStatus") -> None:
+    table = new_table("stage", "done", "missing", "stale", "rows", "MiB", "seconds", "rows/s")
+    for stage in found.stages:
+        rate = "" if stage.documents_per_second is None else f"{stage.documents_per_second:,.0f}"
+        counts = (str(number) if number else "" for number in (stage.done, stage.missing, stage.stale))
+        size = f"{stage.bytes / 2**20:,.1f}"
+        table.add_row(stage.stage, *counts, f"{stage.rows:,}", size, f"{stage.seconds:,.1f}", rate)
+    print_line(console, f"{found.workspace}: {found.shards:,} shards")
+    console.print(table)
+
+
+def gc(
+    workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")],
+    *,
+    recipe: Annotated[
+        list[Path] | None,
+        typer.Option(help="Keep what this recipe reaches (repeatable); by default the last run's.", metavar="RECIPE"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the stage files and fitted models that no given recipe reaches.
+
+    Give all recipes whose results are to stay. No run may use the workspace meanwhile.
+
+    Example: fineweb-mask gc workspaces/sample --dry-run
+    """
+    set_environment()
+    from fineweb_mask.flows.engine.garbage import collect_garbage
+
+    with exit_on_error(as_json):
+        settings = [load_recipe(path, workspace=workspace) for path in recipe or []]
+        found = collect_garbage(workspace, settings, dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps({"dry_run": dry_run, "removed": [one.model_dump() for one in found]}))
+        return
+    console = Console()
+    if not any(one.files for one in found):
+        print_line(console, f"{workspace}: nothing to remove")
+    else:
+        table = new_table("folder", "would be removed" if dry_run else "removed", "MiB")
+        for one in found:
+            if one.files:
+                table.add_row(one.folder, f"{one.files:,}", f"{one.bytes / 2**20:,.1f}")
+        console.print(table)
+    for one in found:
+        if one.undecided:
+            line = f"{one.folder}: {one.undecided:,} files are left: a recipe's work on their shards is not finished"
+            print_line(console, line)
+
+
+def migrate(
+    workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")], *, as_json: AsJson = False
+) -> None:
+    """Rename the files that an earlier version wrote to the names of this one; nothing is computed again.
+
+    Example: fineweb-mask migrate workspaces/sample
+    """
+    from fineweb_mask.models.urls import reject_credentials, require_writable
+    from fineweb_mask.tasks.workspace.old_names import rename_old_files
+    from fineweb_mask.tasks.workspace.workspace import Workspace
+
+    with exit_on_error(as_json), Workspace(require_writable(reject_credentials(workspace))).idle() as opened:
+        renamed = rename_old_files(opened)
+    typer.echo(json.dumps({"renamed": renamed}) if as_json else f"{workspace}: {renamed:,} files renamed")

@@ -1,0 +1,120 @@
+"""Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
+
+A file is removed only if it is certain that no given recipe reads it. Where the work of a recipe is not finished, it may
+not be known which files of later stages it will read: these are left.
+"""
+
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from fineweb_mask.flows.engine.inspection import Inspection, fits, inspect_recipe, inspect_workspace
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.storage.atomic import remove_file
+from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
+from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+
+class Removed(BaseModel):
+    """What is removed from one folder of a workspace."""
+
+    folder: str
+    files: int = 0
+    bytes: int = 0
+    undecided: int = 0  # files of shards that are left, because a recipe's work on them is not finished
+
+
+def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run: bool = False) -> list[Removed]:
+    """Remove the files that no recipe reaches, and return what was removed from each folder.
+
+    Parameters
+    ----------
+    folder
+        The workspace: a folder, or a URL.
+    recipes
+        The recipes whose files are kept; without any, that of the last run.
+    dry_run
+        Whether to only return what would be removed.
+
+    Raises
+    ------
+    WorkspaceError
+        If a run is using the workspace.
+    """
+    workspace = Workspace(folder)
+    with workspace.idle():
+        if recipes:
+            inspections = [inspect_recipe(workspace, settings) for settings in recipes]
+        else:
+            inspections = [inspect_workspace(folder)]
+        reached = {path for one in inspections for jobs in one.jobs.values() for job, _ in jobs for path in job.paths()}
+        found = [
+            *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
+            _fitted(workspace, inspections, reached),
+        ]
+        if not dry_run:
+            for removed, paths in found:
+                for path in paths:
+                    remove_file(path)
+                workspace.remove_empty_folders(removed.folder)
+            update_index(workspace)
+    return [removed for removed, _ in found if removed.files or removed.undecided]
+
+
+def _stage_files(
+    workspace: Workspace, inspections: Sequence[Inspection], reached: Container[Path], folder: str
+) -> tuple[Removed, list[Path]]:
+    """Return what to remove of a folder of stage files, with the checkpoints in it."""
+    unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
+    removed, paths = Removed(folder=folder), []
+    sizes = workspace.sizes(folder)
+    checkpoints: dict[Path, list[Path]] = defaultdict(list)
+    for path in (workspace.root / folder).rglob(".parts/*/*.arrow"):
+        checkpoints[path.parent.parent.parent / f"{path.parent.name}.parquet"].append(path)
+    for path in [*(workspace.root / name for name in sizes), *checkpoints]:
+        found = shard_and_tag(path.relative_to(workspace.root / folder).as_posix())
+        if found is None or path in reached:
+            continue
+        if found[0] in unplanned:
+            removed.undecided += 1
+            continue
+        name = workspace.relative(path)
+        if name in sizes:
+            removed.files += 1
+            removed.bytes += sizes[name]
+            paths.append(path)
+        paths += checkpoints.get(path, [])
+    return removed, paths
+
+
+def _planned(inspection: Inspection, folder: str) -> set[str]:
+    """Return the shards for which it is known which file of a folder is read."""
+    return {
+        name
+        for jobs in inspection.jobs.values()
+        for job, _ in jobs
+        if folder in job.stage.folders
+        for name in job.shard_names
+    }
+
+
+def _fitted(
+    workspace: Workspace, inspections: Sequence[Inspection], reached: Container[Path]
+) -> tuple[Removed, list[Path]]:
+    """Return what to remove of the fitted models."""
+    is_decided = all(len(one.jobs["fit"]) >= fits(one.settings) for one in inspections)
+    removed, paths = Removed(folder="fitted"), []
+    for name, size in workspace.sizes("fitted", suffix="").items():
+        path, entry = workspace.root / name, workspace.root / "/".join(name.split("/")[:2])
+        if TAGGED.search(entry.name) is None or entry in reached:
+            continue
+        if not is_decided:
+            removed.undecided += 1
+            continue
+        removed.files += 1
+        removed.bytes += size
+        paths.append(path)
+    return removed, paths

@@ -1,0 +1,139 @@
+"""List a workspace's stage files with their footers, so that a run is planned without opening each file.
+
+Names tell the keys, so a name in the listing is a file that is current. What plans need besides, such as the number of
+rows, is in the footers. These are kept in `index/`, one Parquet file for each folder of stage files, written at the end
+of a run. The index is a cache: footers that it lacks are read from the files, several at a time.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+FOLDERS = ("documents", "known", "duplicates", "scores", "embeddings", "masks")
+"""Folders of stage files; other files with the names of shards are looked at one by one."""
+
+READERS = 32
+"""Footers that are read at the same time: at a URL, most of the time is spent waiting."""
+
+INDEX = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("fingerprint", pa.string(), nullable=False),  # of the key
+        pa.field("details", pa.string(), nullable=False),  # JSON
+    ]
+)
+
+
+class Footer(NamedTuple):
+    """What the index keeps of a file."""
+
+    bytes: int
+    rows: int
+    fingerprint: str
+    details: str
+
+
+class Listing:
+    """The stage files of a workspace at one moment; made by `of`.
+
+    Parameters
+    ----------
+    workspace
+        The workspace.
+    footers
+        Size, rows, key and details of each file, by its path in the workspace.
+    """
+
+    def __init__(self, workspace: Workspace, footers: dict[str, Footer]) -> None:
+        self._workspace = workspace
+        self._footers = footers
+
+    @classmethod
+    def of(cls, workspace: Workspace, folders: Iterable[str] = FOLDERS) -> Self:
+        """List a workspace as it is now."""
+        found: dict[str, Footer] = {}
+        for folder in folders:
+            found |= _footers(workspace, folder)
+        return cls(workspace, found)
+
+    def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:
+        """Return a reference to a shard's file of this key, or None if it was not there."""
+        path = self._workspace.relative(self._workspace.shard_path(stage_folder, shard, key))
+        footer = self._footers.get(path)
+        if footer is None or footer.fingerprint != key.fingerprint:
+            return None
+        details = json.loads(footer.details)
+        return StageFile(
+            stage=key.stage,
+            name=shard,
+            path=path,
+            rows=footer.rows,
+            bytes=footer.bytes,
+            fingerprint=details.get("content", key.fingerprint),
+            details=details,
+            cached=True,
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Size in bytes of each file, by its path in the workspace."""
+        return {path: footer.bytes for path, footer in self._footers.items()}
+
+
+def update_index(workspace: Workspace) -> None:
+    """Write the footers of all stage files as they are now, where the index lacks some or has too many."""
+    for folder in FOLDERS:
+        known, found = _indexed(workspace, folder), _footers(workspace, folder)
+        if known != found:
+            rows = [(path, *footer) for path, footer in sorted(found.items())]
+            columns = [[row[place] for row in rows] for place in range(len(INDEX))]
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX, strict=True)]
+            with atomic_write(workspace.index_path(folder)) as partial:
+                pq.write_table(pa.table(arrays, schema=INDEX), partial, compression="zstd")
+
+
+def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
+    """Return the footers of the complete files of a folder, from the index as far as it goes."""
+    sizes, known = workspace.sizes(folder), _indexed(workspace, folder)
+    found = {path: known[path] for path, size in sizes.items() if path in known and known[path].bytes == size}
+    return found | _read(workspace, {path: size for path, size in sizes.items() if path not in found})
+
+
+def _read(workspace: Workspace, sizes: dict[str, int]) -> dict[str, Footer]:
+    """Read the footers of files; one that is incomplete, or is none of a stage, is left out."""
+
+    def read(path: str) -> tuple[StageKey, dict[str, object], int] | None:
+        metadata = read_footer(workspace.root / path)
+        footer = key_and_details(metadata)
+        return None if metadata is None or footer is None else (*footer, metadata.num_rows)
+
+    found = {}
+    with ThreadPoolExecutor(READERS) as pool:
+        for (path, size), footer in zip(sizes.items(), pool.map(read, sizes), strict=True):
+            if footer is not None:
+                key, details, rows = footer
+                found[path] = Footer(size, rows, key.fingerprint, json.dumps(details))
+    return found
+
+
+def _indexed(workspace: Workspace, folder: str) -> dict[str, Footer]:
+    """Return what the index has of a folder: nothing if it is missing or damaged."""
+    path = ensure_local(workspace.index_path(folder))
+    try:
+        table = pq.read_table(path, schema=INDEX)
+    except (OSError, pa.ArrowInvalid):
+        return {}
+    columns: Sequence[list[object]] = [column.to_pylist() for column in table.columns]
+    return {str(name): Footer(*values) for name, *values in zip(*columns, strict=True)}
