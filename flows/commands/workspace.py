@@ -96,10 +96,10 @@ def migrate(
 
     Example: fineweb-mask migrate workspaces/sample
     """
-    from fineweb_mask.models.urls import reject_credentials, require_writable
+    set_environment()
+    from fineweb_mask.flows.engine.inspection import open_workspace
     from fineweb_mask.tasks.workspace.old_names import rename_old_files
-    from fineweb_mask.tasks.workspace.workspace import Workspace
 
-    with exit_on_error(as_json), Workspace(require_writable(reject_credentials(workspace))).idle() as opened:
+    with exit_on_error(as_json), open_workspace(workspace).idle() as opened:
         renamed = rename_old_files(opened)
     typer.echo(json.dumps({"renamed": renamed}) if as_json else f"{workspace}: {renamed:,} files renamed")

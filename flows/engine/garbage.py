@@ -1,7 +1,7 @@
 """Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
 
-A file is removed only if it is certain that no given recipe reads it. Where the work of a recipe is not finished, it may
-not be known which files of later stages it will read: these are left.
+A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
+be known which files of later stages it will read: these are left.
 """
 
 from collections import defaultdict
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fineweb_mask.flows.engine.inspection import Inspection, fits, inspect_recipe, inspect_workspace
+from fineweb_mask.flows.engine.inspection import Inspection, fits, inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
@@ -42,9 +42,9 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
     Raises
     ------
     WorkspaceError
-        If a run is using the workspace.
+        If the folder is no workspace, or a run is using it.
     """
-    workspace = Workspace(folder)
+    workspace = open_workspace(folder)
     with workspace.idle():
         if recipes:
             inspections = [inspect_recipe(workspace, settings) for settings in recipes]

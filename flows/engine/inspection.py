@@ -97,6 +97,25 @@ class Inspection(NamedTuple):
     plan: Plan
 
 
+def open_workspace(folder: str | Path) -> Workspace:
+    """Return a workspace in which a run was begun, as it is now.
+
+    Raises
+    ------
+    StatusError
+        If the folder is none.
+    """
+    try:
+        workspace = Workspace(require_writable(reject_credentials(str(folder))))
+        workspace.refresh_listing()
+        is_begun = workspace.exists(LastRun.path(workspace))
+    except (OSError, ValueError) as error:
+        raise StatusError(str(error)) from error
+    if not is_begun:
+        raise StatusError(f"{folder} is no workspace in which a run was begun: it has no run.json")
+    return workspace
+
+
 def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     """Return a workspace, the recipe of its last run, and the folder that relative paths in the recipe start from.
 
@@ -105,11 +124,10 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     StatusError
         If the folder is no workspace, or the folder that the run was begun from is gone.
     """
+    workspace = open_workspace(folder)
     try:
-        workspace = Workspace(require_writable(reject_credentials(str(folder))))
-        workspace.refresh_listing()
         last = LastRun.load(workspace)
-    except (FileNotFoundError, ValidationError) as error:
+    except ValidationError as error:
         raise StatusError(f"{folder} is no workspace in which a run was begun: it has no readable run.json") from error
     except (OSError, ValueError) as error:
         raise StatusError(str(error)) from error
@@ -196,8 +214,8 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
         wanted, done = 1, len(files)
         stale = int(not files and workspace.exists(workspace.reports))
     else:
-        wanted = len(inspection.shards)
-        done = len({name for job, _ in files for name in job.shard_names})
+        wanted = 1 if about.product else len(inspection.shards)
+        done = len(files) if about.product else len({name for job, _ in files for name in job.shard_names})
         reached = {workspace.relative(path) for job, _ in inspection.jobs[stage] for path in job.paths()}
         stale = sum(path not in reached for folder in about.folders for path in workspace.sizes(folder))
     rows, seconds = sum(file.rows for _, file in files), sum(recorded_seconds(job) for job, _ in files)

@@ -42,9 +42,8 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     assert built(compared) == {"scale": 1, "contend": 3, "compare": 1}
     assert compared.documents == 1892
     assert compared.selectors.keys() == {"datamask", "random", "greedy"}
-    masks = {path.name: path.read_bytes() for path in (contest.workspace / "masks").glob("*.parquet")}
-    for name in masks:
-        assert (contest.workspace / "compare" / "masks" / "datamask" / name).is_file()
+    for path in (contest.workspace / "masks").glob("*.parquet"):
+        assert any((contest.workspace / "compare" / "masks" / "datamask").glob(f"{path.name.split('.')[0]}.*.parquet"))
     again = run_compare(
         settings.model_copy(update={"workspace": str(contest.workspace)}), ["datamask", "random", "greedy"], "dump"
     )

@@ -1,20 +1,25 @@
 """The pipeline on the sample corpus, run by Prefect: what is counted, cached, rebuilt and chosen."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
+from io import BytesIO
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.engine.inspection import workspace_status
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
+ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4
 
 
@@ -28,7 +33,10 @@ def rows(workspace: Path) -> pa.Table:
 
 
 def masks(workspace: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (workspace / "masks").glob("*.parquet")}
+    """Return the masks of the last run, by shard; those of other settings stay in the folder."""
+    with duckdb.connect(workspace / "catalog.duckdb", read_only=True) as catalog:
+        files = catalog.execute("SELECT shard, path FROM stored.files WHERE stage = 'masks'").fetchall()
+    return {shard: (workspace / path).read_bytes() for shard, path in files}
 
 
 def test_every_document_is_accounted_for(workspace, run_sample, sample_corpus):
@@ -60,10 +68,13 @@ def test_another_workspace_gets_the_same_bytes(finished, run_sample, tmp_path):
 
 
 def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
-    before = masks(workspace)
+    before, dataset = masks(workspace), rows(workspace)
     summary = run_sample(workspace, "selection.lamb=0.9")
     assert built(summary) == {"select": 1, "materialize": 1, "report": 1}
     assert masks(workspace) != before
+    assert built(run_sample(workspace)) == {"materialize": 1, "report": 1}  # its masks are still there
+    assert masks(workspace) == before
+    assert rows(workspace).equals(dataset)
 
 
 def test_a_new_shard_leaves_the_others_alone(run_sample, sample_corpus, tmp_path):
@@ -74,12 +85,13 @@ def test_a_new_shard_leaves_the_others_alone(run_sample, sample_corpus, tmp_path
         shutil.copy2(path, corpus)
     workspace = tmp_path / "workspace"
     run_sample(workspace, f"source.path={corpus}")
-    encoder = (workspace / "fitted" / "encoder.json").read_bytes()
+    [manifest] = (workspace / "fitted").glob("encoder.*.json")
+    encoder = manifest.read_bytes()
 
     shutil.copy2(last, corpus)
     grown = run_sample(workspace, f"source.path={corpus}")
     assert built(grown) == {"ingest": 1, "dedup": 1, "score": 1, "embed": 1, "select": 1, "materialize": 1, "report": 1}
-    assert (workspace / "fitted" / "encoder.json").read_bytes() == encoder
+    assert manifest.read_bytes() == encoder
 
     refitted = run_sample(workspace, f"source.path={corpus}", refit=["encoder"])
     assert built(refitted)["fit"] == 1
@@ -91,15 +103,15 @@ def test_a_new_shard_leaves_the_others_alone(run_sample, sample_corpus, tmp_path
 @pytest.mark.parametrize(
     ("target", "rebuilt"),
     [
-        ("documents/CC-MAIN-2024-10_00000.parquet", {"ingest": 1}),
-        ("duplicates/CC-MAIN-2024-10_00000.parquet", {"dedup": 1}),
-        ("scores/CC-MAIN-2024-10_00000.parquet", {"score": 1}),
-        ("embeddings/CC-MAIN-2024-10_00000.parquet", {"embed": 1}),
-        ("masks/CC-MAIN-2024-10_00000.parquet", {"select": 1}),
-        ("fitted/encoder/model.safetensors", {"fit": 1}),
-        ("fitted/encoder.json", {"fit": 1}),
-        ("fitted/quality-fasttext.bin", {"fit": 1}),
-        ("fitted/quality-statistics.json", {"fit": 1}),
+        ("documents/CC-MAIN-2024-10_00000.*.parquet", {"ingest": 1}),
+        ("duplicates/CC-MAIN-2024-10_00000.*.parquet", {"dedup": 1}),
+        ("scores/CC-MAIN-2024-10_00000.*.parquet", {"score": 1}),
+        ("embeddings/CC-MAIN-2024-10_00000.*.parquet", {"embed": 1}),
+        ("masks/CC-MAIN-2024-10_00000.*.parquet", {"select": 1}),
+        ("fitted/encoder.*/model.safetensors", {"fit": 1}),
+        ("fitted/encoder.*.json", {"fit": 1}),
+        ("fitted/quality-fasttext.*.bin", {"fit": 1}),
+        ("fitted/quality-statistics.*.json", {"fit": 1}),
         ("dataset/data/CC-MAIN-2024-10/part-00000.parquet", {"materialize": 1}),
         ("dataset/README.md", {"materialize": 1}),
         ("dataset/provenance.json", {"materialize": 1}),
@@ -108,7 +120,7 @@ def test_a_new_shard_leaves_the_others_alone(run_sample, sample_corpus, tmp_path
 )
 def test_a_lost_file_is_all_that_is_rebuilt(workspace, run_sample, target, rebuilt, damage):
     before_rows, before_masks = rows(workspace), masks(workspace)
-    path = workspace / target
+    [path] = workspace.glob(target)
     if damage == "delete":
         path.unlink()
     else:
@@ -156,7 +168,7 @@ def test_blocks_are_small_and_each_has_its_share(workspace, run_sample, cut):
     summary = run_sample(workspace, "selection.block_size=300", f"selection.blocks={cut}")
     provenance = json.loads((workspace / "dataset" / "provenance.json").read_text())
     blocks = provenance["details"]["blocks"]
-    documents = sum(pq.read_metadata(path).num_rows for path in (workspace / "masks").glob("*.parquet"))
+    documents = sum(pq.read_metadata(BytesIO(content)).num_rows for content in masks(workspace).values())
     assert summary.blocks == len(blocks)
     assert len(blocks) == -(-documents // 300) if cut == "mixed" else len(blocks) > SHARDS
     for block in blocks:
@@ -196,9 +208,35 @@ def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_p
         run_sample(tmp_path / "w", f"source.path={corpus}", "ingest.on_bad_shard=fail")
 
 
-def test_a_workspace_in_use_is_refused(workspace, run_sample):
-    with Workspace(workspace).exclusive(), pytest.raises(WorkspaceError, match="another run"):
-        run_sample(workspace)
+def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, server, finished, tmp_path):
+    """Each as if it were alone: the stages that they share are the same files, whoever writes them."""
+    together = tmp_path / "together"
+    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", "--json"]
+    command += [argument for setting in small_sample for argument in ("--set", setting)]
+    recipes = {
+        name: ("--set", f"selection.lamb={name}", "--set", f"materialize.output={tmp_path / name}") for name in "01"
+    }
+    environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    runs = [
+        subprocess.Popen(
+            [*command, "--workspace", str(together), *own], cwd=ROOT, env=environment, stdout=subprocess.PIPE
+        )
+        for own in recipes.values()
+    ]
+    for run in runs:
+        output, _ = run.communicate(timeout=240)
+        assert run.returncode == 0, output
+    for name in recipes:
+        alone = tmp_path / f"alone-{name}"
+        shutil.copytree(finished, alone)
+        run_sample(alone, f"selection.lamb={name}")
+        assert contents(tmp_path / name / "data") == contents(alone / "dataset" / "data")
+    for folder in ("documents", "scores", "embeddings"):
+        assert contents(together / folder) == contents(finished / folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
 
 
 def test_a_column_of_numbers_here_and_of_text_there_is_kept_as_text(run_sample, sample_corpus, tmp_path):

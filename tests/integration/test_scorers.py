@@ -63,10 +63,11 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     summary = run(workspace)
     assert {stage.stage for stage in summary.stages} == STAGES
     assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
-    shards = sorted(path.stem for path in (workspace / "documents").glob("*.parquet"))
+    shards = sorted(path.name.split(".")[0] for path in (workspace / "documents").glob("*.parquet"))
     for shard in shards:
         documents, scores, vectors = (
-            pq.read_table(workspace / stage / f"{shard}.parquet") for stage in ("documents", "scores", "embeddings")
+            pq.read_table(next((workspace / stage).glob(f"{shard}.*.parquet")))
+            for stage in ("documents", "scores", "embeddings")
         )
         assert scores.column_names == ["row", "fasttext", "edu", "language_quality", "quality"]
         assert scores["row"].equals(documents["row"])

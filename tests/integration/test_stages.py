@@ -6,6 +6,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -114,11 +115,11 @@ def test_status_tells_done_missing_and_stale(workspace, server):
     scores[0].unlink()
     assert state(workspace) == DONE | {"score": (3, 1, 0)}
     scores[1].write_bytes(scores[1].read_bytes()[:-9])
-    assert state(workspace) == DONE | {"score": (2, 1, 1)}
+    assert state(workspace) == DONE | {"score": (2, 2, 0)}
     shutil.rmtree(workspace / "masks")
     found = state(workspace)
     assert found["select"] == (0, 4, 0)
-    assert found["materialize"] == found["report"] == (0, 0, 1)
+    assert found["materialize"] == found["report"] == (0, 1, 1)
 
 
 def test_status_follows_the_settings_of_the_last_run(workspace):
@@ -127,8 +128,45 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
     changed = last.settings.model_copy(update={"ingest": last.settings.ingest.model_copy(update={"min_chars": 3})})
     LastRun(settings=changed, folder=last.folder).save(opened)
     found = state(workspace)
-    assert found["ingest"] == found["score"] == found["embed"] == found["select"] == (0, 0, 4)
-    assert found["dedup"] == (0, 0, 1)
+    assert found["ingest"] == found["score"] == found["embed"] == found["select"] == (0, 4, 4)
+    assert found["dedup"] == (0, 1, 4)
+
+
+def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp_path):
+    run_sample(workspace, "selection.lamb=0.9", refit=["encoder"])  # of the same sample: the same encoder
+    run_sample(workspace, "selection.lamb=0.9", "embedding.prompt=about: ")
+    stale = {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]}
+    assert stale == {"embed": 4, "select": 8}
+    files = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
+
+    def gc(*arguments):
+        result = CliRunner().invoke(app, ["gc", str(workspace), "--json", *arguments])
+        assert result.exit_code == 0, result.output
+        removed = json.loads(result.stdout.splitlines()[-1])["removed"]
+        assert not any(one["undecided"] for one in removed)
+        return {one["folder"]: one["files"] for one in removed}
+
+    recipe = tmp_path / "first.yaml"
+    recipe.write_text(
+        yaml.safe_dump(
+            settings_of(workspace).model_dump(mode="json", exclude_unset=True) | {"selection": {"lamb": 0.9}}
+        )
+    )
+    assert gc("--dry-run") == {"embeddings": 4, "masks": 8}
+    assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8}
+    assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == files
+    with Workspace(workspace).in_use():
+        result = CliRunner().invoke(app, ["gc", str(workspace)])
+    assert result.exit_code == 2
+    assert "a run is using the workspace" in result.output
+    assert gc() == {"embeddings": 4, "masks": 8}
+    assert gc() == {}
+    assert {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]} == {}
+    assert {
+        stage.stage
+        for stage in run_sample(workspace, "selection.lamb=0.9", "embedding.prompt=about: ").stages
+        if stage.cached < stage.files
+    } == set()
 
 
 def test_status_is_a_command(workspace, tmp_path):

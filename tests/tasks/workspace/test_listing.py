@@ -1,0 +1,91 @@
+"""A listing finds what is current without opening files, and never what is damaged or of another key."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.tasks.workspace import listing as listings
+from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.stage_files import KEY, write
+
+OTHER = KEY.model_copy(update={"inputs": "j"})
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = Workspace(tmp_path)
+    for name in ("a", "b/c"):
+        write(workspace.shard_path("scores", name, KEY))
+    return workspace
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files whose footers are read."""
+    found: list[Path] = []
+    read = listings.read_footer
+    monkeypatch.setattr(listings, "read_footer", lambda path: (found.append(path), read(path))[1])
+    return found
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_listing_finds_what_the_footer_says(workspace: Workspace, opened: list[Path], indexed: bool) -> None:
+    if indexed:
+        update_index(workspace)
+        opened.clear()
+    listing = Listing.of(workspace)
+    for name in ("a", "b/c"):
+        path = workspace.shard_path("scores", name, KEY)
+        assert listing.find("scores", name, KEY) == current_parquet(workspace, path, name, KEY)
+        assert listing.find("scores", name, OTHER) is None
+    assert listing.find("masks", "a", KEY) is None
+    assert len(opened) == (0 if indexed else 2)
+
+
+def test_a_file_that_lost_bytes_is_not_found(workspace: Workspace) -> None:
+    update_index(workspace)
+    path = workspace.shard_path("scores", "a", KEY)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert Listing.of(workspace).find("scores", "a", KEY) is None
+    assert Listing.of(workspace).find("scores", "b/c", KEY) is not None
+
+
+def test_a_file_with_the_name_of_another_key_is_not_found(workspace: Workspace) -> None:
+    """Only the first half of the fingerprint is in the name; the footer has it whole."""
+    workspace.shard_path("scores", "a", KEY).rename(workspace.shard_path("scores", "a", OTHER))
+    assert Listing.of(workspace).find("scores", "a", OTHER) is None
+
+
+def test_the_index_is_as_the_files_are(workspace: Workspace) -> None:
+    update_index(workspace)
+    path = workspace.index_path("scores")
+    written = path.stat().st_mtime_ns
+    update_index(workspace)
+    assert path.stat().st_mtime_ns == written  # nothing changed
+    workspace.shard_path("scores", "a", KEY).unlink()
+    write(workspace.shard_path("scores", "d", KEY))
+    update_index(workspace)
+    names = [f"scores/{name}.{KEY.tag}.parquet" for name in ("b/c", "d")]
+    assert pq.read_table(path)["path"].to_pylist() == names
+    assert not workspace.index_path("masks").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 not at all PAR1"])
+def test_a_damaged_index_costs_reading_footers(workspace: Workspace, opened: list[Path], content: bytes) -> None:
+    update_index(workspace)
+    workspace.index_path("scores").write_bytes(content)
+    opened.clear()
+    assert Listing.of(workspace).find("scores", "a", KEY) is not None
+    assert len(opened) == 2
+
+
+def test_other_files_are_no_stage_files(workspace: Workspace, tmp_path: Path) -> None:
+    pq.write_table(
+        pq.read_table(workspace.shard_path("scores", "a", KEY)).drop_columns("text"), tmp_path / "scores/x.parquet"
+    )
+    (tmp_path / "scores" / ".partial.parquet").write_bytes(b"half")
+    (tmp_path / "scores" / "notes.txt").write_text("mine")
+    assert set(Listing.of(workspace).sizes) == {f"scores/{name}.{KEY.tag}.parquet" for name in ("a", "b/c")}
