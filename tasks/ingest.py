@@ -69,7 +69,7 @@ class IngestJob(ShardJob):
         """Return the shard's file if it and the list of its known rows are current, else None."""
         file = super().current(listing)
         if file is not None and self.known is not None:
-            listed = find_file(self.workspace, self.stage.folders[1], self.name, self.key, listing)
+            listed = find_file(self, self.stage.folders[1], self.name, listing)
             return None if listed is None else file
         return file
 

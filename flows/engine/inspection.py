@@ -218,7 +218,7 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
         done = len(files) if about.product else len({name for job, _ in files for name in job.shard_names})
         reached = {workspace.relative(path) for job, _ in inspection.jobs[stage] for path in job.paths()}
         stale = sum(path not in reached for folder in about.folders for path in workspace.sizes(folder))
-    rows, seconds = sum(file.rows for _, file in files), sum(recorded_seconds(job) for job, _ in files)
+    rows, seconds = sum(file.rows for _, file in files), sum(recorded_seconds(job, workspace) for job, _ in files)
     return StageStatus(
         stage=stage,
         done=done,

@@ -186,7 +186,8 @@ class Scheduler:
         time.files += 1
         time.cached += file.cached
         time.seconds = round(time.seconds + file.seconds, 3)
-        time.built_seconds = round(time.built_seconds + (recorded_seconds(job) if file.cached else file.seconds), 3)
+        seconds = recorded_seconds(job, self.workspace) if file.cached else file.seconds
+        time.built_seconds = round(time.built_seconds + seconds, 3)
         if (through := documents_through(file)) is not None:
             time.documents = (time.documents or 0) + through[0]
 

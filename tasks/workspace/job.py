@@ -3,18 +3,18 @@
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 from prefect.tasks import exponential_backoff
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.errors import is_transient
@@ -69,6 +69,7 @@ class StageJob(BaseModel, ABC):
     stage: ClassVar[Stage]
     root: str  # the workspace's folder, or its URL
     force: bool = False  # build the output even if it is current
+    _key: StageKey | None = PrivateAttr(None)  # computed when it is first asked for
 
     @property
     @abstractmethod
@@ -93,8 +94,18 @@ class StageJob(BaseModel, ABC):
     @property
     def key(self) -> StageKey:
         """What the output is known by; two equal keys mean equal files."""
-        stage, (settings, inputs) = self.stage, self.depends_on()
-        return StageKey(stage=stage.name, version=stage.version, settings=digest(settings), inputs=digest(inputs))
+        if self._key is None:
+            stage, (settings, inputs) = self.stage, self.depends_on()
+            self._key = StageKey(
+                stage=stage.name, version=stage.version, settings=digest(settings), inputs=digest(inputs)
+            )
+        return self._key
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other fields, whose key is its own."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied._key = None
+        return copied
 
     @property
     def shard_names(self) -> list[str]:
@@ -160,7 +171,7 @@ class ShardJob(StageJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it is current, else None."""
-        return find_file(self.workspace, self.stage.folders[0], self.name, self.key, listing)
+        return find_file(self, self.stage.folders[0], self.name, listing)
 
 
 class GroupJob(StageJob):
@@ -183,9 +194,9 @@ class GroupJob(StageJob):
 
     def shard_files(self, listing: Listing | None = None) -> list[StageFile] | None:
         """Return the shards' files, in the order of the names, or None if one is not current."""
-        workspace, key, files = self.workspace, self.key, []
+        folder, files = self.folder, []
         for name in self.shard_names:
-            if (file := find_file(workspace, self.folder, name, key, listing)) is None:
+            if (file := find_file(self, folder, name, listing)) is None:
                 return None
             files.append(file)
         return files
@@ -206,13 +217,12 @@ class GroupJob(StageJob):
         )
 
 
-def find_file(
-    workspace: Workspace, stage_folder: str, shard: str, key: StageKey, listing: Listing | None
-) -> StageFile | None:
-    """Return a reference to a shard's file of this key, from the listing or else from its footer, or None."""
+def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | None) -> StageFile | None:
+    """Return a reference to a shard's file of a job's key, from the listing or else from its footer, or None."""
     if listing is not None and stage_folder in FOLDERS:
-        return listing.find(stage_folder, shard, key)
-    return current_parquet(workspace, workspace.shard_path(stage_folder, shard, key), shard, key)
+        return listing.find(stage_folder, shard, job.key)
+    workspace = job.workspace
+    return current_parquet(workspace, workspace.shard_path(stage_folder, shard, job.key), shard, job.key)
 
 
 Job = TypeVar("Job", bound=StageJob)
@@ -287,10 +297,10 @@ def record_seconds(job: StageJob, seconds: float) -> None:
     path.write_text(json.dumps({"seconds": seconds}))
 
 
-def recorded_seconds(job: StageJob) -> float:
+def recorded_seconds(job: StageJob, workspace: Workspace) -> float:
     """Return how long the job that built the current output took; 0 if that is not recorded."""
     try:
-        record = json.loads((job.workspace.cache / job.key.cache_key).read_text())
+        record = json.loads((workspace.cache / job.key.cache_key).read_text())
         if "result" in record:  # a result that Prefect persisted in a workspace of version 0.1
             record = json.loads(record["result"])["data"]
         return float(record["seconds"])

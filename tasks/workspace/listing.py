@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -50,14 +50,11 @@ class Listing:
 
     Parameters
     ----------
-    workspace
-        The workspace.
     footers
         Size, rows, key and details of each file, by its path in the workspace.
     """
 
-    def __init__(self, workspace: Workspace, footers: dict[str, Footer]) -> None:
-        self._workspace = workspace
+    def __init__(self, footers: dict[str, Footer]) -> None:
         self._footers = footers
 
     @classmethod
@@ -66,13 +63,13 @@ class Listing:
         found: dict[str, Footer] = {}
         for folder in folders:
             found |= _footers(workspace, folder)
-        return cls(workspace, found)
+        return cls(found)
 
     def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:
         """Return a reference to a shard's file of this key, or None if it was not there."""
-        path = self._workspace.relative(self._workspace.shard_path(stage_folder, shard, key))
+        path, fingerprint = f"{stage_folder}/{stage_file_name(shard, key)}", key.fingerprint
         footer = self._footers.get(path)
-        if footer is None or footer.fingerprint != key.fingerprint:
+        if footer is None or footer.fingerprint != fingerprint:
             return None
         details = json.loads(footer.details)
         return StageFile(
@@ -81,7 +78,7 @@ class Listing:
             path=path,
             rows=footer.rows,
             bytes=footer.bytes,
-            fingerprint=details.get("content", key.fingerprint),
+            fingerprint=details.get("content", fingerprint),
             details=details,
             cached=True,
         )

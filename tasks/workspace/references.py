@@ -63,6 +63,11 @@ class StageFile(BaseModel):
     cached: bool = False  # it was current and not built
 
 
+def stage_file_name(shard: str, key: StageKey) -> str:
+    """Return the path of a shard's file below its folder."""
+    return f"{shard}.{key.tag}.parquet"
+
+
 def shard_and_tag(name: str) -> tuple[str, str] | None:
     """Return the shard and the tag in a stage file's path below its folder; None if it has none.
 

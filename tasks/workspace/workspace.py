@@ -21,7 +21,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
 
 TAG = "[0-9a-f]" * 16
 """Pattern of `StageKey.tag` in the names of files."""
@@ -123,7 +123,7 @@ class Workspace:
 
     def shard_path(self, stage_folder: str, shard: str, key: StageKey) -> Path:
         """Return a shard's file of this key in `documents`, `duplicates`, `scores`, `embeddings` or `masks`."""
-        return self.root / stage_folder / f"{shard}.{key.tag}.parquet"
+        return self.root / stage_folder / stage_file_name(shard, key)
 
     def shard_paths(self, stage_folder: str, shard: str) -> list[Path]:
         """Return a shard's files in a folder, of whatever key, sorted."""

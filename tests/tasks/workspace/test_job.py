@@ -138,10 +138,10 @@ def test_a_task_is_named_after_its_stage_and_retried(tmp_path: Path) -> None:
 
 def test_seconds_are_recorded_for_the_key(tmp_path: Path) -> None:
     job = NumbersJob(root=str(tmp_path))
-    assert recorded_seconds(job) == 0.0
+    assert recorded_seconds(job, job.workspace) == 0.0
     record_seconds(job, 1.5)
-    assert recorded_seconds(job) == 1.5
-    assert recorded_seconds(job.model_copy(update={"settings": "two"})) == 0.0
+    assert recorded_seconds(job, job.workspace) == 1.5
+    assert recorded_seconds(job.model_copy(update={"settings": "two"}), job.workspace) == 0.0
     by_prefect = {"result": json.dumps({"__class__": "tasks.lake.StageFile", "data": {"seconds": 2.5}})}
     (job.workspace.cache / job.key.cache_key).write_text(json.dumps(by_prefect))
-    assert recorded_seconds(job) == 2.5
+    assert recorded_seconds(job, job.workspace) == 2.5

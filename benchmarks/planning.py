@@ -1,0 +1,197 @@
+"""Measure how long a run of a finished corpus takes to find that nothing is to do, and its memory.
+
+    python -m benchmarks.planning FOLDER --shards 25000
+    AWS_ENDPOINT_URL=... python -m benchmarks.planning FOLDER --shards 25000 --url s3://bucket/planning
+
+Makes a workspace in FOLDER (and finds it there the next time) in which every shard has a file of one row for each of
+five stages, and with `--url` copies it there. Planning runs in a process of its own, from an empty scratch folder: it
+lists the files, makes the job of every shard and stage, and finds its output. Without an index, it also reads the
+footer of every file.
+"""
+
+import argparse
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.tables import show
+from fineweb_mask.flows.display.listeners import listener
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
+from fineweb_mask.flows.engine.scheduler import OnDone, Scheduler
+from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.fit import FitJob
+from fineweb_mask.tasks.reporting.sections import StageTime
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.workspace.job import GroupJob, StageJob
+from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+ROW = pa.record_batch([pa.array([0], pa.uint32())], names=["row"])
+DETAILS: dict[str, dict[str, Any]] = {  # what jobs that come later read of a footer
+    "ingest": {"rows_in": 1, "dropped": {}, "tokens_in": 9, "tokens": 9, "tokens_estimated": 0},
+    "embed": {"bad_vectors": 0, "dimensions": 256},
+    "fit_statistics": {"statistics": {}},
+}
+BLOCK = {
+    "name": "a",
+    "documents": 1,
+    "selected": 1,
+    "tokens": 9,
+    "tokens_selected": 9,
+    "objective": 0.5,
+    "random_objective": 0.4,
+    "upper_bound": 0.6,
+    "bound_assumes": [],
+    "gap": 0.1,
+    "terms": {"quality": 0.5, "diversity": 0.5},
+    "history": [[step, 0.5 + step / 1000] for step in range(40)],
+}
+
+
+class _Written:
+    """Takes the jobs of a plan, and writes a small file in place of each output."""
+
+    def __init__(self) -> None:
+        self.quarantined: dict[str, str] = {}
+
+    def expect(self, stage: str, jobs: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def times(self) -> list[StageTime]:
+        return []
+
+    def add(self, job: StageJob, on_done: OnDone) -> None:
+        details = DETAILS.get(job.stage.name, {})
+        if isinstance(job, FitJob):
+            write_manifest(job.manifest_path, job.key, [], details)
+        elif job.current() is None:
+            if isinstance(job, GroupJob):
+                details = {"blocks": [BLOCK], "excluded": {}} if job.stage.name == "select" else {}
+            for path in job.paths():
+                if "known" not in path.parts:
+                    with stage_file_writer(path, ROW.schema, job.key) as writer:
+                        writer.write(ROW)
+                        writer.details = details
+        file = job.current()
+        assert file is not None
+        on_done(file)
+
+
+class _Silent:
+    def on_stage(self, stage: str, jobs: int) -> None:
+        pass
+
+    def on_job_progress(self, *_: Any) -> None:
+        pass
+
+    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
+        pass
+
+
+def settings_of(folder: Path, workspace: str) -> PipelineSettings:
+    return PipelineSettings(
+        workspace=workspace,
+        source=SourceSettings(path=str(folder / "corpus")),
+        quality=QualitySettings(scorers=[ColumnScorerSettings(column="language_score")]),
+        embedding=EmbeddingSettings(model="static"),
+        selection=PipelineSelectionSettings(select_ratio=0.1, block_size=1),
+    )
+
+
+def make(folder: Path, shards: int) -> Path:
+    """Write the corpus and the workspace, unless they are there."""
+    workspace = folder / f"workspace-{shards}"
+    if (workspace / "index" / "masks.parquet").is_file():
+        return workspace
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "corpus").mkdir(parents=True)
+    for number in range(shards):
+        (folder / "corpus" / f"{number:05d}.jsonl").write_text("{}\n")
+    settings, opened = settings_of(folder, str(workspace)), Workspace(workspace)
+    plan = Plan(_Written(), opened, settings, discover(settings.source), PretrainedModels.of(settings))
+    plan.prepare()
+    plan.select()
+    update_index(opened)
+    return workspace
+
+
+def copy(workspace: Path, url: str) -> None:
+    """Copy the workspace to a URL, many files at the same time."""
+    store = Store(url)
+    present = store.list_files()
+    files = {path.relative_to(workspace).as_posix(): path for path in tree_files(workspace)}
+    left = [name for name in files if name not in present and not name.startswith((".", "cache/"))]
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda name: store.upload(files[name], name), left))
+
+
+def plan_again(folder: Path, address: str, scratch: Path) -> None:
+    """Print how many seconds it takes to plan, the memory in MiB before and after, and the jobs."""
+    settings = settings_of(folder, address)
+    listener.set(_Silent())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    started = time.perf_counter()
+    workspace = Workspace(address, scratch)
+    with workspace.in_use():
+        listing = Listing.of(workspace)
+        listed = time.perf_counter() - started
+        jobs = Scheduler(workspace, quarantine=False, at_once=1, listing=listing)
+        plan = Plan(
+            jobs, workspace, settings, discover(settings.source), PretrainedModels.of(settings), listing=listing
+        )
+        plan.prepare()
+        plan.select()
+        jobs.finish()
+    assert all(stage.cached == stage.files for stage in jobs.in_order)
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(listed, seconds, before, after, sum(stage.files for stage in jobs.in_order))  # noqa: T201
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--shards", type=int, default=25_000)
+    parser.add_argument("--url", help="also measure there")
+    parser.add_argument("--plan", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    folder, scratch = arguments.folder.absolute(), arguments.folder.absolute().with_name("planning-scratch")
+    if arguments.plan:
+        plan_again(folder, arguments.plan, scratch)
+        return
+    workspace = make(folder, arguments.shards)
+    places = {"a local disk": str(workspace)}
+    if arguments.url:
+        copy(workspace, arguments.url)
+        places["S3"] = arguments.url
+    rows = []
+    for place, address in places.items():
+        shutil.rmtree(scratch, ignore_errors=True)
+        command = [sys.executable, "-m", "benchmarks.planning", str(folder), "--plan", address]
+        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        listed, seconds, before, after = (float(number) for number in found[:4])
+        rows.append([place, found[4], f"{listed:.1f}", f"{seconds:.1f}", f"{before:,.0f}", f"{after:,.0f}"])
+    show(
+        f"{arguments.shards:,} shards, all done",
+        ["", "jobs", "s to list", "s in all", "MiB before", "MiB at most"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
