@@ -97,7 +97,7 @@ class _Silent:
     def on_stage(self, stage: str, jobs: int) -> None:
         pass
 
-    def on_job_progress(self, *_: Any) -> None:
+    def on_job_progress(self, *_: object) -> None:
         pass
 
     def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
@@ -160,7 +160,7 @@ def plan_again(folder: Path, address: str, scratch: Path) -> None:
         jobs.finish()
     assert all(stage.cached == stage.files for stage in jobs.in_order)
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(listed, seconds, before, after, sum(stage.files for stage in jobs.in_order))  # noqa: T201
+    print(listed, seconds, before, after, sum(stage.files for stage in jobs.in_order))
 
 
 def main() -> None:

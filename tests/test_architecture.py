@@ -38,6 +38,7 @@ LAYERS = {
     "tasks": [
         {"storage"},
         {"workspace"},
+        {"catalog"},
         {"source", "reporting"},
         {"dataset", "inference"},
         {"selection"},

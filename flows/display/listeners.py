@@ -1,5 +1,6 @@
 """Show a person the progress of a run: bars on a terminal, log lines elsewhere."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,12 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 LOG_SECONDS = 30.0
 """Time between two log lines on the progress of one job."""
+
+CACHED_LINES = 20
+"""Files of a stage that were there before, and have a log line each."""
+
+CACHED_FILES = 1_000
+"""After those, files for one line."""
 
 
 class Listener(Protocol):
@@ -46,6 +53,7 @@ class LogLines:
 
     def __init__(self) -> None:
         self._due: dict[tuple[str, str], float] = {}  # of each running job: time of its next line
+        self._cached: Counter[str] = Counter()  # files by stage
 
     def on_stage(self, stage: str, jobs: int) -> None:
         """Log the number of jobs."""
@@ -60,12 +68,19 @@ class LogLines:
             get_run_logger().info("%s: %s, %s", stage, job, ", ".join(map(str, steps)))
 
     def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
-        """Log what the job wrote, and how fast."""
+        """Log what the job wrote, and how fast; of a stage's files that were there before, only the first ones."""
         self._due.pop((stage, job), None)
-        if file is not None:
-            rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
-            state = "cached" if file.cached else f"{file.seconds:.1f} s{rate}"
-            get_run_logger().info("%s: %s, %d rows, %s", stage, file.name, file.rows, state)
+        if file is None:
+            return
+        if file.cached:
+            self._cached[stage] += 1
+            if self._cached[stage] > CACHED_LINES:
+                if self._cached[stage] % CACHED_FILES == 0:
+                    get_run_logger().info("%s: %d files cached", stage, self._cached[stage])
+                return
+        rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
+        state = "cached" if file.cached else f"{file.seconds:.1f} s{rate}"
+        get_run_logger().info("%s: %s, %d rows, %s", stage, file.name, file.rows, state)
 
 
 class Bars:

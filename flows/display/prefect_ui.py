@@ -112,6 +112,7 @@ class UiListener:
         self._lock = Lock()
         self._stages: dict[str, StageProgress] = {}
         self._files: list[dict[str, Any]] = []
+        self._count = 0
 
     def on_stage(self, stage: str, jobs: int) -> None:
         """Count the jobs of a stage."""
@@ -132,7 +133,9 @@ class UiListener:
             progress.steps.pop(job, None)
             progress.count(file)
             if file is not None and (through := documents_through(file)) is not None:
-                self._files.append(_row(stage, file.name, through, file.seconds, "yes" if file.cached else "no"))
+                self._count += 1
+                if not file.cached or len(self._files) < SHARD_ROWS:  # the slowest are listed
+                    self._files.append(_row(stage, file.name, through, file.seconds, "yes" if file.cached else "no"))
         self._other.on_job_end(stage, job, file)
 
     @contextmanager
@@ -172,8 +175,8 @@ class UiListener:
             slowest = sorted(self._files, key=lambda row: row["seconds"], reverse=True)[:SHARD_ROWS]
             table = [*self._stage_rows(summary), *slowest]
             note = "Seconds are summed over the tasks of a stage."
-            if len(self._files) > SHARD_ROWS:
-                note += f" Only the {SHARD_ROWS:,} slowest of {len(self._files):,} files are listed."
+            if self._count > SHARD_ROWS:
+                note += f" Only the {SHARD_ROWS:,} slowest of {self._count:,} files are listed."
             create_table_artifact(table, key="funnel", description=note)
             create_markdown_artifact(
                 markdown(summary, reports), key="report", description="What was selected, and why."

@@ -76,6 +76,15 @@ def catalog_path(workspace: Workspace) -> Path:
     return workspace.root / NAME
 
 
+def catalog_files(folder: Path, stage: str) -> set[str] | None:
+    """Return the paths of a stage's files in the last run of a local workspace, or None if it has no catalog."""
+    if not (folder / NAME).is_file():
+        return None
+    with duckdb.connect(str(folder / NAME), read_only=True) as connection:
+        files = connection.execute("SELECT path FROM stored.files WHERE stage = $stage", {"stage": stage}).fetchall()
+    return {path for (path,) in files}
+
+
 def is_current(workspace: Workspace) -> bool:
     """Return whether the catalog was written after the last run started; every run writes run.json first.
 

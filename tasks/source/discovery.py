@@ -140,15 +140,22 @@ def _content(url: str) -> str:
 def find_files(path: str, setting: str) -> list[SourceShard]:
     """Return the Parquet and JSON Lines files of a dataset: a file, a folder, a glob, or a URL.
 
-    Of a workspace, or of a dataset that this package wrote, in a local folder, they are its documents.
+    Of a workspace, or of a dataset that this package wrote, in a local folder, they are its documents: in a workspace,
+    those of its last run.
 
     Raises
     ------
     SourceError
         If there are none; the message names the `setting`.
     """
+    from fineweb_mask.tasks.catalog.views import catalog_files  # at the top, DuckDB reports leaks
+
     inside = next((folder for name in ("data", "documents") if (folder := Path(path) / name).is_dir()), path)
     try:
-        return discover(SourceSettings(path=str(inside), extra_columns=[]))
+        found = discover(SourceSettings(path=str(inside), extra_columns=[]))
     except SourceError as error:
         raise SourceError(str(error).replace("source.path", setting)) from error
+    current = catalog_files(Path(path), "documents") if Path(path).is_dir() else None
+    if current is None:
+        return found
+    return [file for file in found if f"documents/{file.relative}" in current]

@@ -1,5 +1,6 @@
 """What other corpora hold: found by its normalised text, dropped, and named with its twin."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.schemas import KNOWN
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.ingest import IngestJob, ingest
 from fineweb_mask.tasks.known import LISTED, KnownJob, KnownTexts, list_known
 from fineweb_mask.tasks.source.discovery import find_files
@@ -114,6 +116,14 @@ def test_a_workspace_is_a_corpus_like_any_other(built: Any, workspace: Workspace
     assert list_known(job).rows == sum(
         pq.read_metadata(path).num_rows for path in built.workspace.root.glob("documents/**/*.parquet")
     )
+
+
+def test_of_a_workspace_only_the_last_run_s_documents_count(copied: Any, workspace: Workspace) -> None:
+    write_catalog(copied.workspace, copied.selection_shards)
+    current = list_known(known_job(workspace, copied.workspace.root))
+    stale = copied.workspace.resolve(copied.documents[0])
+    shutil.copy(stale, stale.with_name(f"{stale.name.split('.')[0]}.{'0' * 16}.parquet"))
+    assert list_known(known_job(workspace, copied.workspace.root)).rows == current.rows
 
 
 def test_hashes_that_share_their_first_half_are_told_apart(tmp_path: Path) -> None:

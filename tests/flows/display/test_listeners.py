@@ -82,6 +82,16 @@ def test_log_lines_say_what_was_done(caplog, monkeypatch):
     ]
 
 
+def test_log_lines_do_not_grow_with_what_is_cached(caplog, monkeypatch):
+    monkeypatch.setattr("fineweb_mask.flows.display.listeners.get_run_logger", lambda: logging.getLogger("run"))
+    with caplog.at_level(logging.INFO, "run"):
+        lines = LogLines()
+        for _ in range(2_500):
+            lines.on_job_end("score", "shard-1", FILE.model_copy(update={"cached": True}))
+    assert len(caplog.messages) == 22
+    assert caplog.messages[-1] == "score: 2000 files cached"
+
+
 def test_log_lines_are_quiet_where_prefect_s_run_logger_is_disabled(caplog):
     with disable_run_logger():
         LogLines().on_stage("score", 2)
