@@ -14,7 +14,7 @@ USER_AND_PASSWORD = re.compile(r"://[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
 """A password may contain any character except "@"; `host:port/path@revision` is not one."""
 USER = re.compile(r"://[^\s/@]+@")
 QUERY = re.compile(r"(\w+://[^\s?#'\"<>]*)[?#][^\s'\"<>]+")
-READ_ONLY = ("http://", "https://")
+WRITABLE = ("s3://", "s3a://", "gs://", "az://")
 HUB = "hf://"
 COMMIT_OF_HUB = re.compile(r"^[^@]*@[0-9a-f]{40}(/|$)")
 
@@ -35,18 +35,24 @@ def reject_credentials(path: str) -> str:
     return path
 
 
+def is_writable_url(path: str) -> bool:
+    """Return whether a path is the URL of an object store: s3://, gs:// or az://."""
+    return path.startswith(WRITABLE) and "::" not in path
+
+
 def require_writable(path: str) -> str:
-    """Return the path or URL unchanged; raise SettingsError for a read-only one: http(s):// or hf://."""
-    links = path.split("::")
-    if any(link.startswith(READ_ONLY) for link in links):
-        raise SettingsError("https:// can only be read: give a folder or s3://bucket/folder")
-    if any(link.startswith(HUB) for link in links):
+    """Return the path or URL unchanged; raise SettingsError for a URL that can only be read, such as https:// or hf://."""
+    if not is_url(path) or path.startswith("file://") or is_writable_url(path):
+        return path
+    if HUB in path:
         raise SettingsError(
             "hf:// can be a source only: on the hub every file would be a separate commit, and two runs could not "
             "exclude each other: give a folder or s3://bucket/folder, and upload the finished dataset with "
             "`fineweb-mask push`"
         )
-    return path
+    raise SettingsError(
+        f"{path.partition('://')[0]}:// can only be read: give a folder or s3://bucket/folder (or gs://, az://)"
+    )
 
 
 def names_a_commit(path: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.s3 import Proxy, S3Server, environment
+from tests.s3 import Proxy, RcloneServer, S3Server, SeaweedServer, Server, environment
 from tests.wheel import Installed, install_wheel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,7 +126,7 @@ def one_thread() -> Iterator[None]:
 class Bucket(NamedTuple):
     """An empty bucket of its own, and the environment set so that it is reached."""
 
-    server: S3Server
+    server: Server
     name: str
     url: str
 
@@ -155,18 +155,33 @@ def s3_server() -> Iterator[S3Server]:
     server.kill()
 
 
+@pytest.fixture(scope="session")
+def seaweed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
+    """A real S3 server that checks signatures and keeps its data; not to be killed."""
+    server = SeaweedServer(tmp_path_factory.mktemp("seaweed"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RcloneServer]:
+    """A real S3 server that ignores the conditions of a write."""
+    server = RcloneServer(tmp_path_factory.mktemp("rclone"))
+    yield server
+    server.kill()
+
+
 @pytest.fixture
 def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
     """Return the function that sets the environment for a server's URL, with nothing left of another."""
 
     def set_environment(url: str, cache: Path | None = None) -> None:
-        from s3fs import S3FileSystem
-
         from fineweb_mask.tasks.storage import mirror, retries
 
         monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
-        S3FileSystem.clear_instance_cache()
         monkeypatch.setattr(mirror, "_mirrors", {})
+        for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_S3_"))]:
+            monkeypatch.delenv(name)
         for name, value in environment(url).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache or tmp_path / "cache"))
@@ -181,6 +196,24 @@ def bucket(s3_server: S3Server, reach: Callable[[str], None], request: pytest.Fi
     s3_server.client.create_bucket(Bucket=name)
     reach(s3_server.url)
     return Bucket(s3_server, name, f"s3://{name}")
+
+
+@pytest.fixture
+def seaweed_bucket(
+    seaweed_server: SeaweedServer, reach: Callable[[str], None], request: pytest.FixtureRequest
+) -> Bucket:
+    """An empty bucket of SeaweedFS."""
+    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
+    seaweed_server.client.create_bucket(Bucket=name)
+    reach(seaweed_server.url)
+    return Bucket(seaweed_server, name, f"s3://{name}")
+
+
+@pytest.fixture(params=["moto", "seaweed"])
+def any_bucket(request: pytest.FixtureRequest) -> Bucket:
+    """An empty bucket of each server that has conditional writes."""
+    found: Bucket = request.getfixturevalue("bucket" if request.param == "moto" else "seaweed_bucket")
+    return found
 
 
 @pytest.fixture

@@ -1,21 +1,25 @@
-"""An S3 server on this machine: a real process, and a proxy before it that fails as servers do."""
+"""S3 servers on this machine: real processes, and a proxy before one that fails as servers do."""
 
 import http.client
+import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import boto3
-import botocore.exceptions
 from botocore.config import Config
 
 KEY_ID, SECRET = "AKIAMARKEROFTHEKEY", "markerofthesecretkey/+0"  # looked for in all that is written
@@ -27,38 +31,43 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def client(port: int) -> Any:
-    """Return a client of its own, which the tests look through at what lies in the store."""
-    return boto3.client(
-        "s3",
-        endpoint_url=f"http://127.0.0.1:{port}",
-        aws_access_key_id="looking",
-        aws_secret_access_key="on",
-        region_name="us-east-1",
-        config=Config(retries={"total_max_attempts": 3}, max_pool_connections=4),
-    )
+def command(name: str) -> str:
+    """Return the path of a program that a package of the tests brings."""
+    found = shutil.which(name, path=sysconfig.get_path("scripts"))
+    assert found is not None, f"{name} is not installed: pip install -e '.[dev]'"
+    return found
 
 
-class S3Server:
-    """A `moto_server` process; what it holds is gone when it is killed."""
+class Server:
+    """A process that serves S3 on loopback, and a client of its own, which the tests look through at what it holds."""
 
     def __init__(self) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = client(self.port)
+        self.client = boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id=KEY_ID,
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+            config=Config(retries={"total_max_attempts": 3}, max_pool_connections=4),
+        )
         self.start()
 
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
     def start(self) -> None:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(self.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(600):
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
+            assert self._process.poll() is None, f"{type(self).__name__} ended at once"
+            with suppress(OSError, http.client.HTTPException):
+                with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)) as asked:
+                    asked.request("GET", "/")
+                    asked.getresponse().read()
                 return
-        raise TimeoutError("moto_server did not start")
+            time.sleep(0.05)
+        raise TimeoutError(f"{type(self).__name__} did not start")
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -77,13 +86,68 @@ class S3Server:
         return [upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
 
 
+class S3Server(Server):
+    """A `moto_server`: starts at once, takes any credentials, has forgotten everything when it is killed."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+
+
+class SeaweedServer(Server):
+    """A SeaweedFS: checks signatures, lets anyone read public buckets, and keeps its data when it is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        allowed = [{"credentials": [{"accessKey": KEY_ID, "secretKey": SECRET}], "name": "tests", "actions": ["Admin"]}]
+        public = {"name": "anonymous", "actions": ["Read:public", "List:public"]}
+        parts = ("master", "volume", "filer")
+        self._ports = [f"-{part}.port{kind}={free_port()}" for part in parts for kind in ("", ".grpc")]
+        folder.joinpath("data").mkdir(parents=True)
+        folder.joinpath("s3.json").write_text(json.dumps({"identities": [*allowed, public]}))
+        super().__init__()
+
+    def command(self) -> list[str]:
+        return [
+            *(command("weed"), "server", f"-dir={self._folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
+            *(*self._ports, "-s3", f"-s3.port={self.port}", f"-s3.port.grpc={free_port()}"),
+            *("-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=1000", "-master.volumeSizeLimitMB=64"),
+            f"-s3.config={self._folder / 's3.json'}",
+        ]
+
+    def start(self) -> None:
+        super().start()
+        for _ in range(600):  # it answers before it can store anything
+            with suppress(Exception):
+                self.client.create_bucket(Bucket="started")
+            with suppress(Exception):
+                self.client.put_object(Bucket="started", Key="a", Body=b"x")
+                return
+            time.sleep(0.1)
+        raise TimeoutError("SeaweedFS stores nothing")
+
+
+class RcloneServer(Server):
+    """An `rclone serve s3`, which ignores the conditions of a write and sends whole files for ranges."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        super().__init__()
+
+    def command(self) -> list[str]:
+        address = f"--addr=127.0.0.1:{self.port}"
+        return [command("rclone"), "serve", "s3", address, f"--auth-key={KEY_ID},{SECRET}", str(self._folder)]
+
+
 class Proxy:
     """Stands before the server: may answer in its stead, break off, be gone for a while; counts what it passes on."""
 
-    def __init__(self, server: S3Server) -> None:
+    def __init__(self, server: Server) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.failing = 0.0  # share of the requests that are answered 500 or 503
+        self.failing = 0.0  # share of the requests that are refused
+        self.refusals = [(500, "InternalError"), (503, "SlowDown")]  # status and code of what they are answered
+        self.refused: tuple[str, ...] = ()  # methods that are refused; all if empty
+        self.refused_parts: int | None = None  # refuse only parts of uploads, from this number on
         self.cut_after: int | None = None  # bytes of the next large response, then the connection is closed
         self.requests: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()  # bytes, by path of a GET
@@ -141,9 +205,9 @@ class Proxy:
         path = request.path.partition("?")[0]
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         self.requests[request.command] += 1
-        if self._dice.random() < self.failing:
+        if self._is_refused(request) and self._dice.random() < self.failing:
             self.failed += 1
-            self._refuse(request, self._dice.choice((500, 503)))
+            self._refuse(request, *self._dice.choice(self.refusals))
             return
         connection = http.client.HTTPConnection("127.0.0.1", self._target, timeout=60)
         try:
@@ -172,8 +236,13 @@ class Proxy:
         if request.command == "GET":
             self.sent[path] += len(content)
 
-    def _refuse(self, request: BaseHTTPRequestHandler, status: int) -> None:
-        code = {500: "InternalError", 503: "SlowDown"}[status]
+    def _is_refused(self, request: BaseHTTPRequestHandler) -> bool:
+        if self.refused_parts is None:
+            return not self.refused or request.command in self.refused
+        part = parse_qs(urlsplit(request.path).query).get("partNumber")
+        return part is not None and int(part[0]) >= self.refused_parts
+
+    def _refuse(self, request: BaseHTTPRequestHandler, status: int, code: str) -> None:
         content = f"<Error><Code>{code}</Code><Message>try again</Message></Error>".encode()
         request.send_response_only(status)
         request.send_header("Content-Type", "application/xml")
@@ -190,20 +259,6 @@ def environment(url: str) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_ENDPOINT_URL": url,
         "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_MAX_ATTEMPTS": "1",  # what is tried again is for this package to try
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
-
-
-def answered(status: int, code: str = "") -> botocore.exceptions.ClientError:
-    """Return the error that a client of S3 raises of an answer."""
-    response = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return botocore.exceptions.ClientError(response, "GetObject")
-
-
-def translated(error: Exception, number: int) -> OSError:
-    """Return an error as s3fs hands on a client's."""
-    found = OSError(number, "translated")
-    found.__cause__ = error
-    return found

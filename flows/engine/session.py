@@ -82,10 +82,11 @@ def open_session(
             listing=listing,
         )
         discard_finished(workspace)
-        if "blocks" in (refit or []):
-            remove_file(workspace.groups)
-        if keep or not workspace.exists(LastRun.path(workspace)):
-            LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
+        with workspace.alone():
+            if "blocks" in (refit or []):
+                remove_file(workspace.groups)
+            if keep or not workspace.exists(LastRun.path(workspace)):
+                LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         clear_stop_request()
         offer_slots()
         with recorded(scheduler, settings) as record:

@@ -17,8 +17,8 @@ class MaterializeSettings(Settings):
     output: str | None = Field(
         None,
         min_length=1,
-        description="Folder or URL (s3://) of the dataset; null: `dataset` in the workspace. The whole folder is "
-        "replaced, so it must be new, empty or contain a dataset of this pipeline.",
+        description="Folder or URL (s3://, gs://, az://) of the dataset; null: `dataset` in the workspace. The whole "
+        "folder is replaced, so it must be new, empty or contain a dataset of this pipeline.",
     )
     title: str = Field("FineWeb-Mask", min_length=1, description="Title of the dataset card.")
     license: str = Field(

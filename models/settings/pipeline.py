@@ -46,7 +46,7 @@ class PipelineSettings(Settings):
     workspace: str = Field(
         min_length=1,
         description="Folder for the files of all stages, the dataset and the reports; a local path or a writable URL "
-        "(s3://).",
+        "(s3://, gs://, az://).",
     )
     source: SourceSettings
     ingest: IngestSettings = Field(default_factory=IngestSettings)

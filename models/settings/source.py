@@ -15,7 +15,7 @@ class SourceSettings(Settings):
     """Where the raw documents are, and the names of their columns."""
 
     path: str = Field(
-        min_length=1, description="File, folder or glob; a local path or an fsspec URL (s3://, hf://, https://)."
+        min_length=1, description="File, folder or glob; a local path or a URL (s3://, gs://, az://, hf://, https://)."
     )
     format: Literal["auto", "parquet", "jsonl"] = Field(
         "auto", description="File format; `auto` takes it from the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst)."

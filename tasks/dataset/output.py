@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.dataset.publish import PROVENANCE
+from fineweb_mask.tasks.dataset.publish import PROVENANCE, publishing_to
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -44,11 +44,13 @@ class Output(NamedTuple):
         OutputError
             If the folder has other content, which would be lost.
         RemoteError
-            If the URL cannot be reached.
+            If the URL cannot be reached, or its store ignores the conditions of a write.
+        WorkspaceError
+            If another run is publishing to the URL.
         """
         if self.url is not None:
-            Store(self.url).check()
-            return
+            with publishing_to(Store(self.url), self.folder):  # as it will be in the end
+                return
         is_free = self.is_own or not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
         manifest = None if is_free else read_manifest(self.folder / PROVENANCE)
         if not is_free and (manifest is None or manifest.key.stage != MATERIALIZE):

@@ -9,6 +9,7 @@ complete dataset, and the next publication resumes.
 import hashlib
 import json
 import re
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fineweb_mask.models.errors import WorkspaceError
@@ -49,10 +50,16 @@ def publish(folder: Path, url: str) -> None:
     version = _version(folder)
     store = Store(url)
     try:
-        with lease(store, folder.parent / f".{hashlib.sha256(store.url.encode()).hexdigest()[:12]}.lease"):
+        with publishing_to(store, folder):
             _send(store, folder, version)
     except HeldError as error:
         raise WorkspaceError(str(error)) from error
+
+
+def publishing_to(store: Store, folder: Path) -> AbstractContextManager[None]:
+    """Lock the dataset at a URL, to which `folder` is published."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return lease(store, folder.parent / f".{hashlib.sha256(store.url.encode()).hexdigest()[:12]}.lease")
 
 
 def _version(folder: Path) -> str:
@@ -65,7 +72,6 @@ def _version(folder: Path) -> str:
 
 
 def _send(store: Store, folder: Path, version: str) -> None:
-    store.abort_unfinished_uploads()
     present = store.list_files()
     for file in upload_order(folder):
         name = file.relative_to(folder).as_posix()

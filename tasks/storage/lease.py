@@ -1,7 +1,7 @@
 """Lock a remote workspace with a small object that the running process renews.
 
-The object is created and renewed with conditional writes (If-None-Match, If-Match). Amazon S3, MinIO, R2 and others
-support them. A store that ignores the conditions is not protected; protocols other than s3:// are not locked.
+The object is created and renewed with conditional writes (If-None-Match, If-Match). A store that ignores the conditions
+is refused, before anything is written to it.
 """
 
 import json
@@ -13,12 +13,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import StoppedError, request_stop
 from fineweb_mask.tasks.storage.errors import RemoteError
 from fineweb_mask.tasks.storage.object_store import Store, Tagged
 from fineweb_mask.tasks.storage.retries import BRIEF_SECONDS
+
+if TYPE_CHECKING:
+    from obstore import UpdateVersion
 
 NAME = ".run.json"
 RENEW_SECONDS = 60.0
@@ -34,7 +38,7 @@ class HeldError(WorkspaceError):
 
 @contextmanager
 def lease(store: Store, token_file: Path) -> Iterator[None]:
-    """Lock a remote folder while the block runs; does nothing if the store has no conditional writes.
+    """Lock a remote folder while the block runs.
 
     The local `token_file` keeps the token of this machine's last lease. If that run was killed, its lease can be taken
     over at once.
@@ -43,13 +47,13 @@ def lease(store: Store, token_file: Path) -> Iterator[None]:
     ------
     HeldError
         If another run holds the lock.
+    RemoteError
+        If the store ignores the conditions that the lock relies on.
     """
-    if not store.has_conditional_writes:
-        yield
-        return
     token = uuid.uuid4().hex
     held = _Lease(store, token)
     held.acquire(token_file.read_text(encoding="utf-8") if token_file.is_file() else "")
+    store.check_conditions(NAME)
     token_file.write_text(token, encoding="utf-8")
     ended = threading.Event()
     renewing = threading.Thread(target=held.renew_until, args=(ended,), name="lease", daemon=True)
@@ -69,7 +73,7 @@ class _Lease:
         self._store = store
         self._token = token
         self._beats = 0
-        self._tag = ""
+        self._tag: UpdateVersion = {}
 
     def acquire(self, last_token: str) -> None:
         found: Tagged | None = None
@@ -85,13 +89,16 @@ class _Lease:
         if owner.get("token") == self._token:  # this call wrote it, but the response was lost
             self._tag = found.tag
             return
-        is_free = found.age >= STALE_SECONDS or owner.get("token") == last_token
+        is_free = owner.get("token") == last_token or self._is_stale(found)
         if not is_free or not self._write(found.tag):
             raise HeldError(
                 f"another run (on {str(owner.get('host'))[:80]!r}) is using the workspace {self._store.url}: wait for "
                 "it, or choose another with --workspace; if it was killed, the workspace is free "
                 f"{STALE_SECONDS / 60:.0f} minutes after that"
             )
+
+    def _is_stale(self, found: Tagged) -> bool:
+        return (self._store.now() - found.written).total_seconds() >= STALE_SECONDS
 
     def renew_until(self, ended: threading.Event) -> None:
         while not ended.wait(RENEW_SECONDS):
@@ -106,7 +113,6 @@ class _Lease:
                 self._tag = found.tag
                 continue
             _log.error("another run has taken over %s: stopping this run", self._store.url)
-            self._tag = ""
             request_stop()
             return
 
@@ -116,7 +122,7 @@ class _Lease:
         except (RemoteError, StoppedError) as error:  # do not hide the error that ended the run
             _log.warning("the workspace's lock was not released; it expires by itself: %s", error)
 
-    def _write(self, tag: str | None) -> bool:
+    def _write(self, tag: "UpdateVersion | None") -> bool:
         self._beats += 1
         content = {"host": platform.node(), "process": os.getpid(), "token": self._token, "renewed": self._beats}
         written = self._store.write_if_unchanged(NAME, json.dumps(content).encode(), tag)

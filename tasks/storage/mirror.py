@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from fineweb_mask.tasks.storage.filesystem import FileInfo, endpoint
+from fineweb_mask.tasks.storage.buckets import endpoint
+from fineweb_mask.tasks.storage.filesystem import FileInfo
 from fineweb_mask.tasks.storage.object_store import Store
 
 INDEX = ".mirrored.sqlite"

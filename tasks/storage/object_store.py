@@ -1,89 +1,127 @@
-"""Read and write a folder at a URL, with retries.
+"""Read and write a folder of an object store, with retries.
 
-Guarantees: listings bypass the cache; uploads are atomic.
+Guarantees: listings are never cached; a write is atomic, so that readers see the old object or the complete new one.
+obstore deletes the parts of a multipart upload that fails. Those of a killed process stay: a lifecycle rule of the
+bucket deletes them.
 """
 
 import errno
-import logging
-from collections.abc import Callable, Iterable, Iterator
-from email.utils import parsedate_to_datetime
-from itertools import count
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.tasks.storage.errors import RemoteError, is_missing, response_of
-from fineweb_mask.tasks.storage.filesystem import (
-    TRANSFER_BYTES,
-    TRANSFERS_AT_ONCE,
-    FileInfo,
-    file_info,
-    open_filesystem,
-)
+from fineweb_mask.models.urls import is_writable_url
+from fineweb_mask.tasks.storage.buckets import open_bucket, split_url
+from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError, is_missing, redacted, response_of
+from fineweb_mask.tasks.storage.filesystem import BucketFiles, FileInfo, file_info
 from fineweb_mask.tasks.storage.remote_file import RemoteFile
 from fineweb_mask.tasks.storage.retries import attempt
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutMode, PutResult, UpdateVersion
+
+TRANSFER_BYTES = 16 * 2**20
+"""Bytes of one request of a download or of a multipart upload."""
+TRANSFERS_AT_ONCE = 4
 
 
 class Tagged(NamedTuple):
-    """Content and ETag of a small file, for conditional writes."""
+    """Content and version of a small object, for conditional writes."""
 
     content: bytes
-    tag: str
-    age: float  # seconds since the last write, by the store's clock
+    tag: "UpdateVersion"
+    written: datetime  # by the store's clock
 
 
 class Store:
-    """A writable folder at a URL; file names are relative to it, with "/"."""
+    """A writable folder of an object store; file names are relative to it, with "/".
+
+    Raises
+    ------
+    RemoteError
+        If the URL is not one of an object store, or the environment cannot be used.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._filesystem, self._root = open_filesystem(self.url)
-        self._is_s3 = "s3" in self._filesystem.protocol
+        if not is_writable_url(self.url):
+            raise RemoteError(
+                errno.EINVAL,
+                f"{redacted(self.url)} cannot be written: give a folder, or a URL of s3://, gs:// or az://",
+            )
+        self._bucket = open_bucket(self.url)
+        self._files = BucketFiles(self.url)
+        self._root = "/".join(split_url(self.url)[1:]).rstrip("/")  # bucket and key, as `_files` takes them
 
     def url_of(self, name: str) -> str:
         """Return the URL of a file."""
         return f"{self.url}/{name}"
 
     def list_files(self, folder: str = "") -> dict[str, FileInfo]:
-        """Return all files below a folder by name; empty if the folder does not exist.
+        """Return all files below a folder by name, or the file of that name; empty if neither exists.
 
         Raises
         ------
         RemoteError
-            If the bucket does not exist or may not be read.
+            If the bucket does not exist or may not be read, or holds an object whose name has an empty part, "." or
+            "..", which cannot be a path.
         """
-        return attempt(self.url, self._list_files, folder)
-
-    def _list_files(self, folder: str) -> dict[str, FileInfo]:
-        self._filesystem.invalidate_cache()
-        try:
-            found: dict[str, dict[str, Any]] = self._filesystem.find(f"{self._root}/{folder}".rstrip("/"), detail=True)
-        except FileNotFoundError:
-            if self._is_s3:  # a missing bucket; a missing folder is an empty listing
-                raise
-            return {}
-        prefix = f"{self._root.rstrip('/')}/"
-        names = {path.removeprefix(prefix): info for path, info in found.items() if info["type"] == "file"}
-        return {name: file_info(info, self.url_of(name)) for name, info in names.items() if is_inside(name)}
+        found = attempt(self.url, lambda: self._files.find(self._path(folder), detail=True))
+        return {name.removeprefix(f"{self._root}/"): file_info(info, name) for name, info in found.items()}
 
     def check(self) -> None:
         """Raise `RemoteError` if the bucket does not exist or may not be listed."""
         self.list_files(".run.json")
+
+    def check_conditions(self, name: str) -> None:
+        """Check that the store does not overwrite an object if a condition fails; `name` is a small one that exists.
+
+        Raises
+        ------
+        RemoteError
+            If the store ignores the conditions; two runs could not exclude each other there.
+        """
+        before = self.read_tagged(name)
+        self.write_if_unchanged(name, b"created again", None)
+        self.write_if_unchanged(name, b"another version", {"e_tag": f'"{"0" * 32}"', "version": "1"})
+        after = self.read_tagged(name)
+        if before is not None and after is not None and after.content in {b"created again", b"another version"}:
+            self.delete([name])
+            raise self._without_conditions()
+
+    def _without_conditions(self) -> RemoteError:
+        return RemoteError(
+            errno.ENOTSUP,
+            f"{redacted(self.url)}: this store ignores the conditions of a write (If-None-Match, If-Match), so "
+            "that two runs could destroy each other's files: choose a store that has them (Amazon S3, MinIO, R2, "
+            "SeaweedFS, Google Cloud Storage, Azure), or a folder on this machine",
+        )
+
+    def now(self) -> datetime:
+        """Return the time by the store's clock, at which it writes a small object."""
+        name = f".clock-{uuid.uuid4().hex}"
+        self.write_if_unchanged(name, b"", None)
+        found = self.read_tagged(name)
+        self.delete([name])
+        return datetime.min.replace(tzinfo=UTC) if found is None else found.written
 
     def info(self, name: str) -> FileInfo | None:
         """Return a file's size and version, or None if it does not exist."""
         return attempt(self.url_of(name), self._info, name)
 
     def _info(self, name: str) -> FileInfo | None:
-        self._filesystem.invalidate_cache()
         try:
-            return file_info(self._filesystem.info(self._path(name)), self.url_of(name))
+            found = self._files.info(self._path(name))
         except FileNotFoundError as error:
             if not is_missing(error):
                 raise
             return None
+        return file_info(found, self.url_of(name)) if found["type"] == "file" else None
 
     def open(self, name: str, expected: FileInfo | None = None) -> RemoteFile:
         """Open a file for reading; `expected` is the version to read, None the current one."""
@@ -91,82 +129,94 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """Return a small file's content."""
-        with self.open(name) as file:
-            return file.read()
+        return attempt(self.url_of(name), self._files.cat_file, self._path(name))
 
     def download(self, name: str, target: Path) -> FileInfo:
-        """Download one version of a file to `target`."""
+        """Download one version of a file to `target`; a request that fails is repeated, not the whole download."""
         return attempt(self.url_of(name), self._download, name, target)
 
     def _download(self, name: str, target: Path) -> FileInfo:
-        raise_if_stopped()
-        before = file_info(self._filesystem.info(self._path(name)), self.url_of(name))
-        self._filesystem.get_file(self._path(name), str(target))
-        after = file_info(self._filesystem.info(self._path(name)), self.url_of(name))
-        if before != after or target.stat().st_size != after.bytes:
-            raise ConnectionError(f"{name} changed or was cut short while it was downloaded")
-        return after
+        try:
+            with self.open(name) as source, target.open("wb") as file:
+                while part := source.read(TRANSFER_BYTES):
+                    file.write(part)
+                return source.version
+        except ChangedError as error:
+            raise ConnectionError(f"{name} changed while it was downloaded") from error
 
     def upload(self, source: Path, name: str) -> FileInfo:
         """Upload a file atomically: readers see the old file or the complete new one."""
-        tries = count()
-        found = attempt(self.url_of(name), self._upload, source, name, tries)
-        if next(tries) > 1:  # a failed try may have left parts of a multipart upload
-            attempt(self.url, self._abort_unfinished_uploads, name)
-        return found
+        return attempt(self.url_of(name), self._upload, source, name)
 
-    def _upload(self, source: Path, name: str, tries: Iterator[int]) -> FileInfo:
+    def _upload(self, source: Path, name: str) -> FileInfo:
         raise_if_stopped()
-        next(tries)
-        size = source.stat().st_size
-        parts = {"chunksize": TRANSFER_BYTES, "max_concurrency": TRANSFERS_AT_ONCE} if self._is_s3 else {}
-        try:
-            self._filesystem.put_file(str(source), self._path(name), **parts)
-        except BaseException:
-            self._abort_quietly(name)
-            raise
+        self._put(source, name)
         found = self._info(name)
-        if found is None or found.bytes != size:
+        if found is None or found.bytes != source.stat().st_size:
             raise ConnectionError(f"{name} does not exist as it was uploaded")
         return found
 
-    @property
-    def has_conditional_writes(self) -> bool:
-        """Whether `write_if_unchanged` and `read_tagged` are supported."""
-        return self._is_s3
+    def _put(self, source: Path, name: str, mode: "PutMode" = "overwrite") -> None:
+        self._bucket.put(
+            self._key(name),
+            source,
+            mode=mode,
+            use_multipart=source.stat().st_size > TRANSFER_BYTES and mode == "overwrite",
+            chunk_size=TRANSFER_BYTES,
+            max_concurrency=TRANSFERS_AT_ONCE,
+        )
 
-    def write_if_unchanged(self, name: str, content: bytes, tag: str | None) -> str | None:
-        """Write a small file if its ETag is still `tag` (None: if it does not exist), and return its new ETag.
+    def create(self, source: Path, name: str) -> bool:
+        """Upload a file whose name stands for its content; return False if it is there already, and leave that one."""
+        return attempt(self.url_of(name), self._create, source, name)
+
+    def _create(self, source: Path, name: str) -> bool:
+        raise_if_stopped()
+        if source.stat().st_size > TRANSFER_BYTES:
+            # obstore has no condition for multipart uploads, and would send a large file as one request. Of two
+            # processes that see at once that there is none, the second replaces the first one's object by an equal one.
+            if self._info(name) is None:
+                self._upload(source, name)
+                return True
+            return False
+        try:
+            self._put(source, name, "create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def write_if_unchanged(self, name: str, content: bytes, tag: "UpdateVersion | None") -> "UpdateVersion | None":
+        """Write a small file if its version is still `tag` (None: if it does not exist), and return its new version.
 
         Returns None if the condition fails: another process wrote the file, or this call did and the response was lost.
         """
-        return attempt(self.url, self._write_if_unchanged, name, content, tag)
+        return attempt(self.url_of(name), self._write_if_unchanged, name, content, tag)
 
-    def _write_if_unchanged(self, name: str, content: bytes, tag: str | None) -> str | None:
-        bucket, key, _ = self._filesystem.split_path(self._path(name))
-        condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+    def _write_if_unchanged(self, name: str, content: bytes, tag: "UpdateVersion | None") -> "UpdateVersion | None":
         try:
-            written = self._filesystem.call_s3("put_object", Bucket=bucket, Key=key, Body=content, **condition)
-        except OSError as error:
-            status, _ = response_of(error) or (0, "")
-            if status == 412 or (tag is not None and status == 404):
-                return None
-            raise
-        return str(written["ETag"])
+            written = self._bucket.put(self._key(name), content, mode="create" if tag is None else tag)
+        except (AlreadyExistsError, PreconditionError):
+            return None
+        except GenericError as error:
+            if (response_of(error) or (0, ""))[0] != 501:  # not implemented
+                raise
+            raise self._without_conditions() from None
+        return _tag_of(written)
 
     def read_tagged(self, name: str) -> Tagged | None:
-        """Return a small file with its ETag, or None if it does not exist."""
-        return attempt(self.url, self._read_tagged, name)
+        """Return a small file with its version, or None if it does not exist."""
+        return attempt(self.url_of(name), self._read_tagged, name)
 
     def _read_tagged(self, name: str) -> Tagged | None:
-        bucket, key, _ = self._filesystem.split_path(self._path(name))
         try:
-            head = self._filesystem.call_s3("head_object", Bucket=bucket, Key=key)
-            content = self._filesystem.cat_file(self._path(name))
-        except FileNotFoundError:
+            found = self._bucket.get(self._key(name))
+            content = bytes(found.bytes())
+        except FileNotFoundError as error:
+            if not is_missing(error) or (response_of(error) or (0, ""))[1] == "NoSuchBucket":
+                raise
             return None
-        now = parsedate_to_datetime(head["ResponseMetadata"]["HTTPHeaders"]["date"])
-        return Tagged(content, head["ETag"], (now - head["LastModified"]).total_seconds())
+        meta = found.meta
+        return Tagged(content, _tag_of(meta), meta["last_modified"])
 
     def delete_if(self, name: str, is_own: Callable[[bytes], bool]) -> None:
         """Delete the object if `is_own(content)`, retrying for a few seconds only."""
@@ -174,13 +224,13 @@ class Store:
         def delete_own() -> None:
             found = self._read_tagged(name)
             if found is not None and is_own(found.content):
-                self._delete(name)
+                self._delete([name])
 
         attempt(self.url_of(name), delete_own, is_brief=True)
 
     def copy(self, name: str, target: str) -> FileInfo:
         """Copy a file within the store."""
-        attempt(self.url_of(name), self._filesystem.cp_file, self._path(name), self._path(target))
+        attempt(self.url_of(name), self._bucket.copy, self._key(name), self._key(target))
         found = self.info(target)
         if found is None:
             raise RemoteError(errno.EIO, f"{self.url_of(target)} does not exist after it was copied")
@@ -188,53 +238,30 @@ class Store:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""
-        for name in names:
-            attempt(self.url_of(name), self._delete, name)
+        if names := list(names):
+            attempt(self.url, self._delete, names)
 
-    def _delete(self, name: str) -> None:
+    def _delete(self, names: list[str]) -> None:
         try:
-            self._filesystem.rm_file(self._path(name))
+            self._bucket.delete([self._key(name) for name in names])
         except FileNotFoundError as error:
             if not is_missing(error):
                 raise
-
-    def abort_unfinished_uploads(self) -> None:
-        """Delete the parts of multipart uploads that never finished, such as those of a killed run."""
-        attempt(self.url, self._abort_unfinished_uploads, "")
-
-    def _abort_quietly(self, name: str) -> None:
-        """Delete the parts of an upload; if that fails, the next run does it."""
-        try:
-            self._abort_unfinished_uploads(name)
-        except Exception as error:  # noqa: BLE001 - do not hide the upload's own error
-            _log.debug("unfinished uploads were not deleted: %s", type(error).__name__)
-
-    def _abort_unfinished_uploads(self, name: str) -> None:
-        if not self._is_s3:
-            return
-        bucket, key, _ = self._filesystem.split_path(self._path(name) if name else f"{self._root}/")
-        try:
-            for upload in self._unfinished_uploads(bucket, key):
-                if not name or upload["Key"] == key:
-                    self._filesystem.call_s3(
-                        "abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                    )
-        except (PermissionError, NotImplementedError):
-            _log.debug("this store does not list unfinished uploads")
-
-    def _unfinished_uploads(self, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-        start: dict[str, str] = {}
-        while True:
-            page = self._filesystem.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **start)
-            yield from page.get("Uploads", [])
-            if not page.get("IsTruncated"):
-                return
-            start = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+            for name in names if len(names) > 1 else ():  # Google's and Azure's stores stop at a missing one
+                self._delete([name])
 
     def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
+        return f"{self._root}/{name}".rstrip("/")
+
+    def _key(self, name: str) -> str:
+        return self._path(name).partition("/")[2]
 
 
-def is_inside(name: str) -> bool:
-    """Return whether a name from a listing stays below its folder; names are untrusted."""
-    return not {"", ".", ".."} & set(name.split("/"))
+def _tag_of(meta: "ObjectMeta | PutResult") -> "UpdateVersion":
+    """Return what names the version of an object: its ETag, at Google its generation."""
+    tag: UpdateVersion = {}
+    if meta["e_tag"] is not None:
+        tag["e_tag"] = meta["e_tag"]
+    if meta["version"] is not None:
+        tag["version"] = meta["version"]
+    return tag

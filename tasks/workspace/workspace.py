@@ -245,7 +245,6 @@ class Workspace:
         for leftover in self.root.rglob(".*.partial"):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         if self._mirror is not None:
-            self._mirror.store.abort_unfinished_uploads()
             self._mirror.synchronise()
 
     @contextmanager

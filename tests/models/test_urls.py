@@ -68,7 +68,8 @@ def test_redaction_leaves_the_rest():
 def test_https_can_only_be_read(url):
     with pytest.raises(SettingsError, match="can only be read"):
         require_writable(url)
-    assert require_writable("s3://bucket/x") == "s3://bucket/x"
+    for writable in ("s3://bucket/x", "gs://bucket/x", "az://container/x", "folder", "file:///folder"):
+        assert require_writable(writable) == writable
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/x/y", "hf://buckets/x/y", "simplecache::hf://datasets/x/y@main/z"])

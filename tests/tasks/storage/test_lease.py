@@ -11,15 +11,21 @@ import pytest
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, raise_if_stopped
 from fineweb_mask.tasks.storage import lease as lease_module
 from fineweb_mask.tasks.storage import retries
+from fineweb_mask.tasks.storage.errors import RemoteError
 from fineweb_mask.tasks.storage.lease import NAME, HeldError, lease
 from fineweb_mask.tasks.storage.object_store import Store
 from tests.conftest import Bucket
-from tests.s3 import Proxy
+from tests.s3 import Proxy, RcloneServer
 
 
 @pytest.fixture
 def store(bucket: Bucket) -> Store:
     return Store(f"{bucket.url}/ws")
+
+
+@pytest.fixture
+def any_store(any_bucket: Bucket) -> Store:
+    return Store(f"{any_bucket.url}/ws")
 
 
 def test_a_second_run_of_another_machine_is_refused(store: Store, bucket: Bucket, tmp_path: Path) -> None:
@@ -31,6 +37,17 @@ def test_a_second_run_of_another_machine_is_refused(store: Store, bucket: Bucket
     assert bucket.names() == {}
     with lease(store, tmp_path / "other"):
         pass
+
+
+def test_a_store_that_ignores_conditions_is_refused(
+    rclone_server: RcloneServer, reach: Callable[[str], None], tmp_path: Path
+) -> None:
+    rclone_server.client.create_bucket(Bucket="bucket")
+    reach(rclone_server.url)
+    refused = pytest.raises(RemoteError, match=r"s3://bucket/x: this store ignores .*choose a store that has .*folder")
+    with refused, lease(Store("s3://bucket/x"), tmp_path / "lease"):
+        pass
+    assert rclone_server.names("bucket") == {}
 
 
 def test_the_lease_of_a_killed_run_is_taken_over_by_the_same_machine(store: Store, tmp_path: Path) -> None:
@@ -76,24 +93,26 @@ def test_an_unreachable_server_does_not_hide_the_error_that_ended_the_run(
         pass
 
 
-def test_one_of_many_simultaneous_runs_gets_the_lease(store: Store, tmp_path: Path) -> None:
+def test_one_of_many_simultaneous_runs_gets_the_lease(any_store: Store, tmp_path: Path) -> None:
     running, most, refused = 0, 0, 0
-    lock, ready = threading.Lock(), threading.Barrier(6)
+    lock, ready, others_refused = threading.Lock(), threading.Barrier(6), threading.Event()
 
     def run(number: int) -> None:
         nonlocal running, most, refused
         ready.wait()
         try:
-            with lease(store, tmp_path / str(number)):
+            with lease(any_store, tmp_path / str(number)):
                 with lock:
                     running += 1
                     most = max(most, running)
-                time.sleep(1)
+                assert others_refused.wait(30)
                 with lock:
                     running -= 1
         except HeldError:
             with lock:
                 refused += 1
+                if refused == 5:
+                    others_refused.set()
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
     for thread in threads:

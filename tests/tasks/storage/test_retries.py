@@ -13,7 +13,7 @@ from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError, reda
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.storage.retries import attempt
 from tests.conftest import Bucket
-from tests.s3 import KEY_ID, SECRET, Proxy, answered, translated
+from tests.s3 import KEY_ID, SECRET, Proxy
 
 
 def test_retries_end_with_the_last_error_and_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,9 +22,9 @@ def test_retries_end_with_the_last_error_and_a_remedy(monkeypatch: pytest.Monkey
 
     def fail() -> None:
         tries.append(time.monotonic())
-        raise translated(answered(503, "SlowDown"), errno.EBUSY)
+        raise ConnectionResetError("reset by the server")
 
-    with pytest.raises(UnansweredError, match=r"^s3://b/x: failed for 0 s, last with: .*translated; check"):
+    with pytest.raises(UnansweredError, match=r"^s3://b/x: failed for 0 s, last with: reset by the server; check"):
         attempt("s3://b/x", fail)
     assert len(tries) > 1
 
@@ -68,7 +68,7 @@ def test_no_log_line_contains_a_credential(
 ) -> None:
     caplog.set_level("INFO")
     reach(proxy.url)
-    proxy.failing = 0.35
+    proxy.failing = 0.8
     (tmp_path / "a").write_bytes(b"x")
     store = Store(f"{bucket.url}/x")
     for name in ("a", "b", "c"):
