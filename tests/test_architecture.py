@@ -52,7 +52,7 @@ LAYERS = {
         {"display"},
         {"engine"},
         {"curate"},
-        {"stages", "sweep", "compare", "probe", "train_quality"},
+        {"stages", "share", "sweep", "compare", "probe", "train_quality"},
         {"commands"},
         {"cli"},
     ],

@@ -41,6 +41,15 @@ def run(
         str | None,
         typer.Option(help="Run one stage alone: ingest, score, embed, select, materialize, report.", metavar="STAGE"),
     ] = None,
+    shards: Annotated[
+        str | None,
+        typer.Option(
+            "--shards",
+            help="Only ingest, score and embed a share of the source files, such as 2/8, for machines that fill one "
+            "workspace together; a run without it goes on from there.",
+            metavar="I/N",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole pipeline: ingest, score, embed, select, materialize.
@@ -51,12 +60,21 @@ def run(
         recipe,
         overrides,
         workspace,
-        lambda settings: _check(settings, refit or [], refresh or [], only),
+        lambda settings: _check(settings, refit or [], refresh or [], only, shards),
         as_json=as_json,
     )
     from fineweb_mask.flows.curate import run_curate
     from fineweb_mask.flows.stages import run_stage
 
+    if shards is not None:
+        from fineweb_mask.flows.engine.plan import Share
+        from fineweb_mask.flows.share import run_share
+
+        share = Share.parse(shards)
+        _print_stages(run_or_exit(lambda: run_share(settings, share), as_json=as_json), as_json)
+        if not as_json:
+            typer.echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
+        return
     if only is not None:
         again = only in (refresh or [])
         _print_stages(
@@ -72,14 +90,23 @@ def run(
         raise typer.Exit(QUARANTINED)
 
 
-def _check(settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None) -> None:
-    from fineweb_mask.flows.engine.plan import Refit
+def _check(
+    settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None, shards: str | None
+) -> None:
+    from fineweb_mask.flows.engine.plan import Refit, Share
     from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
     from fineweb_mask.flows.engine.session import check_inputs
 
     _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
     _check_known("--refresh", refresh, REFRESHED)
     _check_known("--only", [] if only is None else [only], STAGE_FLOWS)
+    if shards is not None:
+        if refit or refresh or only:
+            raise RecipeError("--shards takes no --refit, --refresh or --only")
+        try:
+            Share.parse(shards)
+        except ValueError as error:
+            raise RecipeError(f"--shards: {error}") from error
     if only is not None and (refit or set(refresh).difference({only})):
         raise RecipeError(f"--only {only} takes no --refit, and no --refresh but {only}")
     check_inputs(settings)

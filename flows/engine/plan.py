@@ -45,6 +45,32 @@ REFITTED: dict[Refit, list[Stage]] = {
 }
 
 
+class Share(NamedTuple):
+    """One of several equal shares of the shards, for machines that fill one workspace together."""
+
+    number: int  # from 1
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a share such as `2/8`.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+
+        Examples
+        --------
+        >>> Share.parse("2/8")
+        Share(number=2, of=8)
+        """
+        number, slash, of = text.partition("/")
+        if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
+            return cls(int(number), int(of))
+        raise ValueError(f"a share is I/N, such as 2/8 for the second of eight, received {text!r}")
+
+
 class PretrainedModels(NamedTuple):
     """The models that the settings name, fetched before the first stage, so that a wrong name fails at once."""
 
@@ -86,6 +112,8 @@ class Plan:
         The stage files that were there before. Without it, files are opened to see whether they are current.
     refit
         What is fitted again, although an earlier run fitted it.
+    share
+        The shards that are worked on, besides those of the sample that is fitted on; None works on all.
     remembers
         Whether to record in which order shards came, and which are selected from together, for later runs.
     """
@@ -100,6 +128,7 @@ class Plan:
         *,
         listing: Listing | None = None,
         refit: Collection[Refit] = (),
+        share: Share | None = None,
         remembers: bool = True,
     ) -> None:
         self.documents: dict[str, StageFile] = {}  # by shard, as are the next four
@@ -116,6 +145,7 @@ class Plan:
         self._root = workspace.address
         self._settings = settings
         self._shards = {shard.name: shard for shard in shards}
+        self._own = list(self._shards) if share is None else list(self._shards)[share.number - 1 :: share.of]
         self._models = dict(models.scorers)
         self._encoder = models.encoder
         self._statistics: StageFile | None = None
@@ -128,7 +158,7 @@ class Plan:
 
     def ingest(self) -> None:
         """Ingest every source file, those of the sample that is fitted on first."""
-        self._jobs.expect("ingest", len(self._shards))
+        self._jobs.expect("ingest", len(self._to_ingest))
         if not self._settings.ingest.against:
             self._ingest(None)
             return
@@ -137,8 +167,8 @@ class Plan:
         self._jobs.add(KnownJob(root=self._root, files=files), self._ingest)
 
     def _ingest(self, known: StageFile | None) -> None:
-        settings, sampled = self._settings, set(self._sample)
-        for name in [*self._sample, *(name for name in self._shards if name not in sampled)]:
+        settings = self._settings
+        for name in self._to_ingest:
             job = IngestJob(
                 root=self._root,
                 shard=self._shards[name],
@@ -147,6 +177,10 @@ class Plan:
                 known=known,
             )
             self._jobs.add(job, partial(self._on_ingested, name))
+
+    @property
+    def _to_ingest(self) -> list[str]:
+        return list(dict.fromkeys([*self._sample, *self._own]))
 
     def fit(self) -> None:
         """Train classifiers on labels; fit the score statistics and the built-in encoder on a sample of the corpus.
@@ -322,7 +356,7 @@ class Plan:
         on_done: Callable[[StageJob, StageFile | None], None],
     ) -> None:
         """Add a job for every shard that is ingested, as soon as `job_of` returns one for its documents."""
-        waiting = dict.fromkeys(self._shards)
+        waiting = dict.fromkeys(self._own)
 
         def plan_ready(shard: str | None) -> None:
             for name in list(waiting) if shard is None else [shard] if shard in waiting else []:
@@ -335,7 +369,7 @@ class Plan:
                     del waiting[name]
                     self._jobs.expect(stage, -1)
 
-        self._jobs.expect(stage, len(self._shards))
+        self._jobs.expect(stage, len(self._own))
         self._ask(plan_ready)
 
     def _on_ingested(self, name: str, file: StageFile | None) -> None:

@@ -10,7 +10,7 @@ from prefect.context import FlowRunContext
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
-from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Refit
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Refit, Share
 from fineweb_mask.flows.engine.registry import SELECTION_INPUTS
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.forward.device import choose_devices
@@ -51,6 +51,7 @@ def open_session(
     refit: Sequence[Refit] | None = None,
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
+    share: Share | None = None,
     keep: bool = True,
 ) -> Iterator[Session]:
     """Open the workspace and yield a run's scheduler and plan. If the block raises, running tasks are asked to stop.
@@ -65,6 +66,8 @@ def open_session(
         Stages whose outputs are built again although they are current.
     scope
         Names of the stages that are run; None runs all.
+    share
+        The shards that are worked on; None works on all.
     keep
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
@@ -92,7 +95,9 @@ def open_session(
         with recorded(scheduler, settings) as record:
             try:
                 models = PretrainedModels.of(settings)
-                plan = Plan(scheduler, workspace, settings, shards, models, listing=listing, refit=refit or [])
+                plan = Plan(
+                    scheduler, workspace, settings, shards, models, listing=listing, refit=refit or [], share=share
+                )
                 yield Session(scheduler, plan, ui)
             except BaseException:
                 request_stop()  # Prefect waits for the tasks that still run

@@ -235,6 +235,26 @@ def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, serv
         assert contents(together / folder) == contents(finished / folder)
 
 
+def test_machines_that_take_a_share_each_fill_one_workspace(run_sample, small_sample, server, finished, tmp_path):
+    together = tmp_path / "together"
+    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", "--json"]
+    command += ["--workspace", str(together), *(word for setting in small_sample for word in ("--set", setting))]
+    environment = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    runs = [
+        subprocess.Popen([*command, "--shards", f"{number}/2"], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+        for number in (1, 2)
+    ]
+    for run in runs:
+        output, _ = run.communicate(timeout=240)
+        assert run.returncode == 0, output
+        files = {stage["stage"]: stage["files"] for stage in json.loads(output.splitlines()[-1])["stages"]}
+        assert files["score"] == files["embed"] == 2
+    assert not (together / "masks").exists()
+    assert set(built(run_sample(together))) <= {"dedup", "select", "materialize", "report"}
+    assert masks(together) == masks(finished)
+    assert contents(together / "dataset" / "data") == contents(finished / "dataset" / "data")
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
 

@@ -124,3 +124,16 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
     lines = second.stdout.splitlines()
     assert any(line.startswith("select") for line in lines)
     assert lines[-1] == f"report   {tmp_path / 'workspace' / 'reports' / 'index.html'}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--shards", "3/2"), "--shards: a share is I/N, such as 2/8 for the second of eight, received '3/2'"),
+        (("--shards", "1/2", "--only", "score"), "--shards takes no --refit, --refresh or --only"),
+    ],
+)
+def test_a_wrong_share_ends_with_2(recipe, invoke, arguments, message):
+    done = invoke("run", str(recipe), *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
+from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Share
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks import fit
@@ -54,7 +54,7 @@ def shard(name):
 def plan(tmp_path):
     """Plan the work on shards of these names; what is fitted on the corpus may be there from an earlier run."""
 
-    def of(names, *, model="given", fitted=False):
+    def of(names, *, model="given", fitted=False, share=None):
         settings = PipelineSettings(
             workspace=str(tmp_path),
             source=SourceSettings(path="corpus"),
@@ -71,7 +71,7 @@ def plan(tmp_path):
             ):
                 write_manifest(job.manifest_path, job.key, [], {"statistics": {}})
         jobs = HeldJobs()
-        found = Plan(jobs, workspace, settings, [shard(name) for name in names], given)
+        found = Plan(jobs, workspace, settings, [shard(name) for name in names], given, share=share)
         found.prepare()
         return jobs, found
 
@@ -119,6 +119,30 @@ def test_a_large_corpus_is_fitted_on_64_shards_which_come_first(plan):
     job, _ = jobs.waiting["fit_statistics quality-statistics"]
     assert [file.name for file in job.documents] == sample
     assert "ingest 001" in jobs.waiting
+
+
+def test_shares_are_all_shards_and_each_fits_on_the_same_sample(plan):
+    names = [f"{number:03d}" for number in range(150)]
+    own = []
+    for number in (1, 2, 3, 4):
+        jobs, _ = plan(names, share=Share(number, 4))
+        assert [name.split()[1] for name in jobs.order[:50]] == names[::3]
+        embedded = set()
+        for name in [name.split()[1] for name in jobs.order if name.startswith("ingest")]:
+            jobs.done(f"ingest {name}")
+            embedded |= {name for name in names if f"embed {name}" in jobs.waiting}
+        assert jobs.expected["embed"] == len(embedded)
+        job, _ = jobs.waiting["fit_statistics quality-statistics"]
+        assert [file.name for file in job.documents] == names[::3]
+        assert "dedup corpus" not in jobs.waiting
+        own.append(embedded)
+    assert sorted(name for share in own for name in share) == names
+
+
+@pytest.mark.parametrize("text", ["", "2", "0/3", "4/3", "1/0", "-1/3", "1/2/3", "a/b", "1.0/2"])
+def test_a_wrong_share_is_refused(text):
+    with pytest.raises(ValueError, match=r"a share is I/N, such as 2/8"):
+        Share.parse(text)
 
 
 def test_duplicates_are_looked_for_once_every_shard_is_there_or_set_aside(plan):
