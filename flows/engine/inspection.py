@@ -15,6 +15,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
@@ -55,6 +56,7 @@ class _JobProbe:
 
     def __init__(self) -> None:
         self.quarantined: dict[str, str] = {}
+        self.at_once = 1
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)  # by stage
 
     def expect(self, stage: str, jobs: int) -> None:
@@ -68,6 +70,10 @@ class _JobProbe:
             on_done(_rebuilt(job))  # a lost file would be rebuilt identically, so what was derived from it is valid
         elif file is not None:
             on_done(file)
+
+    def done(self, job: StageJob) -> StageFile | None:
+        """Return a job's output if it is current, else None."""
+        return job.current()
 
     def finish(self) -> None:
         """Return at once: every job was checked when it was added."""
@@ -161,7 +167,7 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
 
 def _stage(inspection: Inspection, stage: str) -> StageStatus:
     workspace, settings = inspection.workspace, inspection.settings
-    files = [(job, file) for job, file in inspection.jobs[stage] if file is not None]
+    files = [(job, file) for job, file in inspection.jobs[stage] if file is not None and not isinstance(job, PartJob)]
     about = stages_shown_as(stage)[0]
     folders = [workspace.root / folder for folder in about.folders]
     units: list[tuple[bool, bool]]  # whether each is done, and whether there is any file of it

@@ -34,12 +34,17 @@ class Jobs(Protocol):
 
     quarantined: dict[str, str]
     """Why each bad shard was left out."""
+    at_once: int
+    """Jobs that run at the same time."""
 
     def expect(self, stage: str, jobs: int) -> None:
         """Announce `jobs` more jobs of a stage; a negative number withdraws some."""
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
         """Take a job; `on_done` is called with its output, at once or later."""
+
+    def done(self, job: StageJob) -> StageFile | None:
+        """Return a job's output if it is current and is not built again, else None."""
 
     def finish(self) -> None:
         """Return when all jobs that were added are done."""
@@ -86,7 +91,7 @@ class Scheduler:
         self.quarantined: dict[str, str] = {}
         self.missing: dict[str, list[str]] = {}
         self._quarantine = quarantine
-        self._at_once = at_once
+        self.at_once = at_once
         self._refresh = refresh
         self._scope = scope
         self._order = count()
@@ -109,11 +114,18 @@ class Scheduler:
                 self._count(job, file)
                 on_done(file)
                 return
-            self.missing.setdefault(stage.name, []).append(job.name)
+            self.missing.setdefault(stage.shown_as, []).append(job.name)
             if stage.name == "ingest" and self._scope == {"report"}:
                 on_done(None)  # it was quarantined, or is newer than the dataset that is reported on
             return
         heappush(self._waiting, (-ALL_STAGES.index(stage.shown_as), next(self._order), job, on_done))
+
+    def done(self, job: StageJob) -> StageFile | None:
+        """Return a job's output if it is current and is not built again, else None."""
+        return None if self._is_refreshed(job) else job.current()
+
+    def _is_refreshed(self, job: StageJob) -> bool:
+        return not self._refresh.isdisjoint({job.stage.name, job.stage.shown_as})
 
     def finish(self, at_once: int | None = None) -> None:
         """Run jobs until none is left; a job's `on_done` may add others.
@@ -129,7 +141,7 @@ class Scheduler:
             Raised by a job, unless it is a bad shard and those are quarantined.
         """
         while self._waiting or self._submitted:
-            while self._waiting and len(self._submitted) < (at_once or self._at_once):
+            while self._waiting and len(self._submitted) < (at_once or self.at_once):
                 _, number, job, on_done = heappop(self._waiting)
                 future = self._submit(job)
                 self._submitted[number] = _Submitted(job, on_done, future)
@@ -185,7 +197,7 @@ class Scheduler:
 
     def _submit(self, job: StageJob) -> PrefectFuture[StageFile]:
         stage = job.stage
-        if stage.name in self._refresh:
+        if self._is_refreshed(job):
             job = job.model_copy(update={"force": True})
         report = partial(listener.get().on_job_progress, stage.shown_as, job.name)
         with reporting_to(report):  # a task copies this context
@@ -203,9 +215,9 @@ class Scheduler:
             return None
         if isinstance(file, BaseException):
             raise file
-        if not file.cached:
-            record_seconds(job, file.seconds)
         self._count(job, file)
+        if not file.cached:
+            record_seconds(job, self._times[stage].built_seconds if job.stage.gathers else file.seconds)
         summary.cached += file.cached
         summary.seconds = round(summary.seconds + file.seconds, 3)
         listener.get().on_job_end(stage, job.name, file)

@@ -37,6 +37,13 @@ class MaterializeSettings(Settings):
     row_group_size: int = Field(
         20_000, ge=1, description="Maximum documents per Parquet row group (a group also ends at 256 MiB of text)."
     )
+    partition_size: int = Field(
+        4 * 2**30,
+        ge=1,
+        description="Documents are read and written in partitions of about so many bytes of ingested files: a partition "
+        "begins with a file and ends with one, and its rows have dataset files of their own. A killed run writes only "
+        "unfinished ones again. A corpus of more than 512 partitions has larger ones.",
+    )
     shuffle: bool = Field(
         False,
         description="Put the documents of each folder in random order, so that the files can be used for training "
