@@ -107,8 +107,9 @@ def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk
         WorkspaceError, match=r"No space left on device: free some space there, or choose another workspace"
     ):
         elsewhere.write(force=True)
-    with pytest.raises(WorkspaceError, match=r"materialize-spill: .*No space left on device.*: free some"):
-        making.write(force=True)
+    spilling = copied.making.with_settings(spill=str(small_disk / "spill"))
+    with pytest.raises(WorkspaceError, match=r"disk/spill.*No space left on device.*: free some"):
+        spilling.write(force=True)
     assert snapshot(root / "dataset") == before
     assert not list(root.rglob(".*.partial"))
     (small_disk / "filler").unlink()
