@@ -383,8 +383,7 @@ def _check_written(written: Written, expected: Written) -> None:
 def fingerprints(shards: Sequence[ShardFiles]) -> list[list[str]]:
     """Return the name and the files' fingerprints of every shard."""
     return [
-        [shard.name, shard.documents.fingerprint, shard.scores.fingerprint, shard.masks.fingerprint]
-        for shard in shards
+        [shard.name, shard.documents.fingerprint, shard.scores.fingerprint, shard.masks.fingerprint] for shard in shards
     ]
 
 

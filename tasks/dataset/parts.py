@@ -114,7 +114,7 @@ class Parts(NamedTuple):
         return manifest if all(sizes) else None
 
     def _size(self, key: StageKey, name: str) -> int | None:
-        if self.is_local:
+        if self.is_local or not name.startswith(f"{DATA}/"):  # a stream of a shuffle
             return size_of(self.manifest_path(key).parent / name)
         if self.output.url is None:
             return size_of(self.output.folder / self._placed(name))

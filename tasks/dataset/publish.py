@@ -15,7 +15,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import upload_order
 from fineweb_mask.tasks.storage.object_store import Store
-from fineweb_mask.tasks.workspace.manifest import Manifest
+from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 
 VERSION_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 PROVENANCE, CARD = "provenance.json", "README.md"
@@ -37,25 +37,27 @@ def publish(folder: Path, url: str, data: str) -> None:
     Raises
     ------
     WorkspaceError
-        If a file that the record names is neither in the folder nor at the URL, or another run is publishing there.
+        If the card, the record, or a file that the record names is missing, or another run is publishing there.
     RemoteError
         If the URL cannot be written; the old dataset is then still complete.
     """
+    record = read_manifest(folder / PROVENANCE)
+    if record is None or not (folder / CARD).is_file():
+        raise WorkspaceError(f"{folder} cannot be published: it must hold {CARD} and {PROVENANCE}")
     store = Store(url)
     try:
         with lease(store, folder.parent / f".{hashlib.sha256(store.url.encode()).hexdigest()[:12]}.lease"):
-            _send(store, folder, data)
+            _send(store, folder, record, data)
     except HeldError as error:
         raise WorkspaceError(str(error)) from error
 
 
-def _send(store: Store, folder: Path, data: str) -> None:
-    record = Manifest.model_validate_json((folder / PROVENANCE).read_text(encoding="utf-8"))
+def _send(store: Store, folder: Path, record: Manifest, data: str) -> None:
     store.abort_unfinished_uploads()
     present = store.list_files()
     for name, file in record.files.items():
         if not (folder / name).is_file() and (name not in present or present[name].bytes != file.bytes):
-            raise WorkspaceError(f"{store.url_of(name)} is missing or damaged: run again")
+            raise WorkspaceError(f"{folder} cannot be published: {store.url_of(name)} is missing: run again")
     for path in upload_order(folder):
         name = path.relative_to(folder).as_posix()
         is_data = name.startswith(f"{data}/")  # same name, same content

@@ -39,9 +39,7 @@ class PartWriter(ABC):
     _sink: Any = None
     _stream: Any = None
 
-    def __init__(
-        self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-"
-    ) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-") -> None:
         self._folder = folder
         self._prefix = prefix
         self._schema = schema
@@ -143,9 +141,7 @@ class JsonParts(PartWriter):
 
     suffix = "jsonl.zst"
 
-    def __init__(
-        self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-"
-    ) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-") -> None:
         super().__init__(folder, schema, settings, prefix)
         self._connection = duckdb.connect(config={"threads": 1})
         entries = []

@@ -273,9 +273,7 @@ def _count(
 
 def _edges(sample: Mapping[str, NDArray[np.float64]]) -> dict[str, Edges]:
     return {
-        name: Edges(
-            deciles=decile_edges(values).tolist(), bins=_bins(values, logarithmic=name == "n_chars").tolist()
-        )
+        name: Edges(deciles=decile_edges(values).tolist(), bins=_bins(values, logarithmic=name == "n_chars").tolist())
         for name, values in sample.items()
     }
 

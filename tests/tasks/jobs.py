@@ -128,6 +128,8 @@ class Making(NamedTuple):
 
         def run(task: Any, jobs: Any) -> list[StageFile]:
             forced = [job.model_copy(update={"force": force, "at_once": threads}) for job in jobs]
+            if threads == 1:
+                return [task(job) for job in reversed(forced)][::-1]
             with ThreadPoolExecutor(threads) as pool:
                 return list(pool.map(task, reversed(forced)))[::-1]
 
