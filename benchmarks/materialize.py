@@ -162,8 +162,8 @@ def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettin
         blocks=[],
         recipe=recipe,
         survey=surveyed,
-        shuffled=shuffled,
-        partitions=written,
+        shuffled=tuple(shuffled),
+        partitions=tuple(written),
     )
     materialize(forced(job))
 

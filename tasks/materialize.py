@@ -60,8 +60,8 @@ class MaterializeJob(StageJob):
     blocks: list[dict[str, Any]]  # what the selection recorded of every block
     recipe: PipelineSettings
     survey: StageFile | None = None  # this and the parts are known when they are made; they follow from the inputs
-    partitions: list[StageFile] = []  # the parts with the dataset's files
-    shuffled: list[StageFile] = []  # the streams that they were made from, if there are any
+    partitions: tuple[StageFile, ...] = ()  # the parts with the dataset's files
+    shuffled: tuple[StageFile, ...] = ()  # the streams that they were made from, if there are any
 
     @property
     def output(self) -> Output:

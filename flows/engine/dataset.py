@@ -33,7 +33,7 @@ def write_dataset(jobs: Jobs, parts: Partitioning, dataset: MaterializeJob, on_d
         return
 
     def put_in_place(survey: StageFile, shuffled: list[StageFile], written: list[StageFile]) -> None:
-        made = {"survey": survey, "shuffled": shuffled, "partitions": written}
+        made = {"survey": survey, "shuffled": tuple(shuffled), "partitions": tuple(written)}
         jobs.add(dataset.model_copy(update=made), on_done)
 
     def write(survey: StageFile, shuffled: list[StageFile]) -> None:

@@ -40,9 +40,9 @@ class MaterializeSettings(Settings):
     partition_size: int = Field(
         4 * 2**30,
         ge=1,
-        description="Documents are read and written in partitions of about so many bytes of ingested files: a partition "
-        "begins with a file and ends with one, and its rows have dataset files of their own. A killed run writes only "
-        "unfinished ones again. A corpus of more than 512 partitions has larger ones.",
+        description="Bytes of ingested files that are written as one partition: whole files, whose rows have dataset "
+        "files of their own. A killed run writes only unfinished partitions again. A corpus that would have more than "
+        "512 has larger ones.",
     )
     shuffle: bool = Field(
         False,

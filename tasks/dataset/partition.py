@@ -20,7 +20,7 @@ import base64
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -202,7 +202,7 @@ class PartitionJob(ShardsJob):
     """Write the dataset files of a partition: of its shards, or of a stream of all partitions' rows."""
 
     stage: ClassVar[Stage] = Stage("partition", version=1, label=MATERIALIZE, run_with=(MATERIALIZE,))
-    shuffled: list[StageFile] = []  # the partitions' streams; if there are any, `shards` is empty
+    shuffled: tuple[StageFile, ...] = ()  # the partitions' streams; if there are any, `shards` is empty
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the files' bytes or names, and the files that are read."""
@@ -250,26 +250,23 @@ def _write_streams(documents: SelectedDocuments, folder: Path, streams: int) -> 
     token_count = f"c{documents.schema.get_field_index('token_count')}"
     found = track_by_size("documents shuffled", documents.read_random(), documents.rows, lambda pair: len(pair[0]))
     written = [[0, 0] for _ in range(streams)]
-    writer: pq.ParquetWriter | None = None
-    number = -1
+    number = 0
+    writer = _stream_writer(folder / stream_name(number), schema)
     try:
         for random, table in found:
             raise_if_stopped()
             numbers = (random >> np.uint64(32)) * np.uint64(streams) >> np.uint64(32)  # ranges of equal size
             for stream in np.unique(numbers).tolist():
                 while number < stream:  # streams without a row get a file, too
-                    if writer is not None:
-                        writer.close()
+                    writer.close()
                     number += 1
                     writer = _stream_writer(folder / stream_name(number), schema)
                 part = table.filter(pa.array(numbers == stream)).cast(schema)
-                assert writer is not None
                 writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
                 written[stream][0] += part.num_rows
                 written[stream][1] += pc.sum(part[token_count]).as_py() or 0
     finally:
-        if writer is not None:
-            writer.close()
+        writer.close()
     for rest in range(number + 1, streams):
         _stream_writer(folder / stream_name(rest), schema).close()
     return [(rows, tokens) for rows, tokens in written]
@@ -292,13 +289,16 @@ def write_partition(job: PartitionJob) -> None:
     job.parts.output.check()
     with job.parts.written(job.key) as folder, database(job) as connection:
         if job.shuffled:
-            documents, expected = _stream(job, connection)
-            details = _write_and_check(job, documents, expected, folder, connection)
+            stream, expected = _stream(job, connection)
+            details = _write_and_check(job, stream, lambda: expected, folder, connection)
         else:
             selected = _selected(job, connection)
             with ThreadPoolExecutor(1) as thread:  # it takes as long as a third of the files of a million documents
                 counting = thread.submit(_counted, job)
-                details = _write_and_check(job, selected, None, folder, connection) | counting.result()
+                details = _write_and_check(
+                    job, selected, lambda: Written(selected.rows, selected.tokens), folder, connection
+                )
+                details |= counting.result() | {"retention": selected.retention()}
         write_manifest(folder / MANIFEST, job.key, tree_files(folder), details)
 
 
@@ -342,7 +342,7 @@ def _counted(job: ShardsJob) -> dict[str, Any]:
 def _write_and_check(
     job: PartitionJob,
     documents: SelectedDocuments | StreamDocuments,
-    expected: Written | None,
+    expected: Callable[[], Written],
     folder: Path,
     connection: duckdb.DuckDBPyConnection,
 ) -> dict[str, Any]:
@@ -364,12 +364,8 @@ def _write_and_check(
                 write(partial(writer.write, table))
         longest = max(longest, writer.longest)
     written = read_back(tree_files(folder / DATA), connection, longest)
-    retention: dict[str, Any] = {}
-    if isinstance(documents, SelectedDocuments):
-        expected, retention = Written(documents.rows, documents.tokens), {"retention": documents.retention()}
-    assert expected is not None
-    _check_written(written, expected)
-    return {"rows": written.rows, "tokens": written.tokens, **retention}
+    _check_written(written, expected())
+    return {"rows": written.rows, "tokens": written.tokens}
 
 
 def _check_written(written: Written, expected: Written) -> None:

@@ -93,7 +93,7 @@ class Partitioning:
         if not shuffled:
             return [PartitionJob(**self._of_shards(number, survey)) for number in numbers]
         return [
-            PartitionJob(**self._common(number, survey), first=0, shards=[], sources=[], shuffled=list(shuffled))
+            PartitionJob(**self._common(number, survey), first=0, shards=[], sources=[], shuffled=tuple(shuffled))
             for number in numbers
         ]
 

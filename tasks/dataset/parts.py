@@ -16,7 +16,7 @@ Putting a dataset in place removes all other parts, also those of other settings
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -74,7 +74,7 @@ class Parts(NamedTuple):
 
     @contextmanager
     def written(self, key: StageKey) -> Iterator[Path]:
-        """Yield an empty folder for a part's manifest and files, which are in `data`; keep them if the block succeeds."""
+        """Yield a folder for a part's manifest and, in `data`, its files; keep them if the block succeeds."""
         target = self.manifest_path(key)
         if self.is_local:
             with atomic_folder(target.parent) as folder:
@@ -140,7 +140,7 @@ class Parts(NamedTuple):
                     raise WorkspaceError(f"two parts of the dataset have a file {name}: please report this bug")
         return files
 
-    def read(self, references: list[StageFile]) -> list[Manifest]:
+    def read(self, references: Iterable[StageFile]) -> list[Manifest]:
         """Return the manifests of parts.
 
         Raises
@@ -193,7 +193,7 @@ class Parts(NamedTuple):
                 shutil.copy2(source / name, target)
 
     def _replace_mirrored(self, folder: Path) -> None:
-        """Upload card and record of a dataset whose data is at the workspace's URL, and delete the files of the last."""
+        """Upload card and record of a dataset whose data is at the workspace's URL; delete the files of the last."""
         root, names = self.output.folder, {PROVENANCE}
         for file in upload_order(folder):
             with atomic_write(root / file.relative_to(folder)) as partial:

@@ -1,7 +1,7 @@
 """Publish a dataset to a URL, so that readers see either the old version or the new one.
 
-Object stores cannot rename a folder. The data of each version is therefore in a separate folder, `data-<version>`, named
-by the keys of what it is made of, so that its files can be uploaded one by one as soon as they are written. Then
+Object stores cannot rename a folder. The data of each version is therefore in a separate folder, `data-<version>`,
+named by the keys of what it is made of, so that its files can be uploaded as soon as they are written. Then
 provenance.json and README.md are replaced, each atomically; the header of README.md names the folder of the data. Last,
 the folders of older versions are deleted. If a publication is killed, README.md still describes a complete dataset, and
 the next publication resumes.

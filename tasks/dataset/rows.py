@@ -298,7 +298,7 @@ class SelectedDocuments:
             raise WorkspaceError(f"{self.rows:,} documents were selected, {rows:,} found: run again")
 
     def _query(self, folder: str, joined: str = "") -> str:
-        """Return the query for the documents and scores of all rows, by folder (if it is a number) and in random order."""
+        """Return the query for the documents and scores of all rows, with the columns that they are sorted by."""
         shard = f"(chosen.shard + {self._first})"
         random = f"md5_number_lower(concat_ws(' ', $seed, {shard}, chosen.row))" if self._settings.shuffle else "0"
         columns = [f"documents.{identifier(name)} AS d{index}" for index, name in enumerate(self._present.names)]
@@ -406,7 +406,7 @@ def _in_order(
 
 
 def _by_folder(tables: Iterator[pa.Table], folders: Sequence[Folder]) -> Iterator[tuple[Folder, pa.Table]]:
-    """Yield tables that are sorted by `_folder`, the number of a folder, folder by folder; check that none lacks rows."""
+    """Yield tables that are sorted by `_folder`, a folder's number, folder by folder; check that none lacks rows."""
     rows = [0] * len(folders)
     for table in tables:
         numbers = table["_folder"].to_numpy()

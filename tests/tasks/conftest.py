@@ -17,7 +17,6 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import (
     EmbeddingSettings,
     IngestSettings,
-    MaterializeSettings,
     PipelineSelectionSettings,
     PipelineSettings,
     SourceSettings,

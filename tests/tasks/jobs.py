@@ -135,7 +135,7 @@ class Making(NamedTuple):
 
         shuffled = run(partition.shuffle, parts.shuffles(survey)) if parts.is_shuffled else []
         made = run(partition.write_partition, parts.partitions(survey, shuffled))
-        update = {"survey": survey, "shuffled": shuffled, "partitions": made, "force": force}
+        update = {"survey": survey, "shuffled": tuple(shuffled), "partitions": tuple(made), "force": force}
         return self.job.model_copy(update=update)
 
     def write(self, *, force: bool = False, threads: int = 1) -> StageFile:

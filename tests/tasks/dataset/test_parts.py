@@ -9,8 +9,8 @@ import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset import parts as parts_module
-from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.partition import survey, write_partition
+from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage import mirror
