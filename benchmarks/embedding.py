@@ -176,7 +176,7 @@ def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str) -> tuple
     workspace = Workspace(folder)
     key = StageKey(stage="documents", version=1, settings="", inputs="")
     table = pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts})
-    path = workspace.shard_path("documents", "a")
+    path = workspace.shard_path("documents", "a", key)
     with stage_file_writer(path, table.schema, key) as writer:
         for batch in table.to_batches(2_000):
             writer.write(batch)

@@ -16,7 +16,7 @@ import os
 import resource
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
@@ -29,10 +29,13 @@ from benchmarks.tables import show
 from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.dataset.partition import shuffle, survey, write_partition
+from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
@@ -41,6 +44,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 RATIO = 10  # one document in so many is selected
 BATCH = 20_000
 KEYS = {stage: StageKey(stage=stage, version=1, settings="", inputs="") for stage in ("ingest", "score", "select")}
+AT_ONCE = 2  # partitions
 MIB = 2**20
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -81,21 +85,25 @@ def documents(random: np.random.Generator, words: np.ndarray, shard: int, first:
 
 def make_shard(workspace: Workspace, shard: int, n: int, words: np.ndarray) -> None:
     name = f"{shard:04d}"
-    if workspace.shard_path("masks", name).exists():
+    if workspace.shard_path("masks", name, KEYS["select"]).exists():
         return
     random = np.random.default_rng(shard)
-    with stage_file_writer(workspace.shard_path("documents", name), documents_schema(), KEYS["ingest"]) as writer:
+    with stage_file_writer(
+        workspace.shard_path("documents", name, KEYS["ingest"]), documents_schema(), KEYS["ingest"]
+    ) as writer:
         for first in range(0, n, BATCH):
             writer.write(documents(random, words, shard, first, min(BATCH, n - first)))
         writer.details = {"rows_in": n, "dropped": {}}
     rows = pa.array(range(n), pa.uint32())
     scores = pa.array(random.standard_normal(n), pa.float32())
-    with stage_file_writer(workspace.shard_path("scores", name), scores_schema(["edu"]), KEYS["score"]) as writer:
+    with stage_file_writer(
+        workspace.shard_path("scores", name, KEYS["score"]), scores_schema(["edu"]), KEYS["score"]
+    ) as writer:
         writer.write(pa.record_batch([rows, scores, scores], schema=scores_schema(["edu"])))
     selected = np.zeros(n, dtype=bool)
     selected[random.choice(n, n // RATIO, replace=False)] = True
     inclusion = pa.array(random.random(n), pa.float32())
-    with stage_file_writer(workspace.shard_path("masks", name), MASKS, KEYS["select"]) as writer:
+    with stage_file_writer(workspace.shard_path("masks", name, KEYS["select"]), MASKS, KEYS["select"]) as writer:
         writer.write(pa.record_batch([rows, pa.array(selected), inclusion, pa.array([name] * n)], schema=MASKS))
 
 
@@ -112,18 +120,19 @@ def make_shards(workspace: Workspace, shards: int, n: int) -> None:
         make_shard(workspace, shard, n, words)
 
 
-def job_of(workspace: Workspace, shards: int, settings: MaterializeSettings) -> MaterializeJob:
-    parts, sources = [], []
+def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettings) -> None:
+    """Run all jobs of the stage, two partitions at a time, as a run with the default settings does."""
+    files, sources = [], {}
     for shard in range(shards):
         name = f"{shard:04d}"
-        files = {
-            kind: current_parquet(workspace, workspace.shard_path(kind, name), name, KEYS[stage])
+        of_shard = {
+            kind: current_parquet(workspace, workspace.shard_path(kind, name, KEYS[stage]), name, KEYS[stage])
             for kind, stage in (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
         }
-        sources.append(SourceShard(name=name, relative=name, url=name, format="parquet", bytes=0, fingerprint=""))
-        parts.append(ShardFiles(**files))
-    n = sum(part.documents.rows for part in parts)
-    selected = sum(part.documents.rows // RATIO for part in parts)
+        sources[name] = SourceShard(name=name, relative=name, url=name, format="parquet", bytes=0, fingerprint="")
+        files.append(ShardFiles(**of_shard))
+    n = sum(of_shard.documents.rows for of_shard in files)
+    selected = sum(of_shard.documents.rows // RATIO for of_shard in files)
     recipe = PipelineSettings(
         workspace=str(workspace.root),
         source=SourceSettings(path="unused"),
@@ -143,15 +152,28 @@ def job_of(workspace: Workspace, shards: int, settings: MaterializeSettings) -> 
         tokens_selected=0,
         tokens_estimated=0,
     )
-    return MaterializeJob(
+    parts = Partitioning(str(workspace.root), files, sources, settings, at_once=AT_ONCE)
+    surveyed = survey(forced(parts.survey()))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        jobs = parts.shuffles(surveyed) if parts.is_shuffled else []
+        shuffled = list(pool.map(shuffle, map(forced, jobs)))
+        written = list(pool.map(write_partition, map(forced, parts.partitions(surveyed, shuffled))))
+    job = MaterializeJob(
         root=str(workspace.root),
-        shards=parts,
-        sources=sources,
+        inputs=parts.inputs,
+        version=parts.version,
         counts=counts,
         blocks=[],
         recipe=recipe,
-        force=True,
+        survey=surveyed,
+        shuffled=tuple(shuffled),
+        partitions=tuple(written),
     )
+    materialize(forced(job))
+
+
+def forced(job: StageJob) -> StageJob:
+    return job.model_copy(update={"force": True})
 
 
 def files_of(workspace: Workspace, kind: str) -> list[str]:
@@ -159,7 +181,7 @@ def files_of(workspace: Workspace, kind: str) -> list[str]:
 
 
 def ours(workspace: Workspace, _output: Path, **settings: object) -> None:
-    materialize(job_of(workspace, len(files_of(workspace, "masks")), MaterializeSettings(**settings)))
+    write_dataset(workspace, len(files_of(workspace, "masks")), MaterializeSettings(**settings))
 
 
 def shuffled(workspace: Workspace, output: Path) -> None:

@@ -95,7 +95,7 @@ def write_documents(arguments: argparse.Namespace, workspace: Workspace, files: 
             file * arguments.rows // files, (file + 1) * arguments.rows // files - file * arguments.rows // files
         )
         table = pa.table({"row": pa.array(range(len(part)), pa.uint32()), "text": part})
-        path = workspace.shard_path("documents", f"{file:03d}")
+        path = workspace.shard_path("documents", f"{file:03d}", key)
         with stage_file_writer(path, table.schema, key) as writer:
             for batch in table.to_batches(2_000):
                 writer.write(batch)

@@ -1,41 +1,36 @@
-"""Write the dataset: the selected documents with their scores, a card and a provenance record.
+"""Put the dataset in place: the files of all partitions, a card and a provenance record.
 
-DuckDB joins documents, scores and masks. The folder replaces the last one after its rows and tokens are verified; a
-folder at a URL is written by `fineweb_mask.tasks.dataset.publish`.
+The files are written before, partition by partition (`fineweb_mask.tasks.dataset.partition`). Here their counts are
+added up and compared with the selection, without reading a document again; then they become the dataset, in place of
+the last one: in a folder at once, at a URL as `fineweb_mask.tasks.dataset.publish` says.
 """
 
-import os
-import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
-from itertools import groupby
-from pathlib import Path
+from collections import Counter
 from typing import Any, ClassVar
 
-import duckdb
-
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
-from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish, published, version_folder
-from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths
-from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
-from fineweb_mask.tasks.inference.prefetch import background_writer
-from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
+from fineweb_mask.tasks.dataset.partition import edges_of, remove_spilled
+from fineweb_mask.tasks.dataset.partitioning import NOT_IN_FILES
+from fineweb_mask.tasks.dataset.parts import Parts
+from fineweb_mask.tasks.dataset.publish import PROVENANCE, published
+from fineweb_mask.tasks.dataset.rows import check_folders
+from fineweb_mask.tasks.reporting.breakdown import NumberCounts
+from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.manifest import (
+    Manifest,
+    is_whole,
+    manifest_reference,
+    read_manifest,
+    write_manifest,
+)
 from fineweb_mask.tasks.workspace.references import StageFile, digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint
-from fineweb_mask.tasks.workspace.workspace import DISK_REMEDIES, Workspace, disk_errors_explained
 
 NOT_RECORDED: dict[str, Any] = {
     "workspace": True,
@@ -47,23 +42,27 @@ NOT_RECORDED: dict[str, Any] = {
 
 
 class MaterializeJob(StageJob):
-    """Write the dataset of all shards, which are in the order of their names."""
+    """Make the dataset of all shards from the parts that were made of its partitions."""
 
     stage: ClassVar[Stage] = Stage(
         MATERIALIZE,
-        version=2,
+        version=3,
         folders=("dataset",),
         product=True,
-        run_with=("materialize",),
+        run_with=(MATERIALIZE,),
         documents=rows_through,
         counts=("selected", "selected"),
+        gathers=True,
     )
     name: ClassVar[str] = "dataset"
-    shards: list[ShardFiles]
-    sources: list[SourceShard]  # of the shards
+    inputs: str  # digest of all shards' fingerprints
+    version: str  # of the dataset's files
     counts: Counts
     blocks: list[dict[str, Any]]  # what the selection recorded of every block
     recipe: PipelineSettings
+    survey: StageFile | None = None  # this and the parts are known when they are made; they follow from the inputs
+    partitions: tuple[StageFile, ...] = ()  # the parts with the dataset's files
+    shuffled: tuple[StageFile, ...] = ()  # the streams that they were made from, if there are any
 
     @property
     def output(self) -> Output:
@@ -71,13 +70,8 @@ class MaterializeJob(StageJob):
         return Output.of(self.workspace, self.recipe.materialize)
 
     def depends_on(self) -> Dependencies:
-        """Return the settings that change the dataset's bytes, and the files that it is made from."""
-        files = [
-            [shard.name, shard.documents.fingerprint, shard.scores.fingerprint, shard.masks.fingerprint]
-            for shard in self.shards
-        ]
-        excluded = {"output", "memory_limit", "threads", "spill"}
-        return Dependencies(settings=self.recipe.materialize.model_dump(exclude=excluded), inputs=files)
+        """Return the settings that change the dataset's bytes, and the digest of the files that it is made from."""
+        return Dependencies(settings=self.recipe.materialize.model_dump(exclude=NOT_IN_FILES), inputs=self.inputs)
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""
@@ -94,144 +88,74 @@ class MaterializeJob(StageJob):
 
 @stage_task
 def materialize(job: MaterializeJob) -> None:
-    """Write the selected documents, the dataset card and the provenance record.
+    """Put the files of all partitions in place as the dataset, with its card and provenance record.
 
     Raises
     ------
     WorkspaceError
-        If a shard's files are missing or not those that were selected from, or what was written is not what was
-        selected.
+        If a part is missing or damaged, or the parts do not hold what was selected.
     """
-    for shard in job.shards:
-        _check_inputs(job.workspace, shard)
-    output = job.output
-    output.check()
-    with job.workspace.alone(), atomic_folder(output.folder) as folder, _database(job) as connection:
-        shards = [
-            ShardPaths(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
-            for shard in job.shards
-        ]
-        documents = SelectedDocuments(connection, shards, job.recipe.materialize)
-        if documents.rows != job.counts.selected:
-            raise WorkspaceError(
-                f"the masks select {documents.rows:,} documents, the counts say {job.counts.selected:,}"
-            )
-        with ThreadPoolExecutor(1) as thread:  # it takes as long as a third of the files of a million documents
-            counted = thread.submit(what_was_kept, job.workspace, job.shards)
-            written = _write(documents, folder / "data", connection, job.recipe.materialize)
-            kept = counted.result()
-        details = _provenance(job, written.tokens) | {
-            "retention": documents.retention(),
-            "retention_by_decile": kept.deciles,
-        }
-        data = folder / "data"
-        if output.url is not None or job.workspace.url is not None:
-            data = data.rename(folder / version_folder(data))
-        write_card(folder, details, kept, data.name)
-        write_manifest(folder / PROVENANCE, job.key, tree_files(folder), details)
-    if output.url is not None:
-        publish(output.folder, output.url)
-        shutil.rmtree(output.folder)
-
-
-def _check_inputs(workspace: Workspace, shard: ShardFiles) -> None:
-    """Check that a shard's files are unchanged since the job was planned, and have equal numbers of rows."""
-    for file in (shard.documents, shard.scores, shard.masks):
-        found = read_fingerprint(workspace.resolve(file))
-        if found is None:
-            raise WorkspaceError(f"{file.path} is missing or damaged: run again to rebuild it")
-        if found != file.fingerprint:
-            raise WorkspaceError(
-                f"{file.path} was written by another run since this one read it: run again, one run at a time"
-            )
-        if file.rows != shard.documents.rows:
-            raise WorkspaceError(
-                f"{file.path} has {file.rows:,} rows for {shard.documents.rows:,} documents: "
-                f"run again with --refresh {file.stage}"
-            )
-
-
-@contextmanager
-def _database(job: MaterializeJob) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a database with the memory limit of the settings, which spills into a folder of this workspace."""
-    settings = job.recipe.materialize
-    own = digest(str(job.workspace.root))
-    spill = job.workspace.cache / "materialize-spill" if settings.spill is None else Path(settings.spill) / own
-    shutil.rmtree(spill, ignore_errors=True)  # of a run that was killed
-    with disk_errors_explained(spill):
-        spill.mkdir(parents=True)
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": settings.memory_limit,
-        "temp_directory": str(spill),
-    }
-    if settings.threads is not None:
-        config["threads"] = settings.threads
-    try:
-        with duckdb.connect(str(spill / "chosen.duckdb"), config=config) as connection:
-            connection.execute("SET enable_progress_bar = false")
-            yield connection
-    except duckdb.OutOfMemoryException as error:
-        if "max_temp_directory_size" in str(error):
-            raise WorkspaceError(
-                f"{spill}: no space is left to spill to: free some there, or set materialize.spill to a folder "
-                "on a larger disk; the dataset that was there before is unchanged"
-            ) from error
-        raise WorkspaceError(
-            f"materialize.memory_limit: {settings.memory_limit} is too little for DuckDB: raise it, or set "
-            "materialize.threads to fewer threads; the dataset that was there before is unchanged"
-        ) from error
-    except duckdb.IOException as error:
-        if not any(os.strerror(number) in str(error) for number in DISK_REMEDIES):
-            raise
-        raise WorkspaceError(
-            f"{spill}: {error}: free some space there, or set materialize.spill to another folder; "
-            "the dataset that was there before is unchanged"
-        ) from error
-    finally:
-        shutil.rmtree(spill, ignore_errors=True)
-
-
-def _write(
-    documents: SelectedDocuments, folder: Path, connection: duckdb.DuckDBPyConnection, settings: MaterializeSettings
-) -> Written:
-    """Write the files of every folder, and return their rows and tokens after checking them."""
-    longest = 0
-    read = track_by_size(
-        "documents written", documents.read(), documents.rows, lambda pair: pair[1].num_rows, part=(0, 0.8)
+    job.output.check()
+    if job.survey is None:
+        raise WorkspaceError("the partitions of the dataset are not written: run again")
+    parts = Parts.of(job.workspace, job.recipe.materialize, job.version)
+    files = parts.read(job.partitions)
+    counted = parts.read(job.shuffled) if job.shuffled else files
+    _check(job, files, counted)
+    kept = what_was_kept(
+        edges_of(job.survey),
+        [
+            {name: NumberCounts.model_validate(counts) for name, counts in part.details["numbers"].items()}
+            for part in counted
+        ],
     )
-    for of_folder, tables in groupby(read, key=lambda pair: pair[0]):
-        with (
-            WRITERS[settings.format](folder / of_folder.name, documents.schema, settings) as writer,
-            background_writer() as write,
-        ):
-            for _, table in tables:
-                write(partial(writer.write, table))
-        longest = max(longest, writer.longest)
-    written = read_back(tree_files(folder), connection, longest)
-    expected = Written(documents.rows, documents.tokens)
-    if written != expected:
+    details = _provenance(job, counted) | {"retention": _retention(counted), "retention_by_decile": kept.deciles}
+    used = [job.survey, *job.shuffled, *job.partitions]
+    with job.workspace.alone(), parts.put_in_place(files, used) as folder:
+        write_card(folder, details, kept, parts.data)
+        own = [file for file in tree_files(folder) if file.relative_to(folder).parts[0] != parts.data]
+        write_manifest(folder / PROVENANCE, job.key, own, details, more=parts.files(files))
+    remove_spilled(job.workspace, job.recipe.materialize)
+
+
+def _check(job: MaterializeJob, files: list[Manifest], counted: list[Manifest]) -> None:
+    """Check that the parts are of the selected shards, and that their rows and tokens add up."""
+    if digest([shard for part in counted for shard in part.details["inputs"]]) != job.inputs:
+        raise WorkspaceError("the parts of the dataset are not those of the selected shards: run again")
+    selected, written = (
+        [sum(part.details[what] for part in parts) for what in ("rows", "tokens")] for parts in (counted, files)
+    )
+    if selected[0] != job.counts.selected:
+        raise WorkspaceError(f"the masks select {selected[0]:,} documents, the counts say {job.counts.selected:,}")
+    if written != selected:
         raise WorkspaceError(
-            f"the dataset's files hold {written.rows:,} documents of {written.tokens:,} tokens, "
-            f"{expected.rows:,} of {expected.tokens:,} were selected"
+            f"the dataset's files hold {written[0]:,} documents of {written[1]:,} tokens, "
+            f"{selected[0]:,} of {selected[1]:,} were selected"
         )
-    return written
+    folders = {name.rpartition("/")[0] for part in files for name in part.files}
+    check_folders(len(folders), job.recipe.materialize.layout)
 
 
-def _provenance(job: MaterializeJob, tokens: int) -> dict[str, Any]:
+def _retention(counted: list[Manifest]) -> list[dict[str, Any]]:
+    """Return the number of ingested and of selected documents of each dump."""
+    documents: Counter[str] = Counter()
+    selected: Counter[str] = Counter()
+    for row in (row for part in counted for row in part.details["retention"]):
+        documents[row["dump"]] += row["documents"]
+        selected[row["dump"]] += row["selected"]
+    return [
+        {"dump": dump, "documents": documents[dump], "selected": selected[dump]}
+        for dump in sorted(documents, key=str.encode)
+    ]
+
+
+def _provenance(job: MaterializeJob, counted: list[Manifest]) -> dict[str, Any]:
     """Return the provenance record: sources, recipe, blocks, code and packages."""
     return {
         "rows": job.counts.selected,
-        "tokens": tokens,
+        "tokens": sum(part.details["tokens"] for part in counted),
         "counts": job.counts.model_dump(),
-        "sources": [
-            {
-                **source.model_dump(include={"relative", "bytes", "fingerprint"}),
-                "documents_in": shard.documents.details["rows_in"],
-                "documents_kept": shard.documents.rows,
-                "dropped": shard.documents.details["dropped"],
-            }
-            for shard, source in zip(job.shards, job.sources, strict=True)
-        ],
+        "sources": [source for part in counted for source in part.details["sources"]],
         "recipe": job.recipe.model_dump(mode="json", exclude=NOT_RECORDED),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
         "seed": job.recipe.selection.seed,

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 
 from fineweb_mask.flows.engine.inspection import Inspection, fits, inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.dataset.output import MATERIALIZE
+from fineweb_mask.tasks.dataset.parts import FOLDER
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
@@ -54,6 +56,7 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
         found = [
             *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
             _fitted(workspace, inspections, reached),
+            _parts(workspace, inspections, reached),
         ]
         if not dry_run:
             for removed, paths in found:
@@ -117,4 +120,22 @@ def _fitted(
         removed.files += 1
         removed.bytes += size
         paths.append(path)
+    return removed, paths
+
+
+def _parts(
+    workspace: Workspace, inspections: Sequence[Inspection], reached: Container[Path]
+) -> tuple[Removed, list[Path]]:
+    """Return what to remove of the parts of datasets that were begun and never put in place."""
+    is_decided = all(one.jobs[MATERIALIZE] for one in inspections)
+    removed, paths = Removed(folder=FOLDER), []
+    for name, size in workspace.sizes(FOLDER, suffix="").items():
+        if workspace.root / "/".join(name.split("/")[:2]) in reached:
+            continue
+        if not is_decided:
+            removed.undecided += 1
+            continue
+        removed.files += 1
+        removed.bytes += size
+        paths.append(workspace.root / name)
     return removed, paths

@@ -16,6 +16,7 @@ from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
@@ -58,6 +59,7 @@ class _JobProbe:
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
         self.quarantined: dict[str, str] = {}
+        self.at_once = 1
         self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)  # by stage
 
     def expect(self, stage: str, jobs: int) -> None:
@@ -71,6 +73,10 @@ class _JobProbe:
             on_done(_rebuilt(job))  # a lost file would be rebuilt identically, so what was derived from it is valid
         elif file is not None:
             on_done(file)
+
+    def done(self, job: StageJob) -> StageFile | None:
+        """Return a job's output if it is current, else None."""
+        return job.current(self._listing)
 
     def finish(self) -> None:
         """Return at once: every job was checked when it was added."""
@@ -201,7 +207,7 @@ def fits(settings: PipelineSettings) -> int:
 
 def _stage(inspection: Inspection, stage: str) -> StageStatus:
     workspace, settings = inspection.workspace, inspection.settings
-    files = [(job, file) for job, file in inspection.jobs[stage] if file is not None]
+    files = [(job, file) for job, file in inspection.jobs[stage] if file is not None and not isinstance(job, PartJob)]
     about = stages_shown_as(stage)[0]
     stale = 0
     if stage == "fit":

@@ -9,11 +9,13 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeGuard
 
+from fineweb_mask.flows.engine.dataset import write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.dedup import DedupJob, in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
@@ -243,17 +245,17 @@ class Plan:
     def materialize(self) -> None:
         """Write the dataset, when every block is selected from."""
         self._jobs.finish()
-        shards = sorted(self._selected, key=lambda shard: shard.name)
+        at_once = self._jobs.at_once
+        parts = Partitioning(self._root, self._selected, self._shards, self._settings.materialize, at_once)
         job = MaterializeJob(
             root=self._root,
-            shards=shards,
-            sources=[self._shards[shard.name] for shard in shards],
+            inputs=parts.inputs,
+            version=parts.version,
             counts=self.counts,
             blocks=self.blocks,
             recipe=self._settings,
         )
-        self._jobs.expect("materialize", 1)
-        self._jobs.add(job, self._on_materialized)
+        write_dataset(self._jobs, parts, job, self._on_materialized)
 
     def report(self) -> None:
         """Write the report, when the dataset is written."""

@@ -5,6 +5,7 @@ To add a stage, write its module in `tasks/` and enter its task here.
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from fineweb_mask.tasks.dataset.partition import shuffle, survey, write_partition
 from fineweb_mask.tasks.dedup import dedup
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
@@ -39,6 +40,9 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     score_embed,
     select,
     materialize,
+    survey,
+    shuffle,
+    write_partition,
     report,
 )
 """The stages of the pipeline, in the order in which a document passes through them."""
@@ -61,13 +65,16 @@ TASKS = {task.stage.name: task for task in (*PIPELINE, *PAGES, *PROBE)}
 """Every stage's task, by the name in its jobs' keys."""
 
 STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in PIPELINE))
-"""What the pipeline's stages are counted and shown as; everything that is fitted is one."""
+"""What the pipeline's stages are counted and shown as; everything that is fitted is one, and what makes the dataset."""
 
 ALL_STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in TASKS.values()))
 """The same, of all stages: a job of a later one runs first."""
 
 REFRESHED = tuple(task.stage.name for task in PIPELINE if not task.stage.label)
-"""Stages that can be built again although their files are current; what is fitted has an option of its own, `refit`."""
+"""Stages that can be built again although their files are current, with all that is shown under their name.
+
+What is fitted has an option of its own, `refit`.
+"""
 
 STAGE_FLOWS = tuple(task.stage.name for task in PIPELINE if task.stage.name in task.stage.run_with)
 """Stages that have a flow of their own."""

@@ -35,12 +35,17 @@ class Jobs(Protocol):
 
     quarantined: dict[str, str]
     """Why each bad shard was left out."""
+    at_once: int
+    """Jobs that run at the same time."""
 
     def expect(self, stage: str, jobs: int) -> None:
         """Announce `jobs` more jobs of a stage; a negative number withdraws some."""
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
         """Take a job; `on_done` is called with its output, at once or later."""
+
+    def done(self, job: StageJob) -> StageFile | None:
+        """Return a job's output if it is current and is not built again, else None."""
 
     def finish(self) -> None:
         """Return when all jobs that were added are done."""
@@ -90,7 +95,7 @@ class Scheduler:
         self.quarantined: dict[str, str] = {}
         self.missing: dict[str, list[str]] = {}
         self._quarantine = quarantine
-        self._at_once = at_once
+        self.at_once = at_once
         self._refresh = refresh
         self._scope = scope
         self._listing = listing
@@ -110,7 +115,7 @@ class Scheduler:
         """Take a job: one whose output is current is done at once; one that is out of scope must be current."""
         stage = job.stage
         in_scope = self._scope is None or stage.name in self._scope
-        is_rebuilt = in_scope and (job.force or stage.name in self._refresh)
+        is_rebuilt = in_scope and self._is_rebuilt(job)
         if not is_rebuilt and (file := job.current(self._listing)) is not None:
             if in_scope:
                 self._end(job, file)
@@ -119,11 +124,18 @@ class Scheduler:
             on_done(file)
             return
         if not in_scope:
-            self.missing.setdefault(stage.name, []).append(job.name)
+            self.missing.setdefault(stage.shown_as, []).append(job.name)
             if stage.name == "ingest" and self._scope == frozenset({"report"}):
                 on_done(None)  # it was quarantined, or is newer than the dataset that is reported on
             return
         heappush(self._waiting, (-ALL_STAGES.index(stage.shown_as), next(self._order), job, on_done))
+
+    def done(self, job: StageJob) -> StageFile | None:
+        """Return a job's output if it is current and is not built again, else None."""
+        return None if self._is_rebuilt(job) else job.current(self._listing)
+
+    def _is_rebuilt(self, job: StageJob) -> bool:
+        return job.force or not self._refresh.isdisjoint({job.stage.name, job.stage.shown_as})
 
     def finish(self, at_once: int | None = None) -> None:
         """Run jobs until none is left; a job's `on_done` may add others.
@@ -139,7 +151,7 @@ class Scheduler:
             Raised by a job, unless it is a bad shard and those are quarantined.
         """
         while self._waiting or self._submitted:
-            while self._waiting and len(self._submitted) < (at_once or self._at_once):
+            while self._waiting and len(self._submitted) < (at_once or self.at_once):
                 _, number, job, on_done = heappop(self._waiting)
                 future = self._submit(job)
                 self._submitted[number] = _Submitted(job, on_done, future)
@@ -196,7 +208,7 @@ class Scheduler:
 
     def _submit(self, job: StageJob) -> PrefectFuture[StageFile]:
         stage = job.stage
-        if stage.name in self._refresh:
+        if self._is_rebuilt(job):
             job = job.model_copy(update={"force": True})
         report = partial(listener.get().on_job_progress, stage.shown_as, job.name)
         with reporting_to(report):  # a task copies this context
@@ -213,9 +225,9 @@ class Scheduler:
             return None
         if isinstance(file, BaseException):
             raise file
-        if not file.cached:
-            record_seconds(job, file.seconds)
         self._end(job, file)
+        if not file.cached:
+            record_seconds(job, self._times[stage].built_seconds if job.stage.gathers else file.seconds)
         return file
 
     def _end(self, job: StageJob, file: StageFile) -> None:

@@ -37,6 +37,13 @@ class MaterializeSettings(Settings):
     row_group_size: int = Field(
         20_000, ge=1, description="Maximum documents per Parquet row group (a group also ends at 256 MiB of text)."
     )
+    partition_size: int = Field(
+        4 * 2**30,
+        ge=1,
+        description="Bytes of ingested files that are written as one partition: whole files, whose rows have dataset "
+        "files of their own. A killed run writes only unfinished partitions again. A corpus that would have more than "
+        "512 has larger ones.",
+    )
     shuffle: bool = Field(
         False,
         description="Put the documents of each folder in random order, so that the files can be used for training "

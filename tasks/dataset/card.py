@@ -1,17 +1,15 @@
 """Write the dataset card: a YAML header for the hub, and a description for readers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
+from fineweb_mask.tasks.reporting.breakdown import Edges, NumberCounts, add_numbers, as_metrics
 from fineweb_mask.tasks.reporting.page import Figure, Table
 from fineweb_mask.tasks.reporting.sections import distributions, retention
 from fineweb_mask.tasks.reporting.templating import render
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
@@ -24,9 +22,9 @@ class Kept(NamedTuple):
     tables: list[Table]
 
 
-def what_was_kept(workspace: Workspace, shards: Sequence[ShardFiles]) -> Kept:
-    """Return the selected shares by group; a column with only one group is left out of the card."""
-    breakdown = break_down(workspace, shards, groups=())
+def what_was_kept(edges: Mapping[str, Edges], counts: Sequence[Mapping[str, NumberCounts]]) -> Kept:
+    """Return the selected shares by group, from the counts of all partitions; a column with one group has no table."""
+    breakdown = add_numbers(edges, counts)
     kept = retention(breakdown)
     groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
     return Kept(

@@ -1,9 +1,14 @@
-"""Read the rows of the dataset: DuckDB joins documents, scores and masks, and returns the selected rows in order.
+"""Read the rows of a partition: DuckDB joins documents, scores and masks, and returns the selected rows in order.
 
 Every read is checked: rows come in the requested order, none is repeated, and at the end none is missing.
+
+A random order is that of a 64-bit hash of the seed, the shard's place in the corpus and the row. A large corpus is
+shuffled in streams: each stream has the rows of one range of hashes, so that the streams, one after the other, are in
+the order that sorting all rows at once would give.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -12,6 +17,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MASKS, MEASURED
@@ -23,6 +29,8 @@ UNKNOWN = "unknown"
 MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
 MAX_FOLDERS = 10_000
 BATCH_ROWS = 8_192
+ORDER = ("_random", "_shard", "_row")
+"""The columns that rows are sorted by within a folder; `_random` is 0 unless they are shuffled."""
 NESTED = 2.0
 """Maximum mean reads of a shard, one for each folder with documents of it. Above that, all rows are sorted instead."""
 
@@ -46,7 +54,20 @@ class Folder(NamedTuple):
 
 
 class SelectedDocuments:
-    """The selected documents of a corpus, with their scores; creates the tables `shards` and `chosen` in the database.
+    """The selected documents of some shards, with their scores; creates the tables `shards` and `chosen`.
+
+    Parameters
+    ----------
+    connection
+        An empty database.
+    shards
+        The files, in the order of the shards' names.
+    settings
+        The layout and the order.
+    columns
+        The columns of the documents of all shards of the corpus, as `common_schema` returns them.
+    first
+        The place of the first of these shards in the corpus.
 
     Raises
     ------
@@ -55,13 +76,19 @@ class SelectedDocuments:
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardPaths], settings: MaterializeSettings
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        shards: Sequence[ShardPaths],
+        settings: MaterializeSettings,
+        columns: pa.Schema,
+        first: int = 0,
     ) -> None:
         self._connection = connection
         self._shards = list(shards)
         self._settings = settings
+        self._first = first
         self._schemas = [pq.read_schema(shard.documents) for shard in shards]
-        self._documents = common_schema(self._schemas).remove(0)  # row
+        self._documents = columns.remove(0)  # row
         self._scores = pq.read_schema(shards[0].scores).remove(0)
         self.schema = self._dataset_schema()
         self._choose()
@@ -104,14 +131,29 @@ class SelectedDocuments:
         else:
             used = ["documents", "masks", "scores"]
             chosen = f"""
-                SELECT chosen.*, coalesce(nullif(documents.{identifier(layout)}::VARCHAR, ''), '{UNKNOWN}') AS folder
+                SELECT chosen.*, coalesce(nullif(documents.folder, ''), '{UNKNOWN}') AS folder
                 FROM ({chosen}) AS chosen
-                JOIN (SELECT shard, row, {identifier(layout)}
+                JOIN (SELECT shard, row, {self._text_of(layout)} AS folder
                       FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
                       JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
                   USING (shard, row)
                 """  # noqa: S608 - quoted column names
         self._connection.execute(f"CREATE TABLE chosen AS {chosen}", {name: files[name] for name in used})
+
+    @cached_property
+    def _present(self) -> pa.Schema:
+        """The columns that these shards have; another may have more, or of another type."""
+        return common_schema(self._schemas).remove(0)
+
+    def _text_of(self, column: str) -> str:
+        """Return the SQL for a column's value as text, which is the same in whichever shards it is found."""
+        if column not in self._present.names:
+            return "NULL::VARCHAR"
+        wanted = self._documents.field(column).type
+        if wanted == self._present.field(column).type or not pa.types.is_primitive(wanted):
+            return f"{identifier(column)}::VARCHAR"
+        [kind] = self._connection.from_arrow(pa.table({"column": pa.nulls(0, wanted)})).types
+        return f"{identifier(column)}::{kind}::VARCHAR"
 
     def _find_folders(self) -> list[Folder]:
         found = self._connection.execute(
@@ -120,11 +162,7 @@ class SelectedDocuments:
             FROM (SELECT folder, shard, count(*) AS n FROM chosen GROUP BY ALL) GROUP BY folder ORDER BY folder
             """
         ).fetchall()
-        if len(found) > MAX_FOLDERS:
-            raise WorkspaceError(
-                f"materialize.layout: {self._settings.layout!r} has {len(found):,} values, a folder each: "
-                f"choose a column with at most {MAX_FOLDERS:,}, or {FLAT!r}"
-            )
+        check_folders(len(found), self._settings.layout)
         return [
             Folder(number, value, folder_name(value) if value else "", shards, rows)
             for number, (value, shards, rows) in enumerate(found)
@@ -227,50 +265,176 @@ class SelectedDocuments:
 
     def _read_sorted(self) -> Iterator[tuple[Folder, pa.Table]]:
         """Yield the rows of all shards, sorted by folder; DuckDB spills what does not fit into memory."""
-        shuffled = "md5_number_lower(concat_ws(' ', $seed, chosen.shard, chosen.row))"
-        order = ["_folder", "_random", "_shard", "_row"]
-        names = self._documents.names
-        columns = [f"documents.{identifier(name)} AS d{index}" for index, name in enumerate(names)]
-        query = f"""
-            SELECT {", ".join(columns)}, chosen.* EXCLUDE (row, shard, folder),
-                   folders.number AS _folder, {shuffled if self._settings.shuffle else "0"} AS _random,
-                   chosen.shard AS _shard, chosen.row AS _row
-            FROM (SELECT * FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
-                  JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
-            JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row
+        query = self._query(
+            "folders.number AS _folder",
+            """
             JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
               ON chosen.folder = folders.folder
-            ORDER BY {", ".join(order)}
-            """  # noqa: S608 - quoted column names
-        parameters: dict[str, Any] = {
-            "documents": [shard.documents for shard in self._shards],
+            """,
+        )
+        parameters = self._parameters | {
             "values": [folder.value for folder in self.folders],
             "numbers": [folder.number for folder in self.folders],
         }
-        if self._settings.shuffle:
-            parameters["seed"] = self._settings.seed
-        rows = [0] * len(self.folders)
-        last: list[Any] = []
-        for batch in self._connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS):
-            keys = [batch.column(name).to_numpy(zero_copy_only=False) for name in order]
-            if not _increases([np.concatenate(pair) for pair in zip(last, keys, strict=True)] if last else keys):
-                raise WorkspaceError("rows of the dataset came out of order or twice: please report this bug")
-            last = [key[-1:] for key in keys] if len(batch) else last
-            table = pa.table(batch)
-            documents = table.select([f"d{index}" for index in range(len(names))]).rename_columns(names)
-            documents = self._joined(documents, table)
-            starts = [0, *(np.flatnonzero(np.diff(keys[0])) + 1), len(batch)]
-            for start, stop in pairwise(starts):
-                if stop > start:
-                    folder = self.folders[keys[0][start]]
-                    rows[folder.number] += stop - start
-                    yield folder, documents.slice(start, stop - start)
-        for folder in self.folders:
-            if rows[folder.number] != folder.rows:
-                raise WorkspaceError(
-                    f"data/{folder.name}: {folder.rows:,} documents were selected, {rows[folder.number]:,} found: "
-                    "run again"
-                )
+        batches = _in_order(self._connection, query, parameters, ("_folder", *ORDER))
+        for folder, table in _by_folder(batches, self.folders):
+            yield folder, self._documents_of(table)
+
+    def read_random(self) -> Iterator[tuple[NDArray[np.uint64], pa.Table]]:
+        """Yield the rows in random order: their hashes, (n,) ascending, and the rows as `stream_schema` has them.
+
+        Raises
+        ------
+        WorkspaceError
+            If a row is repeated, missing or out of order.
+        """
+        names = stream_schema(self.schema).names
+        rows = 0
+        for table in _in_order(self._connection, self._query("chosen.folder AS _folder"), self._parameters, ORDER):
+            rows += table.num_rows
+            columns = [*self._documents_of(table).columns, *(table[name] for name in ("_folder", *ORDER))]
+            yield table["_random"].to_numpy(), pa.table(columns, names=names)
+        if rows != self.rows:
+            raise WorkspaceError(f"{self.rows:,} documents were selected, {rows:,} found: run again")
+
+    def _query(self, folder: str, joined: str = "") -> str:
+        """Return the query for the documents and scores of all rows, with the columns that they are sorted by."""
+        shard = f"(chosen.shard + {self._first})"
+        random = f"md5_number_lower(concat_ws(' ', $seed, {shard}, chosen.row))" if self._settings.shuffle else "0"
+        columns = [f"documents.{identifier(name)} AS d{index}" for index, name in enumerate(self._present.names)]
+        return f"""
+            SELECT {", ".join(columns)}, chosen.* EXCLUDE (row, shard, folder),
+                   {folder}, {random}::UBIGINT AS _random, {shard}::UINTEGER AS _shard, chosen.row AS _row
+            FROM (SELECT * FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
+                  JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
+            JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row {joined}
+            """  # noqa: S608 - quoted column names
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        seed = {"seed": self._settings.seed} if self._settings.shuffle else {}
+        return {"documents": [shard.documents for shard in self._shards], **seed}
+
+    def _documents_of(self, table: pa.Table) -> pa.Table:
+        """Return the columns of `schema` of what `_query` found."""
+        names = self._present.names
+        documents = table.select([f"d{index}" for index in range(len(names))]).rename_columns(names)
+        return self._joined(documents, table)
+
+
+class StreamDocuments:
+    """The documents of one stream of a shuffle, from the files that every partition wrote for it.
+
+    Parameters
+    ----------
+    connection
+        An empty database.
+    files
+        Parquet files with the columns of `stream_schema(schema)`.
+    schema
+        The columns of the dataset.
+    settings
+        The layout.
+    """
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        files: Sequence[str],
+        schema: pa.Schema,
+        settings: MaterializeSettings,
+    ) -> None:
+        self.schema = schema
+        self._connection = connection
+        self._files = list(files)
+        found = connection.execute(
+            "SELECT _folder, count(*) FROM read_parquet($files) GROUP BY _folder ORDER BY _folder",
+            {"files": self._files},
+        ).fetchall()
+        check_folders(len(found), settings.layout)
+        self.folders = [
+            Folder(number, value, folder_name(value) if value else "", [], rows)
+            for number, (value, rows) in enumerate(found)
+        ]
+        self.rows = sum(folder.rows for folder in self.folders)
+
+    def read(self) -> Iterator[tuple[Folder, pa.Table]]:
+        """Yield the rows folder by folder in random order, with the columns of `schema`.
+
+        Raises
+        ------
+        WorkspaceError
+            If a row is repeated, missing or out of order.
+        """
+        query = """
+            SELECT stream.* EXCLUDE (_folder), folders.number AS _folder
+            FROM read_parquet($files) AS stream
+            JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
+              ON stream._folder = folders.folder
+            """
+        parameters = {
+            "files": self._files,
+            "values": [folder.value for folder in self.folders],
+            "numbers": [folder.number for folder in self.folders],
+        }
+        batches = _in_order(self._connection, query, parameters, ("_folder", *ORDER))
+        for folder, table in _by_folder(batches, self.folders):
+            columns = [table[f"c{index}"] for index in range(len(self.schema))]
+            yield folder, pa.table(columns, names=self.schema.names).cast(self.schema)
+
+
+def stream_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a stream's files: the dataset's as c0, c1, ..., the value for the folder, and the order."""
+    columns = [pa.field(f"c{index}", kind) for index, kind in enumerate(schema.types)]
+    keys = [("_folder", pa.string()), ("_random", pa.uint64()), ("_shard", pa.uint32()), ("_row", pa.uint32())]
+    return pa.schema([*columns, *keys])
+
+
+def _in_order(
+    connection: duckdb.DuckDBPyConnection, query: str, parameters: dict[str, Any], order: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yield what a query finds, sorted by the columns `order`, which no two rows may share."""
+    last: list[Any] = []
+    ordered = connection.sql(f"SELECT * FROM ({query}) ORDER BY {', '.join(order)}", params=parameters)  # noqa: S608
+    for batch in ordered.to_arrow_reader(BATCH_ROWS):
+        keys = [batch.column(name).to_numpy(zero_copy_only=False) for name in order]
+        if not _increases([np.concatenate(pair) for pair in zip(last, keys, strict=True)] if last else keys):
+            raise WorkspaceError("rows of the dataset came out of order or twice: please report this bug")
+        last = [key[-1:] for key in keys] if len(batch) else last
+        if len(batch):
+            yield pa.table(batch)
+
+
+def _by_folder(tables: Iterator[pa.Table], folders: Sequence[Folder]) -> Iterator[tuple[Folder, pa.Table]]:
+    """Yield tables that are sorted by `_folder`, a folder's number, folder by folder; check that none lacks rows."""
+    rows = [0] * len(folders)
+    for table in tables:
+        numbers = table["_folder"].to_numpy()
+        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), table.num_rows]
+        for start, stop in pairwise(starts):
+            folder = folders[numbers[start]]
+            rows[folder.number] += stop - start
+            yield folder, table.slice(start, stop - start)
+    for folder in folders:
+        if rows[folder.number] != folder.rows:
+            raise WorkspaceError(
+                f"data/{folder.name}: {folder.rows:,} documents were selected, {rows[folder.number]:,} found: run again"
+            )
+
+
+def check_folders(folders: int, layout: str) -> None:
+    """Check that a layout does not make too many folders.
+
+    Raises
+    ------
+    WorkspaceError
+        If it makes more than 10,000.
+    """
+    if folders > MAX_FOLDERS:
+        raise WorkspaceError(
+            f"materialize.layout: {layout!r} has {folders:,} values, a folder each: "
+            f"choose a column with at most {MAX_FOLDERS:,}, or {FLAT!r}"
+        )
 
 
 def _increases(keys: Sequence[Any]) -> bool:

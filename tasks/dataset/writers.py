@@ -31,7 +31,7 @@ class Written(NamedTuple):
 
 
 class PartWriter(ABC):
-    """Writer of the rows of one folder, which it creates, as files named part-00000 and so on."""
+    """Writer of the rows of one folder, which it creates, as files named `prefix` and 00000, 00001 and so on."""
 
     suffix: str
     longest = 0
@@ -39,8 +39,9 @@ class PartWriter(ABC):
     _sink: Any = None
     _stream: Any = None
 
-    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-") -> None:
         self._folder = folder
+        self._prefix = prefix
         self._schema = schema
         self._settings = settings
         self._pending: list[pa.Table] = []
@@ -92,7 +93,7 @@ class PartWriter(ABC):
         if self._size() >= self._settings.file_size:
             self._close()
         if self._size() < 0:
-            self._sink = pa.OSFile(str(self._folder / f"part-{self._parts:05d}.{self.suffix}"), "wb")
+            self._sink = pa.OSFile(str(self._folder / f"{self._prefix}{self._parts:05d}.{self.suffix}"), "wb")
             self._stream = self._open_stream()
             self._parts += 1
         self._append(table)
@@ -140,8 +141,8 @@ class JsonParts(PartWriter):
 
     suffix = "jsonl.zst"
 
-    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings) -> None:
-        super().__init__(folder, schema, settings)
+    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-") -> None:
+        super().__init__(folder, schema, settings, prefix)
         self._connection = duckdb.connect(config={"threads": 1})
         entries = []
         for name, kind in zip(schema.names, schema.types, strict=True):

@@ -1,11 +1,12 @@
 """Count eligible and selected documents by group: dump, domain, length, quality, language score or any column.
 
 It makes two passes over all shards, with one shard in memory at a time. The first takes the edges of numeric groups
-from a sample; the second counts every eligible document.
+from a sample; the second counts every eligible document. Numeric groups can also be counted part by part: with edges
+from `number_edges`, `count_numbers` counts some of the shards, and `add_numbers` adds the counts of all parts up.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.groups import counts_of, decile_edges, domains, group_of
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
-from fineweb_mask.tasks.reporting.samples import eligible_tables
+from fineweb_mask.tasks.reporting.samples import eligible_tables, evenly_spaced
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -91,36 +93,57 @@ class Tally:
         return shares
 
 
+class Edges(BaseModel):
+    """Edges of the groups of one numeric column."""
+
+    deciles: list[float]  # ascending, at most 11; none if no document has a number
+    bins: list[float]  # (BINS + 1,) of the histogram
+
+
+class NumberCounts(BaseModel):
+    """Eligible documents (first) and selected documents (second) of one numeric column."""
+
+    deciles: list[list[int]]  # (2, groups)
+    bins: list[list[int]]  # (2, BINS)
+    missing: list[int]  # (2,) documents without a number
+
+
 class _NumberTally:
     """Counter of one numeric column, by decile and by bin."""
 
-    def __init__(self, sample: NDArray[np.float64], *, logarithmic: bool) -> None:
-        self.edges = decile_edges(sample)
-        self.bins = _bins(sample, logarithmic=logarithmic)
-        self.groups = np.zeros((2, max(0, len(self.edges) - 1)), dtype=np.int64)  # eligible, selected
-        self.histogram = np.zeros((2, BINS), dtype=np.int64)
-        self.missing = np.zeros(2, dtype=np.int64)
+    def __init__(self, edges: Edges) -> None:
+        self._edges = np.array(edges.deciles)
+        self._bins = np.array(edges.bins)
+        self._groups = np.zeros((2, max(0, len(self._edges) - 1)), dtype=np.int64)  # eligible, selected
+        self._histogram = np.zeros((2, BINS), dtype=np.int64)
+        self._missing = np.zeros(2, dtype=np.int64)
 
     def add(self, values: NDArray[np.float64], selected: NDArray[np.bool_]) -> None:
         """Count documents with `values` (n,), NaN if unknown, of which `selected` (n,) are selected."""
-        groups = group_of(values, self.edges)
+        groups = group_of(values, self._edges)
         absent = np.isnan(values)
         for row, part in enumerate((np.ones_like(selected), selected)):
-            self.groups[row] += counts_of(groups[part], self.groups.shape[1])
-            self.missing[row] += (absent & part).sum()
-            inside = np.clip(values[part & ~absent], self.bins[0], self.bins[-1])
-            self.histogram[row] += np.histogram(inside, self.bins)[0]
+            self._groups[row] += counts_of(groups[part], self._groups.shape[1])
+            self._missing[row] += (absent & part).sum()
+            inside = np.clip(values[part & ~absent], self._bins[0], self._bins[-1])
+            self._histogram[row] += np.histogram(inside, self._bins)[0]
 
-    def shares(self) -> list[Share]:
-        """Return the deciles, lowest first, labelled with just enough decimals to distinguish their edges."""
-        edges = self.edges.tolist()
-        whole = all(edge == int(edge) for edge in edges)
-        digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
-        counted = zip(*self.groups, self.edges, self.edges[1:], strict=False)
-        return [
-            Share(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}", int(before), int(after))
-            for rank, (before, after, low, high) in enumerate(counted, 1)
-        ]
+    @property
+    def counts(self) -> NumberCounts:
+        return NumberCounts(
+            deciles=self._groups.tolist(), bins=self._histogram.tolist(), missing=self._missing.tolist()
+        )
+
+
+def _shares(edges: Sequence[float], counts: NumberCounts) -> list[Share]:
+    """Return the deciles, lowest first, labelled with just enough decimals to distinguish their edges."""
+    whole = all(edge == int(edge) for edge in edges)
+    digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
+    counted = zip(*counts.deciles, edges, edges[1:], strict=False)
+    return [
+        Share(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}", before, after)
+        for rank, (before, after, low, high) in enumerate(counted, 1)
+    ]
 
 
 def _bins(sample: NDArray[np.float64], *, logarithmic: bool) -> NDArray[np.float64]:
@@ -175,10 +198,69 @@ def break_down(
     """
     _check_columns([workspace.resolve(shard.documents) for shard in shards], by)
     by = [name for name in by if name not in NUMBERS]  # always included
-    step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
-    sample = _sample(eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS), step)
-    numbers = {name: _NumberTally(sample[name], logarithmic=name == "n_chars") for name in NUMBERS}
+    sample = _sample(workspace, shards, sum(shard.documents.rows for shard in shards))
+    edges = _edges(sample)
     tallies = {name: Tally() for name in (*groups, *by)}
+    counts = _count(workspace, shards, edges, tallies)
+    unknown = {"domain": "no url"}
+    return add_numbers(edges, [counts])._replace(
+        groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
+        quality=np.sort(sample["quality"]).astype(np.float32),
+    )
+
+
+def sampled_for_edges(shards: Sequence[ShardFiles]) -> list[ShardFiles]:
+    """Return the shards that the edges of numeric groups are taken from."""
+    return [shards[index] for index in evenly_spaced(len(shards), EDGE_SHARDS)]
+
+
+def number_edges(workspace: Workspace, sampled: Sequence[ShardFiles], rows: int) -> dict[str, Edges]:
+    """Return the edges of every numeric column's groups, from the `sampled_for_edges` of a corpus of `rows` documents.
+
+    They are those of `break_down` of all shards.
+    """
+    return _edges(_sample(workspace, sampled, rows))
+
+
+def count_numbers(
+    workspace: Workspace, shards: Sequence[ShardFiles], edges: Mapping[str, Edges]
+) -> dict[str, NumberCounts]:
+    """Count the eligible and the selected documents of some of the shards, by numeric column."""
+    return _count(workspace, shards, edges, {})
+
+
+def add_numbers(edges: Mapping[str, Edges], parts: Sequence[Mapping[str, NumberCounts]]) -> Breakdown:
+    """Add up what `count_numbers` returned of all parts of a corpus; the result has no groups and no sample."""
+    total = {
+        name: NumberCounts(
+            deciles=_sums([part[name].deciles for part in parts]),
+            bins=_sums([part[name].bins for part in parts]),
+            missing=_sums([part[name].missing for part in parts]),
+        )
+        for name in edges
+    }
+    return Breakdown(
+        deciles={name: _shares(edges[name].deciles, counts) for name, counts in total.items()},
+        missing={name: Share("unknown", *counts.missing) for name, counts in total.items()},
+        histograms={
+            name: Distribution(np.array(edges[name].bins), *np.array(counts.bins, dtype=np.int64))
+            for name, counts in total.items()
+            if name != "language_score"
+        },
+        groups={},
+        quality=np.empty(0, dtype=np.float32),
+    )
+
+
+def _sums(arrays: Sequence[Any]) -> Any:  # noqa: ANN401 - a list of integers, or of lists of them
+    return np.sum(np.array(arrays, dtype=np.int64), axis=0).tolist()
+
+
+def _count(
+    workspace: Workspace, shards: Sequence[ShardFiles], edges: Mapping[str, Edges], tallies: Mapping[str, Tally]
+) -> dict[str, NumberCounts]:
+    """Count numbers, and add the other groups to `tallies`, in one pass over the shards."""
+    numbers = {name: _NumberTally(edges[name]) for name in NUMBERS}
     read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in tallies)]
     for table in eligible_tables(workspace, shards, list(dict.fromkeys(read))):
         selected = table["selected"]
@@ -186,24 +268,21 @@ def break_down(
             number.add(_numbers(table, name), selected.to_numpy())
         for name, tally in tallies.items():
             tally.add(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
-    unknown = {"domain": "no url"}
-    return Breakdown(
-        deciles={name: number.shares() for name, number in numbers.items()},
-        missing={name: Share("unknown", *map(int, number.missing)) for name, number in numbers.items()},
-        histograms={
-            name: Distribution(number.bins, *number.histogram)
-            for name, number in numbers.items()
-            if name != "language_score"
-        },
-        groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
-        quality=np.sort(sample["quality"]).astype(np.float32),
-    )
+    return {name: number.counts for name, number in numbers.items()}
 
 
-def _sample(tables: Iterable[pa.Table], step: int) -> dict[str, NDArray[np.float64]]:
-    """Return every `step`-th value of each numeric column, (n,), NaN if unknown."""
+def _edges(sample: Mapping[str, NDArray[np.float64]]) -> dict[str, Edges]:
+    return {
+        name: Edges(deciles=decile_edges(values).tolist(), bins=_bins(values, logarithmic=name == "n_chars").tolist())
+        for name, values in sample.items()
+    }
+
+
+def _sample(workspace: Workspace, shards: Sequence[ShardFiles], rows: int) -> dict[str, NDArray[np.float64]]:
+    """Return some values of each numeric column of a corpus of `rows` documents, (n,), NaN if unknown."""
+    step = max(1, rows // EDGE_VALUES)
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in NUMBERS}
-    for table in tables:
+    for table in eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS):
         for name, part in parts.items():
             part.append(_numbers(table, name)[::step].copy())
     return {name: np.concatenate(part) for name, part in parts.items()}

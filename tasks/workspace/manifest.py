@@ -40,15 +40,25 @@ class Manifest(BaseModel):
 
 
 def write_manifest(
-    path: Path, key: StageKey, files: Iterable[Path], details: Mapping[str, Any], fitted_on: Iterable[StageFile] = ()
+    path: Path,
+    key: StageKey,
+    files: Iterable[Path],
+    details: Mapping[str, Any],
+    fitted_on: Iterable[StageFile] = (),
+    more: Mapping[str, ManifestFile] | None = None,
 ) -> None:
-    """Write a manifest for complete files below its folder; a model was `fitted_on` these documents."""
+    """Write a manifest for complete files below its folder, and `more` whose size and hash are known by name.
+
+    A model was `fitted_on` these documents.
+    """
+    found = {
+        file.relative_to(path.parent).as_posix(): ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
+        for file in files
+    }
+    found.update(more or {})
     manifest = Manifest(
         key=key,
-        files={
-            file.relative_to(path.parent).as_posix(): ManifestFile(bytes=file.stat().st_size, sha256=file_digest(file))
-            for file in sorted(files)
-        },
+        files={name: found[name] for name in sorted(found)},
         details=dict(details),
         fitted_on={file.name: file.fingerprint for file in fitted_on},
     )

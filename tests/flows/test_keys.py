@@ -18,7 +18,8 @@ quality:
   scorers: [{{kind: column, column: token_count}}, {{kind: edu, model: edu-classifier}}]
 embedding: {{model: e5-base}}
 """
-SELECT = {"select", "materialize", "report"}
+WRITE = {"survey", "partition", "materialize", "report"}
+SELECT = {"select"} | WRITE
 EMBED = {"embed"} | SELECT
 SCORE = {"score"} | SELECT
 ALL = {"ingest", "dedup", "score"} | EMBED
@@ -39,6 +40,10 @@ class DoneAtOnce:
     def __init__(self):
         self.keys = {}
         self.quarantined = {}
+        self.at_once = 2
+
+    def done(self, _job):
+        return None
 
     def expect(self, stage, jobs):
         pass
@@ -125,7 +130,8 @@ def changed(before, after):
         ("materialize.title=x", {"materialize", "report"}),
         ("report.sample=99", {"report"}),
         ("report.by=[language]", {"report"}),
-        ("materialize.file_size=99999999", {"materialize", "report"}),
+        ("materialize.file_size=99999999", {"partition", "materialize", "report"}),
+        ("materialize.partition_size=99999999", {"materialize", "report"}),  # there is one partition
         ("materialize.memory_limit=1GB", set()),
         ("engine.workers=9", set()),
         ("engine.score_processes=9", set()),
@@ -141,6 +147,7 @@ def test_the_workspace_s_place_changes_nothing(keys):
 
 def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(keys):
     group = {("dedup", "corpus"), ("select", "a..b"), ("materialize", "dataset"), ("report", "report")}
+    group |= {("survey", "survey"), ("partition", "00000")}
     assert changed(keys(), keys(sources=("1", "2"))) == group | {("ingest", "b"), ("score", "b"), ("embed", "b")}
 
 

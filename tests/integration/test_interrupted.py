@@ -24,10 +24,9 @@ FOLDERS = {  # where each stage writes what it has not finished
     "embed": "embeddings",
     "score": "scores",
     "select": "masks",
-    "materialize": ".",
+    "materialize": "dataset-parts",
     "report": "reports",
 }
-PATTERNS = {"materialize": ".dataset.*.partial"}
 
 
 @pytest.fixture
@@ -59,9 +58,8 @@ def start(
 
 def wait_for_stage(process: subprocess.Popen[bytes], workspace: Path, stage: str) -> None:
     """Return as soon as a stage has begun to write."""
-    pattern = PATTERNS.get(stage, ".*.partial")
     deadline = time.monotonic() + 60
-    while not any((workspace / FOLDERS[stage]).glob(pattern)):
+    while not any((workspace / FOLDERS[stage]).glob(".*.partial")):
         assert process.poll() is None, f"the run ended before {stage} was seen to write"
         assert time.monotonic() < deadline
         time.sleep(0.0005)
@@ -87,6 +85,45 @@ def test_killed_in_every_stage_it_ends_as_if_nothing_had_happened(
     assert spent["select"] == spent["materialize"] == (1, 1)
     assert outcome(workspace) == outcome(finished)
     assert not leftovers(workspace)
+
+
+def test_killed_while_it_writes_the_dataset_it_repeats_unfinished_partitions_only(
+    start: Start, run_sample: RunSample, tmp_path: Path
+) -> None:
+    """A partition for each of the four shards; the run is killed when two of them are there."""
+    workspace, each = tmp_path / "workspace", "materialize.partition_size=1"
+    process = start(f"--set={each}", "--set=engine.workers=1")
+    deadline = time.monotonic() + 120
+    while len(written := parts_of(workspace)) < 2:
+        assert process.poll() is None, "the run ended before two partitions were seen"
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+    process.kill()
+    process.wait()
+    assert not (workspace / "dataset").exists()
+    written = parts_of(workspace)  # it may have finished another
+    inodes = {path.stat().st_ino for path in written}
+    summary = run_sample(workspace, each)
+    [stage] = [stage for stage in summary.stages if stage.stage == "materialize"]
+    assert (stage.files, stage.cached) == (6, 1 + len(partitions_of(written)))  # with the survey, and the last job
+    found = sorted((workspace / "dataset" / "data").rglob("*.parquet"))
+    assert inodes <= {path.stat().st_ino for path in found}  # what the killed run wrote
+    assert sum(pq.read_metadata(path).num_rows for path in found) == summary.documents_kept
+    whole = run_sample(tmp_path / "whole", each)
+    assert whole.documents_kept == summary.documents_kept
+    others = sorted((tmp_path / "whole" / "dataset" / "data").rglob("*.parquet"))
+    assert [path.read_bytes() for path in found] == [path.read_bytes() for path in others]
+    assert not leftovers(workspace)
+    assert not (workspace / "dataset-parts").exists()
+
+
+def parts_of(workspace: Path) -> list[Path]:
+    """Return the files of the partitions that are finished."""
+    return sorted((workspace / "dataset-parts").glob("[0-9a-f]*/data/*/*.parquet"))
+
+
+def partitions_of(files: list[Path]) -> set[str]:
+    return {path.name for path in files}
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

@@ -17,7 +17,6 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import (
     EmbeddingSettings,
     IngestSettings,
-    MaterializeSettings,
     PipelineSelectionSettings,
     PipelineSettings,
     SourceSettings,
@@ -117,7 +116,7 @@ class Built:
     masks: list[StageFile]
     counts: Counts
     blocks: list[dict[str, Any]]
-    dataset_job: materialize.MaterializeJob
+    making: jobs.Making
     dataset: StageFile
     report_job: report.ReportJob
 
@@ -125,6 +124,11 @@ class Built:
     def report(self) -> StageFile:
         """The report, made when it is asked for: its plots take as long as all the rest."""
         return report.report(self.report_job)
+
+    @property
+    def dataset_job(self) -> materialize.MaterializeJob:
+        """The job that puts the dataset in place."""
+        return self.making.job
 
     @property
     def before_report(self) -> list[StageFile]:
@@ -183,8 +187,8 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
         ShardFiles(documents=file, scores=scored, masks=mask)
         for file, scored, mask in zip(documents, scores, masks, strict=True)
     ]
-    dataset_job = jobs.materialize_job(workspace, parts, shards, counts, blocks, recipe)
-    dataset = materialize.materialize(dataset_job)
+    making = jobs.Making(workspace, parts, shards, counts, blocks, recipe)
+    dataset = making.write()
     report_job = report.ReportJob(
         root=str(workspace.root),
         dataset=dataset,
@@ -216,7 +220,7 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
         masks=masks,
         counts=counts,
         blocks=blocks,
-        dataset_job=dataset_job,
+        making=making,
         dataset=dataset,
         report_job=report_job,
     )
@@ -247,9 +251,7 @@ def selected_rows(built: Built) -> list[dict[str, Any]]:
 
 def materialize_again(built: Built, **changes: Any) -> StageFile:
     """Materialize a workspace with other settings."""
-    given = MaterializeSettings.model_validate(built.recipe.materialize.model_dump() | changes)
-    recipe = built.recipe.model_copy(update={"materialize": given})
-    return materialize.materialize(built.dataset_job.model_copy(update={"recipe": recipe, "force": True}))
+    return built.making.with_settings(**changes).write(force=True)
 
 
 def read_card(workspace: Workspace) -> tuple[dict[str, Any], str]:

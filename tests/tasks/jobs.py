@@ -1,18 +1,23 @@
 """Make jobs from what a test has at hand."""
 
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Self
 
+from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.tasks.dataset import partition
+from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.dedup import DedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.ingest import IngestJob
-from fineweb_mask.tasks.materialize import MaterializeJob
+from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob
 from fineweb_mask.tasks.selection.frontier import FrontierJob
 from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.workspace.references import StageFile
 
 
 def ingest_job(workspace: Any, shard: Any, source: Any, settings: Any) -> IngestJob:
@@ -83,14 +88,58 @@ def frontier_job(workspace: Any, group: Any, settings: Any, lambs: Any, ranges: 
     return FrontierJob(root=str(workspace.root), shards=group, settings=settings, lambs=lambs, ranges=ranges)
 
 
-def materialize_job(workspace: Any, shards: Any, sources: Any, counts: Any, blocks: Any, recipe: Any) -> MaterializeJob:
-    by_name = {source.name: source for source in sources}
-    shards = sorted(shards, key=lambda shard: shard.name)
-    return MaterializeJob(
-        root=str(workspace.root),
-        shards=shards,
-        sources=[by_name[shard.name] for shard in shards],
-        counts=counts,
-        blocks=blocks,
-        recipe=recipe,
-    )
+class Making(NamedTuple):
+    """What a dataset is made of, and how."""
+
+    workspace: Any
+    shards: Any
+    sources: Any
+    counts: Any
+    blocks: Any
+    recipe: Any
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """The partitions, and the jobs on them."""
+        by_name = {source.name: source for source in self.sources}
+        return Partitioning(str(self.workspace.root), self.shards, by_name, self.recipe.materialize)
+
+    @property
+    def job(self) -> MaterializeJob:
+        """The last job, as it is known before the others."""
+        return MaterializeJob(
+            root=str(self.workspace.root),
+            inputs=self.partitioning.inputs,
+            version=self.partitioning.version,
+            counts=self.counts,
+            blocks=self.blocks,
+            recipe=self.recipe,
+        )
+
+    def with_settings(self, **changes: Any) -> Self:
+        """Return the same with other settings."""
+        given = MaterializeSettings.model_validate(self.recipe.materialize.model_dump() | changes)
+        return self._replace(recipe=self.recipe.model_copy(update={"materialize": given}))
+
+    def written(self, *, force: bool = False, threads: int = 1) -> MaterializeJob:
+        """Run all jobs but the last, and return this: so many partitions at once, the last ones first."""
+        parts = self.partitioning
+        survey = partition.survey(parts.survey().model_copy(update={"force": force}))
+
+        def run(task: Any, jobs: Any) -> list[StageFile]:
+            forced = [job.model_copy(update={"force": force, "at_once": threads}) for job in jobs]
+            if threads == 1:
+                return [task(job) for job in reversed(forced)][::-1]
+            with ThreadPoolExecutor(threads) as pool:
+                return list(pool.map(task, reversed(forced)))[::-1]
+
+        shuffled = run(partition.shuffle, parts.shuffles(survey)) if parts.is_shuffled else []
+        made = run(partition.write_partition, parts.partitions(survey, shuffled))
+        update = {"survey": survey, "shuffled": tuple(shuffled), "partitions": tuple(made), "force": force}
+        return self.job.model_copy(update=update)
+
+    def write(self, *, force: bool = False, threads: int = 1) -> StageFile:
+        """Run all jobs, unless the dataset is there."""
+        if not force and (found := self.job.current()) is not None:
+            return found
+        return materialize(self.written(force=force, threads=threads))

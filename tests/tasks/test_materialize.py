@@ -16,12 +16,12 @@ import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.tasks import materialize
 from fineweb_mask.tasks.dataset.output import Output, OutputError
 from fineweb_mask.tasks.dataset.writers import ParquetParts
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.references import digest, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import materialize_again, parts, read_card, selected_rows, snapshot
 
 
@@ -97,29 +97,28 @@ def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk
     """The workspace's dataset lies on a small disk; what DuckDB needs beside it lies elsewhere."""
     root = small_disk / "workspace"
     shutil.copytree(copied.workspace.root, root, ignore=shutil.ignore_patterns("reports", "fitted", "embeddings"))
-    jobs = copied.dataset_job.model_copy(update={"root": str(root), "force": True})
+    making = copied.making._replace(workspace=Workspace(root))
     before = snapshot(root / "dataset")
-    spill = copied.recipe.model_copy(
-        update={"materialize": copied.recipe.materialize.model_copy(update={"spill": str(copied.workspace.root)})}
-    )
+    elsewhere = making.with_settings(spill=str(copied.workspace.root))
     with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"x" * 4096)
     with pytest.raises(
         WorkspaceError, match=r"No space left on device: free some space there, or choose another workspace"
     ):
-        materialize.materialize(jobs.model_copy(update={"recipe": spill}))
-    with pytest.raises(WorkspaceError, match=r"materialize-spill: .*No space left on device.*: free some"):
-        materialize.materialize(jobs)
+        elsewhere.write(force=True)
+    spilling = copied.making.with_settings(spill=str(small_disk / "spill"))
+    with pytest.raises(WorkspaceError, match=r"disk/spill.*No space left on device.*: free some"):
+        spilling.write(force=True)
     assert snapshot(root / "dataset") == before
     assert not list(root.rglob(".*.partial"))
     (small_disk / "filler").unlink()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(WorkspaceError, match=r"Read-only file system: choose a workspace that can be written"):
-        materialize.materialize(jobs.model_copy(update={"recipe": spill}))
+        elsewhere.write(force=True)
     assert snapshot(root / "dataset") == before
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
-    materialize.materialize(jobs)
+    making.write(force=True)
     assert snapshot(root / "dataset") == before  # the same dataset, made again
 
 
@@ -148,34 +147,30 @@ def test_provenance_adds_up(built: Any) -> None:
 def test_rows_that_differ_from_the_selection_are_not_published(copied: Any) -> None:
     before = snapshot(copied.workspace.dataset)
     wrong = copied.counts.model_copy(update={"selected": copied.counts.selected + 1})
-    given = copied.recipe.materialize.model_copy(update={"title": "Another"})
-    recipe = copied.recipe.model_copy(update={"materialize": given})
-    job = copied.dataset_job.model_copy(update={"counts": wrong, "recipe": recipe})
+    making = copied.making._replace(counts=wrong).with_settings(title="Another")
     with pytest.raises(
         WorkspaceError, match=f"select {copied.counts.selected} documents, the counts say {wrong.selected}"
     ):
-        materialize.materialize(job)
+        making.write()
     assert snapshot(copied.workspace.dataset) == before
 
 
 def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
     before = snapshot(copied.workspace.dataset)
-    given = copied.recipe.materialize.model_copy(update={"title": "Another"})
-    recipe = copied.recipe.model_copy(update={"materialize": given})
-    job = copied.dataset_job.model_copy(update={"recipe": recipe})
+    making = copied.making.with_settings(title="Another")
     scores = copied.workspace.resolve(copied.scores[1])
     whole = scores.read_bytes()
     scores.write_bytes(whole[:-20])
     with pytest.raises(WorkspaceError, match=r"^scores/a-001\.\w+\.parquet is missing or damaged: run again"):
-        materialize.materialize(job)
+        making.write()
     scores.write_bytes(whole[:40] + bytes(byte ^ 255 for byte in whole[40:80]) + whole[80:])  # a page, found on reading
     with pytest.raises(duckdb.Error):
-        materialize.materialize(job)
+        making.write()
     assert snapshot(copied.workspace.dataset) == before
     assert not list(copied.workspace.root.glob(".*.partial"))
     assert not list(copied.workspace.cache.rglob("chosen.duckdb"))
     scores.write_bytes(whole)
-    materialize.materialize(job)
+    making.write()
     assert read_card(copied.workspace)[0]["pretty_name"] == "Another"
 
 
@@ -183,22 +178,18 @@ def test_a_lost_part_builds_the_dataset_again(built: Any, copied: Any) -> None:
     parts(copied.workspace)[0].unlink()
     (copied.workspace.dataset / "left over.txt").write_text("x")
     assert copied.dataset_job.current() is None
-    assert not materialize.materialize(copied.dataset_job).cached
+    assert not copied.making.write().cached
     for path, original in zip(parts(copied.workspace), parts(built.workspace), strict=True):
         assert path.read_bytes() == original.read_bytes()
     assert not (copied.workspace.dataset / "left over.txt").exists()
 
 
 def test_the_key_follows_files_and_settings(built: Any) -> None:
-    job = built.dataset_job
+    def key(shards: Any = built.making.shards, **changes: Any) -> str:
+        return str(built.making._replace(shards=shards).with_settings(**changes).job.key.fingerprint)
 
-    def key(shards: Any = job.shards, **changes: Any) -> str:
-        given = built.recipe.materialize.model_copy(update=changes)
-        recipe = built.recipe.model_copy(update={"materialize": given})
-        return built.dataset_job.model_copy(update={"shards": shards, "recipe": recipe}).key.fingerprint
-
-    assert key() == key(memory_limit="1GB") == job.key.fingerprint
-    first, *others = job.shards
+    assert key() == key(memory_limit="1GB") == built.dataset_job.key.fingerprint
+    first, *others = built.making.shards
     changed = first.model_copy(update={"masks": first.masks.model_copy(update={"fingerprint": digest("other")})})
     assert len({key(), key([changed, *others]), key(others), key(title="x"), key(layout="flat")}) == 5
 
@@ -219,7 +210,7 @@ def test_the_dataset_goes_to_a_folder_of_its_own(copied: Any, pipeline: Callable
     made.dataset_job.output.check()
     next(folder.rglob("*.parquet")).unlink()
     assert made.dataset_job.current() is None
-    materialize.materialize(made.dataset_job)
+    made.making.write()
     assert made.dataset_job.current() is not None
 
 
@@ -233,9 +224,6 @@ def test_a_folder_of_something_else_is_not_replaced(copied: Any, tmp_path: Path,
     (folder / name).write_text("mine")
     with pytest.raises(OutputError, match=r"mine holds something else .*: give a new or empty folder"):
         output.check()
-    job = copied.dataset_job.model_copy(
-        update={"recipe": copied.recipe.model_copy(update={"materialize": settings}), "force": True}
-    )
     with pytest.raises(OutputError):
-        materialize.materialize(job)
+        copied.making.with_settings(output=str(folder)).write(force=True)
     assert (folder / name).read_text() == "mine"

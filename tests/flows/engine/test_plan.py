@@ -25,6 +25,7 @@ class HeldJobs:
         self.order = []
         self.expected = {}
         self.quarantined = {}
+        self.at_once = 2
 
     def expect(self, stage, jobs):
         self.expected[stage] = self.expected.get(stage, 0) + jobs

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-from fineweb_mask.tasks import materialize
 from fineweb_mask.tasks.dataset.card import size_category
 from tests.tasks.conftest import HOSTILE_DUMPS, parts, read_card
 
@@ -27,10 +26,7 @@ def test_the_card_s_header_is_what_the_hub_reads(built: Any) -> None:
 
 def test_hostile_titles_do_not_break_the_header(copied: Any) -> None:
     title = 'x: "y"\n---\n# [z]'
-    named = copied.recipe.materialize.model_copy(update={"title": title, "license": "no: [t"})
-    recipe = copied.recipe.model_copy(update={"materialize": named})
-    job = copied.dataset_job.model_copy(update={"recipe": recipe})
-    materialize.materialize(job)
+    copied.making.with_settings(title=title, license="no: [t").write()
     text = (copied.workspace.dataset / "README.md").read_text(encoding="utf-8")
     header = next(yaml.safe_load_all(text.removeprefix("---\n").split("\n---\n")[0]))
     assert header["pretty_name"] == title

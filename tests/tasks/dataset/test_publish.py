@@ -2,16 +2,18 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.dataset.publish import publish, published, version_folder
+from fineweb_mask.tasks.dataset.publish import publish as publish_version
+from fineweb_mask.tasks.dataset.publish import published
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import write_manifest
-from fineweb_mask.tasks.workspace.references import StageKey
+from fineweb_mask.tasks.workspace.references import StageKey, digest
 from tests.conftest import Bucket
 
 KEY = StageKey(stage="materialize", version=1, settings="s", inputs="i")
@@ -25,11 +27,15 @@ def make_dataset(folder: Path, content: str, files: int = 3) -> Path:
         (data / f"part-{number}.parquet").write_text(f"{content} {number}")
     (folder / "plots").mkdir()
     (folder / "plots" / "a.png").write_text(content)
-    version = version_folder(data)
+    version = f"data-{digest(content)[:8]}"
     data.rename(folder / version)
     (folder / "README.md").write_text(f"---\npath: {version}/*.parquet\n---\n{content}")
     write_manifest(folder / "provenance.json", KEY, tree_files(folder), {"content": content})
     return folder
+
+
+def publish(folder: Path, url: str) -> None:
+    publish_version(folder, url, f"data-{digest(folder.name)[:8]}")
 
 
 def read_from_card(bucket: Bucket, folder: str) -> str:
@@ -50,16 +56,6 @@ def read_from_provenance(bucket: Bucket, folder: str) -> str:
         if name.startswith("data-"):
             assert bucket.names()[f"{folder}/{name}"] == file["bytes"]
     return str(record["details"]["content"])
-
-
-def test_the_version_folder_is_named_by_its_content(tmp_path: Path) -> None:
-    names = []
-    for place, content in (("a", "one"), ("b", "one"), ("c", "two")):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "f").write_text(content)
-        names.append(version_folder(tmp_path / place))
-    assert names[0] == names[1] != names[2]
-    assert re.fullmatch(r"data-[0-9a-f]{8}", names[0])
 
 
 def test_a_dataset_is_published_and_replaced(bucket: Bucket, tmp_path: Path) -> None:
@@ -141,3 +137,19 @@ def test_only_a_whole_dataset_is_published(bucket: Bucket, tmp_path: Path, lost:
     with pytest.raises(WorkspaceError, match="cannot be published"):
         publish(folder, f"{bucket.url}/out")
     assert bucket.names() == {}
+
+
+def test_data_that_is_there_already_is_not_uploaded_again(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_dataset(tmp_path / "one", "one")
+    [data] = folder.glob("data-*")
+    for file in tree_files(data):
+        bucket.write(f"out/{data.name}/{file.name}", file.read_bytes())
+    shutil.rmtree(data)
+    sent = []
+    upload = Store.upload
+    monkeypatch.setattr(Store, "upload", lambda self, file, name: sent.append(name) or upload(self, file, name))
+    publish(folder, f"{bucket.url}/out")
+    assert sent == ["plots/a.png", "provenance.json", "README.md"]
+    assert read_from_card(bucket, "out") == "one"

@@ -19,7 +19,6 @@ import zstandard
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks import materialize
 from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema, folder_name
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
@@ -44,9 +43,7 @@ def test_columns_come_in_order_with_their_types(built: Any) -> None:
 
 
 def test_a_flat_layout_holds_the_same_rows(copied: Any) -> None:
-    flat = copied.recipe.materialize.model_copy(update={"layout": "flat"})
-    job = copied.dataset_job.model_copy(update={"recipe": copied.recipe.model_copy(update={"materialize": flat})})
-    materialize.materialize(job)
+    copied.making.with_settings(layout="flat").write()
     [path] = parts(copied.workspace)
     assert path.relative_to(copied.workspace.dataset).as_posix() == "data/part-00000.parquet"
     assert pq.read_table(path).to_pylist() == selected_rows(copied)
@@ -98,7 +95,8 @@ def ids_to_write(built: Any, **changes: Any) -> list[str]:
     files = zip(built.documents, built.scores, built.masks, strict=True)
     shards = [ShardPaths(*(str(built.workspace.resolve(file)) for file in of_shard)) for of_shard in files]
     with duckdb.connect() as connection:
-        documents = SelectedDocuments(connection, shards, MaterializeSettings(layout="flat", **changes))
+        columns = common_schema([pq.read_schema(shard.documents) for shard in shards])
+        documents = SelectedDocuments(connection, shards, MaterializeSettings(layout="flat", **changes), columns)
         ids: list[str] = pa.concat_tables(table for _, table in documents.read())["id"].to_pylist()
     return ids
 

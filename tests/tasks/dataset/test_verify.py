@@ -213,12 +213,7 @@ def test_duplicates_that_the_recipe_left_in_are_no_fault(dataset: Path) -> None:
 
 
 def test_lines_of_json_are_read(copied: Any) -> None:
-    from fineweb_mask.tasks import materialize
-
-    settings = copied.recipe.materialize.model_copy(update={"format": "jsonl.zst"})
-    recipe = copied.recipe.model_copy(update={"materialize": settings})
-    job = copied.dataset_job.model_copy(update={"recipe": recipe})
-    materialize.materialize(job)
+    copied.making.with_settings(format="jsonl.zst").write()
     found = check(copied.workspace.dataset)
     assert found.problems == []
     assert (found.rows, found.tokens) == (copied.counts.selected, copied.counts.tokens_selected)

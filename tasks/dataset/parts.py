@@ -1,0 +1,224 @@
+"""Keep the finished parts of a dataset until all are there, and put them in place together.
+
+A part is the files of one partition and a manifest, which is written last and holds the key that they were made with. A
+killed run leaves the parts that it finished, and the next one finds them by their keys. Parts are kept where putting
+them in place costs nothing:
+
+- a dataset in a local folder: in a folder beside it, from which the files are linked into the new version;
+- a dataset at a URL, or in a workspace at one: where they are to stay, in the folder `data-<version>`, which no reader
+  knows of before the card names it. Its name is made from the keys of what the dataset is made of. Equal keys mean
+  equal files, so a file that is there with the same name and size is not uploaded again. The manifests are in the
+  workspace.
+
+Putting a dataset in place removes the parts that it was made from. Those of other settings or inputs may be another
+run's; where that was killed, `fineweb-mask gc` removes them.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
+from fineweb_mask.tasks.storage.mirror import size_of, upload_order
+from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+MANIFEST = "manifest.json"
+DATA = "data"  # folder of a part's files, named as in a dataset
+FOLDER = "dataset-parts"
+NO_LINKS = frozenset({errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Errors of file systems that have no hard links, or no more of them."""
+
+
+class Parts(NamedTuple):
+    """The parts of the dataset that a workspace's settings describe."""
+
+    workspace: Workspace
+    output: Output
+    version: str  # eight hex digits, made from the keys of what the dataset is made of
+
+    @classmethod
+    def of(cls, workspace: Workspace, settings: MaterializeSettings, version: str) -> Self:
+        """Return the parts of a version of the dataset."""
+        return cls(workspace, Output.of(workspace, settings), version)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the dataset is a local folder, and not at a URL."""
+        return self.output.url is None and not (self.output.is_own and self.workspace.url is not None)
+
+    @property
+    def data(self) -> str:
+        """The name of the folder of the data files in the dataset."""
+        return DATA if self.is_local else f"data-{self.version}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all parts' manifests, and of their files if the dataset is a local folder."""
+        if self.is_local and not self.output.is_own:
+            return self.output.folder.parent / f".{self.output.folder.name}.parts"  # links need the same file system
+        return self.workspace.root / FOLDER
+
+    def manifest_path(self, key: StageKey) -> Path:
+        """Return the manifest of the part that is made with a key."""
+        return self.folder / key.fingerprint[:16] / MANIFEST
+
+    @contextmanager
+    def written(self, key: StageKey) -> Iterator[Path]:
+        """Yield a folder for a part's manifest and, in `data`, its files; keep them if the block succeeds."""
+        target = self.manifest_path(key)
+        if self.is_local:
+            with atomic_folder(target.parent) as folder:
+                yield folder
+            return
+        folder = self.workspace.cache / "materialize" / key.fingerprint[:16]
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+            for file in tree_files(folder / DATA):
+                self._upload(file, self._placed(file.relative_to(folder).as_posix()))
+            with atomic_write(target) as partial:
+                (folder / MANIFEST).replace(partial)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _upload(self, file: Path, name: str) -> None:
+        """Move a data file to where it stays, unless it is there already."""
+        if self.output.url is not None:
+            store = Store(self.output.url)
+            found = store.info(name)
+            if found is None or found.bytes != file.stat().st_size:
+                store.upload(file, name)
+            return
+        target = self.output.folder / name
+        if size_of(target) != file.stat().st_size:
+            with atomic_write(target) as partial:
+                file.replace(partial)
+
+    def found(self, key: StageKey) -> Manifest | None:
+        """Return the manifest of the part that was made with a key, if all its files are there, else None."""
+        manifest = read_manifest(self.manifest_path(key))
+        if manifest is None or manifest.key != key:
+            return None
+        sizes = (self._size(key, name) == file.bytes for name, file in manifest.files.items())
+        return manifest if all(sizes) else None
+
+    def _size(self, key: StageKey, name: str) -> int | None:
+        if self.is_local or not name.startswith(f"{DATA}/"):  # a stream of a shuffle
+            return size_of(self.manifest_path(key).parent / name)
+        if self.output.url is None:
+            return size_of(self.output.folder / self._placed(name))
+        info = Store(self.output.url).info(self._placed(name))
+        return None if info is None else info.bytes
+
+    def _placed(self, name: str) -> str:
+        """Return the name in the dataset of a part's file."""
+        return self.data + name.removeprefix(DATA)
+
+    def files(self, parts: list[Manifest]) -> dict[str, ManifestFile]:
+        """Return the size and hash of every data file of the dataset, by its name in it.
+
+        Raises
+        ------
+        WorkspaceError
+            If two parts have a file of the same name.
+        """
+        files: dict[str, ManifestFile] = {}
+        for part in parts:
+            for name, file in part.files.items():
+                if files.setdefault(self._placed(name), file) is not file:
+                    raise WorkspaceError(f"two parts of the dataset have a file {name}: please report this bug")
+        return files
+
+    def read(self, references: Iterable[StageFile]) -> list[Manifest]:
+        """Return the manifests of parts.
+
+        Raises
+        ------
+        WorkspaceError
+            If one is missing or damaged.
+        """
+        manifests = []
+        for reference in references:
+            manifest = read_manifest(self.workspace.root / reference.path)
+            if manifest is None or self.found(manifest.key) is None:
+                raise WorkspaceError(f"part {reference.name} of the dataset is missing or damaged: run again")
+            manifests.append(manifest)
+        return manifests
+
+    @contextmanager
+    def put_in_place(self, parts: list[Manifest], used: Iterable[StageFile]) -> Iterator[Path]:
+        """Yield a folder for the card and the provenance record; if the block succeeds, this is the dataset.
+
+        The record, which the block writes, names the files of the dataset. The last dataset is replaced.
+
+        Parameters
+        ----------
+        parts
+            The manifests of the parts with the dataset's files.
+        used
+            All parts that are not needed any more.
+        """
+        if self.is_local:
+            with atomic_folder(self.output.folder) as folder:
+                for part in parts:
+                    self._link(part, folder)
+                yield folder
+        else:
+            folder = self.workspace.cache / "dataset"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            yield folder
+            if self.output.url is not None:
+                publish(folder, self.output.url, self.data)
+            else:
+                self._replace_mirrored(folder)
+            shutil.rmtree(folder)
+        for reference in used:
+            self._remove(self.workspace.root / reference.path)
+
+    def _link(self, part: Manifest, folder: Path) -> None:
+        source = self.manifest_path(part.key).parent
+        for name in part.files:
+            target = folder / self._placed(name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source / name, target)
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                shutil.copy2(source / name, target)
+
+    def _replace_mirrored(self, folder: Path) -> None:
+        """Upload card and record of a dataset whose data is at the workspace's URL; delete the files of the last."""
+        root = self.output.folder
+        last = read_manifest(root / PROVENANCE)
+        for file in upload_order(folder):
+            with atomic_write(root / file.relative_to(folder)) as partial:
+                shutil.copyfile(file, partial)
+        record = read_manifest(root / PROVENANCE)
+        if last is not None and record is not None:
+            for name in last.files.keys() - record.files.keys():
+                remove_file(root / name)
+
+    def _remove(self, manifest_path: Path) -> None:
+        """Delete a part: first its manifest, so that no run takes what is left of it for whole."""
+        folder = manifest_path.parent
+        remove_file(manifest_path)
+        if folder.is_relative_to(self.workspace.root):
+            for name in self.workspace.sizes(self.workspace.relative(folder), suffix=""):
+                remove_file(self.workspace.root / name)
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # other parts are left
+            folder.parent.rmdir()

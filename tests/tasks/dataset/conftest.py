@@ -1,0 +1,96 @@
+"""Fixtures of the tests of datasets."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
+from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.references import StageKey
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.conftest import document
+from tests.tasks.jobs import Making
+
+Row = tuple[str | None, bool]
+"""A document's dump, and whether it is selected."""
+WAYS = (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
+
+
+def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int) -> ShardFiles:
+    n = len(rows)
+    keys = {folder: StageKey(stage=stage, version=1, settings="", inputs=f"{name}{rows}") for folder, stage in WAYS}
+    made = [
+        document(first + row, dump=dump) | {"row": row, "n_chars": 50 + row, "content_hash": bytes(16)}
+        for row, (dump, _) in enumerate(rows)
+    ]
+    numbers = pa.array(range(n), pa.uint32())
+    quality = pa.array(np.linspace(0, 1, n), pa.float32())
+    tables = {
+        "documents": pa.Table.from_pylist(made, schema=documents_schema()),
+        "scores": pa.table([numbers, quality, quality], schema=scores_schema(["edu"])),
+        "masks": pa.table([numbers, [selected for _, selected in rows], quality, [name] * n], schema=MASKS),
+    }
+    for folder, table in tables.items():
+        with stage_file_writer(workspace.shard_path(folder, name, keys[folder]), table.schema, keys[folder]) as writer:
+            for batch in table.to_batches():
+                writer.write(batch)
+            writer.details = {"rows_in": n, "dropped": {}}
+    files: dict[str, Any] = {
+        folder: current_parquet(workspace, workspace.shard_path(folder, name, keys[folder]), name, keys[folder])
+        for folder in tables
+    }
+    return ShardFiles(**files)
+
+
+def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> Making:
+    """Write the stage files of shards `000`, `001`, ..., whose documents are numbered throughout."""
+    workspace = Workspace(root)
+    files, first = [], 0
+    for number, rows in enumerate(shards):
+        files.append(write_shard(workspace, f"{number:03d}", rows, first))
+        first += len(rows)
+    selected = sum(chosen for rows in shards for _, chosen in rows)
+    tokens = dict.fromkeys(
+        ("tokens_in", "tokens_ingested", "tokens_eligible", "tokens_selected", "tokens_estimated"), 0
+    )
+    counts = Counts(
+        documents_in=first,
+        documents_ingested=first,
+        documents_eligible=first,
+        selected=selected,
+        not_selected=first - selected,
+        dropped={},
+        **tokens,
+    )
+    recipe = PipelineSettings(
+        workspace=str(root),
+        source=SourceSettings(path="unused"),
+        quality=QualitySettings(scorers=[ColumnScorerSettings(name="edu", kind="column", column="token_count")]),
+        materialize=MaterializeSettings.model_validate(settings),
+    )
+    sources = [
+        SourceShard(name=file.name, relative=file.name, url=file.name, format="parquet", bytes=0, fingerprint="")
+        for file in files
+    ]
+    return Making(workspace, files, sources, counts, [], recipe)
+
+
+@pytest.fixture(scope="session")
+def make_corpus() -> Callable[..., Making]:
+    """Return the function that writes the stage files of shards, given by the dump and the mask of every document."""
+    return make
+
+
+@pytest.fixture
+def six_shards() -> list[list[Row]]:
+    """Six shards of documents of three dumps, of which two thirds are selected."""
+    return [[(f"D{(shard + row) % 3}", row % 3 > 0) for row in range(20 + shard)] for shard in range(6)]

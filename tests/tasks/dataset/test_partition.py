@@ -1,0 +1,287 @@
+"""Partitions: each selected row once, the same bytes in any order of work, and only unfinished ones made again."""
+
+import os
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.tasks.dataset import partition
+from fineweb_mask.tasks.dataset.partition import share_of
+from fineweb_mask.tasks.dataset.rows import folder_name
+from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+from tests.tasks.conftest import snapshot
+from tests.tasks.dataset.conftest import make
+
+MANY: dict[str, Any] = {"partition_size": 1}  # a partition for every shard
+OPTIONS = [
+    {},
+    {"layout": "flat"},
+    {"layout": "url"},
+    {"format": "jsonl.zst"},
+    {"shuffle": True},
+    {"shuffle": True, "layout": "flat", "seed": 3},
+    {"file_size": 2**20, "row_group_size": 3},
+]
+Rows = list[tuple[str | None, bool]]
+
+
+def rows_of(making: Any) -> dict[str, list[str]]:
+    """Return the ids in each folder of a dataset, in the order of the files."""
+    data = making.workspace.dataset / "data"
+    paths = tree_files(data)
+    return {
+        folder: [id_ for path in of_folder for id_ in pq.read_table(path)["id"].to_pylist()]
+        for folder, of_folder in groupby(paths, key=lambda path: path.parent.relative_to(data).as_posix())
+    }
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(
+    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    making = make_corpus(tmp_path, six_shards, **MANY, **options)
+    making.written()
+    one = snapshot(making.workspace.root / "dataset-parts")
+    assert len([name for name in one if "/data/" in name]) >= 6
+    making.written(force=True, threads=3)
+    assert snapshot(making.workspace.root / "dataset-parts") == one
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "layout": "flat"}], ids=str)
+def test_rows_come_in_the_same_order_in_one_partition_and_in_several(
+    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    making = make_corpus(tmp_path, six_shards, **options)
+    assert making.partitioning.version == make_corpus(tmp_path, six_shards, **options).partitioning.version
+    making.write()
+    whole = rows_of(making)
+    assert {path.name for path in tree_files(making.workspace.dataset / "data")} == {"part-00000.parquet"}
+    details = record(making)
+    several = making.with_settings(**MANY)
+    several.write()
+    assert rows_of(several) == whole
+    ours = record(several)
+    for name in ("retention", "retention_by_decile", "sources", "rows", "tokens"):
+        assert ours[name] == details[name]
+    names = {path.name for path in tree_files(several.workspace.dataset / "data")}
+    assert len(names) > 3
+    assert names <= {f"part-{number:05d}-00000.parquet" for number in range(6)}
+
+
+def record(making: Any) -> Any:
+    manifest = partition.Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text())
+    return manifest.details
+
+
+DUMPS = st.sampled_from(["a", "b/..", "", None])
+SHARDS = st.lists(st.lists(st.tuples(DUMPS, st.booleans()), max_size=12), min_size=1, max_size=5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shards=SHARDS,
+    size=st.sampled_from([1, 12_000, 2**30]),
+    layout=st.sampled_from(["dump", "flat", "id"]),
+    shuffle=st.booleans(),
+)
+def test_every_selected_row_is_in_one_file_of_its_folder(
+    shards: list[Rows], size: int, layout: str, shuffle: bool
+) -> None:
+    expected = sorted(
+        (
+            {"dump": folder_name(dump or "unknown"), "flat": ".", "id": folder_name(f"<urn:uuid:{number}>")}[layout],
+            f"<urn:uuid:{number}>",
+        )
+        for number, (dump, selected) in enumerate(row for rows in shards for row in rows)
+        if selected
+    )
+    with TemporaryDirectory() as folder:
+        making = make(folder, shards, partition_size=size, layout=layout, shuffle=shuffle)
+        job = making.written()
+        found = [
+            (path.parent.relative_to(part / "data").as_posix(), id_)
+            for part in (making.workspace.root / Path(file.path).parent for file in job.partitions)
+            for path in tree_files(part / "data")
+            for id_ in pq.read_table(path)["id"].to_pylist()
+        ]
+        assert sorted(found) == expected
+        assert sum(file.rows for file in job.partitions) == len(expected)
+
+
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list into which every part that is written is entered: its stage and name."""
+    seen: list[str] = []
+    for task in (partition.survey, partition.shuffle, partition.write_partition):
+        build = task._build
+
+        def counted(job: Any, build: Any = build) -> None:
+            seen.append(f"{job.stage.name} {job.name}")
+            build(job)
+
+        monkeypatch.setattr(task, "_build", counted)
+    return seen
+
+
+class KilledError(BaseException):
+    """Ends a run as a kill does."""
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_killed_after_some_partitions_only_the_others_are_written(
+    make_corpus: Callable[..., Any],
+    six_shards: list[Rows],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shuffle: bool,
+) -> None:
+    making = make_corpus(tmp_path / "killed", six_shards, **MANY, shuffle=shuffle)
+    written = partition.read_back
+    calls: list[Any] = []
+
+    def kill_at_fourth(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 4:
+            raise KilledError
+        return written(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition, "read_back", kill_at_fourth)
+        with pytest.raises(KilledError):
+            making.write()
+    assert not making.workspace.dataset.exists()
+    seen = built(monkeypatch)
+    making.write()
+    assert seen == [f"partition {number:05d}" for number in (2, 1, 0)]  # the helper takes the last ones first
+    assert not (making.workspace.root / "dataset-parts").exists()
+    whole = make_corpus(tmp_path / "whole", six_shards, **MANY, shuffle=shuffle)
+    whole.write()
+    assert snapshot(making.workspace.dataset) == snapshot(whole.workspace.dataset)
+
+
+def part_files(making: Any) -> list[Path]:
+    return [path for path in tree_files(making.workspace.root / "dataset-parts") if path.suffix == ".parquet"]
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut"])
+def test_a_damaged_part_is_written_again(
+    make_corpus: Callable[..., Any],
+    six_shards: list[Rows],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+) -> None:
+    making = make_corpus(tmp_path, six_shards, **MANY)
+    made = making.written()
+    path = part_files(making)[0]
+    whole = path.read_bytes()
+    path.unlink() if damage == "lost" else path.write_bytes(whole[:-9])
+    with pytest.raises(WorkspaceError, match=r"^part 0000\d of the dataset is missing or damaged: run again"):
+        partition_to_dataset(made)
+    seen = built(monkeypatch)
+    making.write()
+    assert len(seen) == 1
+    assert rows_of(making).keys() == {"D0", "D1", "D2"}
+
+
+def partition_to_dataset(job: Any) -> None:
+    from fineweb_mask.tasks.materialize import materialize
+
+    materialize(job)
+
+
+def test_parts_of_another_corpus_are_neither_taken_nor_removed(  # another run may be making its dataset of them
+    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_corpus(tmp_path, six_shards, **MANY).written()
+    before = set((tmp_path / "dataset-parts").iterdir())
+    changed = [*six_shards[:-1], [("D9", True)] * 3]
+    making = make_corpus(tmp_path, changed, **MANY)
+    seen = built(monkeypatch)
+    making.write()
+    assert seen == ["survey survey", *(f"partition {number:05d}" for number in range(5, -1, -1))]
+    assert set((tmp_path / "dataset-parts").iterdir()) == before
+    assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
+
+
+def test_a_file_that_changed_since_the_plan_is_told(
+    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
+) -> None:
+    making = make_corpus(tmp_path, six_shards, **MANY)
+    path = making.workspace.resolve(making.shards[4].masks)
+    table = pq.read_table(path)
+    key = making.job.key.model_copy(update={"inputs": "other"})
+    with stage_file_writer(path, table.schema, key) as writer:
+        writer.write(table.combine_chunks().to_batches()[0])
+    with pytest.raises(WorkspaceError, match=r"^masks/004\.\w+\.parquet was written by another run since"):
+        making.write()
+
+
+def test_parts_of_other_shards_are_not_put_in_place(
+    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
+) -> None:
+    job = make_corpus(tmp_path, six_shards, **MANY).written()
+    for partitions in (job.partitions[:-1], job.partitions[::-1]):
+        with pytest.raises(WorkspaceError, match="the parts of the dataset are not those of the selected shards"):
+            partition_to_dataset(job.model_copy(update={"partitions": partitions}))
+    with pytest.raises(WorkspaceError, match="the partitions of the dataset are not written: run again"):
+        partition_to_dataset(job.model_copy(update={"survey": None}))
+
+
+def test_a_column_that_only_some_partitions_have_is_in_all_files(
+    make_corpus: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A number that is whole in one shard, has a fraction in another, and is missing in the third."""
+    making = make_corpus(tmp_path, [[("A", True)] * 4, [("A", True)] * 4, [("B", True)] * 4], **MANY, layout="n")
+    shards = list(making.shards)
+    for index, values in ((0, pa.array([1, 2, 3, 4])), (1, pa.array([1.0, 2.5, 3.0, 4.5]))):
+        path = making.workspace.resolve(shards[index].documents)
+        table = pq.read_table(path).append_column("n", values)
+        key = making.job.key.model_copy(update={"inputs": str(index)})
+        with stage_file_writer(path, table.schema, key) as writer:
+            writer.write(table.combine_chunks().to_batches()[0])
+            writer.details = {"rows_in": 4, "dropped": {}}
+        documents = shards[index].documents.model_copy(update={"fingerprint": key.fingerprint})
+        shards[index] = shards[index].model_copy(update={"documents": documents})
+    for shuffled in (False, True):
+        making._replace(shards=shards).with_settings(shuffle=shuffled).write()
+        paths = tree_files(making.workspace.dataset / "data")
+        assert {path.parent.name for path in paths} == {"1.0", "2.0", "2.5", "3.0", "4.0", "4.5", "unknown"}
+        assert len({str(pq.read_schema(path)) for path in paths}) == 1
+        rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+        assert {row["id"]: row["n"] for row in rows} == {
+            f"<urn:uuid:{number}>": value
+            for number, value in enumerate([1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 3.0, 4.5, None, None, None, None])
+        }
+
+
+def test_nothing_selected_is_a_dataset_without_files(make_corpus: Callable[..., Any], tmp_path: Path) -> None:
+    for shuffle in (False, True):
+        making = make_corpus(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY, shuffle=shuffle)
+        assert making.write().rows == 0
+        assert not (making.workspace.dataset / "data").exists()
+        assert making.job.current() is not None
+
+
+def test_jobs_at_once_share_the_memory() -> None:
+    assert [share_of("2GB", 1), share_of("2GB", 2), share_of("1.5 GiB", 3)] == ["2GB", "1GB", "0.5GiB"]
+
+
+def test_what_killed_partitions_spilled_is_removed(
+    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
+) -> None:
+    making = make_corpus(tmp_path, six_shards)
+    left = making.workspace.cache / "materialize-spill" / "0123456789abcdef" / "chosen.duckdb"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(os.urandom(9))
+    making.write()
+    assert not left.parent.parent.exists()
