@@ -70,7 +70,7 @@ def open_session(
         only if the workspace had no run before.
     """
     shards = check_inputs(settings)
-    with Workspace(settings.workspace, settings.engine.scratch).exclusive() as workspace, published_to_ui() as ui:
+    with workspace_of(settings).exclusive() as workspace, published_to_ui() as ui:
         scheduler = Scheduler(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
@@ -109,6 +109,11 @@ def _update_catalog(workspace: Workspace, scheduler: Scheduler, plan: Plan, *, k
         catalog_path(workspace).unlink(missing_ok=True)  # the masks may be stale now; `sql` rebuilds it on demand
 
 
+def workspace_of(settings: PipelineSettings) -> Workspace:
+    """Return the workspace of a recipe, with the room that it has on this machine."""
+    return Workspace(settings.workspace, settings.engine.scratch, settings.engine.scratch_bytes)
+
+
 def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """Check that everything the settings name exists, and return the source's files.
 
@@ -119,7 +124,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """
     check_scorers(settings.quality.scorers)
     embed.check_model(settings.embedding)
-    workspace = Workspace(settings.workspace, settings.engine.scratch)
+    workspace = workspace_of(settings)
     workspace.check_reachable()
     Output.of(workspace, settings.materialize).check()
     for path in settings.ingest.against:

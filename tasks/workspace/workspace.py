@@ -57,6 +57,8 @@ class Workspace:
     scratch
         Parent folder of the mirror; by default the one that this process uses for the URL already, else the folder in
         FINEWEB_MASK_SCRATCH, else the user's cache folder.
+    scratch_bytes
+        Most bytes of its files on this machine; by default what this process was told before, else 90% of what is free.
 
     Examples
     --------
@@ -65,9 +67,9 @@ class Workspace:
     PosixPath('/data/web/scores/en/000.parquet')
     """
 
-    def __init__(self, root: str | Path, scratch: str | Path | None = None) -> None:
+    def __init__(self, root: str | Path, scratch: str | Path | None = None, scratch_bytes: int | None = None) -> None:
         text = str(root).removeprefix("file://")
-        mirror = mirror_at(text, scratch) if is_url(text) else mirror_in(Path(text).absolute())
+        mirror = mirror_at(text, scratch, scratch_bytes) if is_url(text) else mirror_in(Path(text).absolute())
         self.root = Path(text).absolute() if mirror is None else mirror.root
         self.url = None if mirror is None else mirror.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
