@@ -50,9 +50,9 @@ def require_writable(path: str) -> str:
             "exclude each other: give a folder or s3://bucket/folder, and upload the finished dataset with "
             "`fineweb-mask push`"
         )
-    raise SettingsError(
-        f"{path.partition('://')[0]}:// can only be read: give a folder or s3://bucket/folder (or gs://, az://)"
-    )
+    protocol = path.partition("://")[0]
+    problem = "can only be read" if protocol in {"http", "https"} else "cannot be written"
+    raise SettingsError(f"{protocol}:// {problem}: give a folder or s3://bucket/folder (or gs://, az://)")
 
 
 def names_a_commit(path: str) -> bool:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.mirror import read_text
+from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
@@ -54,7 +55,7 @@ def remember_arrivals(workspace: Workspace, shards: Iterable[str]) -> None:
 
 def _remembered(workspace: Workspace) -> list[str]:
     try:
-        return [str(name) for name in json.loads(ensure_local(workspace.arrivals).read_text())]
+        return [str(name) for name in json.loads(read_text(workspace.arrivals))]
     except (OSError, ValueError, TypeError):
         return []
 
@@ -102,10 +103,11 @@ def _duplicates(job: DedupJob) -> dict[int, NDArray[np.uint32]]:
     with duckdb.connect(config={"memory_limit": job.memory_limit, "temp_directory": str(spill)}) as connection:
         connection.execute("CREATE TABLE hashes (shard UINTEGER, row UINTEGER, content_hash BLOB)")
         for index, shard in enumerate(job.documents):
-            connection.execute(
-                "INSERT INTO hashes SELECT $shard, row, content_hash FROM read_parquet($path)",
-                {"shard": index, "path": str(job.workspace.resolve(shard))},
-            )
+            with pinned():
+                connection.execute(
+                    "INSERT INTO hashes SELECT $shard, row, content_hash FROM read_parquet($path)",
+                    {"shard": index, "path": str(job.workspace.resolve(shard))},
+                )
         repeats = connection.execute(
             """
             SELECT shard, row

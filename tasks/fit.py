@@ -26,6 +26,7 @@ from fineweb_mask.tasks.inference.scorers import QualityModel, columns_read, loa
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
 from fineweb_mask.tasks.source.labels import read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
+from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
@@ -128,7 +129,9 @@ def sampled_documents(
 
     def batches() -> Iterator[tuple[str, pa.RecordBatch]]:
         for shard in shards:
-            with pq.ParquetFile(workspace.resolve(shard)) as file:
+            with pinned():  # until it is open
+                opened = pq.ParquetFile(workspace.resolve(shard))
+            with opened as file:
                 for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
                     yield shard.name, batch
 

@@ -1,5 +1,6 @@
 """`fineweb-mask push`: upload a dataset to the Hugging Face hub."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,12 +34,15 @@ def push(
     from fineweb_mask.tasks.dataset.push import PushError, planned
     from fineweb_mask.tasks.dataset.push import push as push_dataset
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
+    from fineweb_mask.tasks.storage.scratch import pinned
 
+    kept = ExitStack()
+    kept.enter_context(pinned())  # the whole dataset, until it is uploaded
     with exit_on_error(as_json):
         dataset = find_dataset(_local_dataset(workspace))
         manifest = read_provenance(dataset)
         plan = planned(Path(dataset.root), manifest, repository, revision)
-    with exit_on_failure(as_json), exit_on_error(as_json, FAILED, (PushError,)):
+    with kept, exit_on_failure(as_json), exit_on_error(as_json, FAILED, (PushError,)):
         with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
             verification = verify(dataset, manifest, advance)
         if verification.status == "broken":

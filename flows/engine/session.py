@@ -73,7 +73,7 @@ def open_session(
         only if the workspace had no run before.
     """
     shards = check_inputs(settings)
-    with Workspace(settings.workspace, settings.engine.scratch).in_use() as workspace, published_to_ui() as ui:
+    with workspace_of(settings).in_use() as workspace, published_to_ui() as ui:
         check_names(workspace)
         listing = Listing.of(workspace)
         scheduler = Scheduler(
@@ -122,6 +122,11 @@ def _update_catalog(workspace: Workspace, scheduler: Scheduler, plan: Plan, *, k
         catalog_path(workspace).unlink(missing_ok=True)  # the masks may be stale now; `sql` rebuilds it on demand
 
 
+def workspace_of(settings: PipelineSettings) -> Workspace:
+    """Return the workspace of a recipe, with the room that it has on this machine."""
+    return Workspace(settings.workspace, settings.engine.scratch, settings.engine.scratch_bytes)
+
+
 def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """Check that everything the settings name exists, and return the source's files.
 
@@ -132,7 +137,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """
     check_scorers(settings.quality.scorers)
     embed.check_model(settings.embedding)
-    workspace = Workspace(settings.workspace, settings.engine.scratch)
+    workspace = workspace_of(settings)
     workspace.check_reachable()
     Output.of(workspace, settings.materialize).check()
     for path in settings.ingest.against:

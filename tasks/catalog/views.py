@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.schemas import KNOWN, MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.runs import LAST_RUN
@@ -221,6 +222,7 @@ def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]
     dropped = Counter({("ingest", why): count for why, count in shard.documents.details["dropped"].items()})
     dropped["dedup", "duplicate"] = shard.duplicates.rows
     if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # of the whole group
-        blocks = pq.read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
+        with pinned():
+            blocks = pq.read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
         dropped["select", "bad_vector"] = blocks.null_count - shard.duplicates.rows
     return dropped

@@ -7,7 +7,6 @@ from `number_edges`, `count_numbers` counts some of the shards, and `add_numbers
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.samples import eligible_tables, evenly_spaced
+from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -167,11 +167,18 @@ def check_columns(workspace: Workspace, by: Sequence[str]) -> None:
         If no file has one of the columns, or it is the text.
     """
     if workspace.url is None:
-        _check_columns((workspace.root / "documents").rglob("*.parquet"), by)
+        paths = (workspace.root / "documents").rglob("*.parquet")
+        _check_columns((name for path in paths for name in pq.read_schema(path).names), by)
 
 
-def _check_columns(documents: Iterable[Path], by: Sequence[str]) -> None:
-    known = {name for path in documents for name in pq.read_schema(path).names} if by else set()
+@pinned()
+def _columns_of(workspace: Workspace, shard: ShardFiles) -> list[str]:
+    names: list[str] = pq.read_schema(workspace.resolve(shard.documents)).names
+    return names
+
+
+def _check_columns(present: Iterable[str], by: Sequence[str]) -> None:
+    known = set(present) if by else set()
     if "text" in by:
         raise SettingsError(f"report.by: {TEXT_IS_NO_GROUP}")
     if unknown := set(by) - known:
@@ -196,7 +203,7 @@ def break_down(
     SettingsError
         If no shard has a column of `by`, or its values cannot be converted to text.
     """
-    _check_columns([workspace.resolve(shard.documents) for shard in shards], by)
+    _check_columns((name for shard in shards for name in _columns_of(workspace, shard)), by)
     by = [name for name in by if name not in NUMBERS]  # always included
     sample = _sample(workspace, shards, sum(shard.documents.rows for shard in shards))
     edges = _edges(sample)

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -31,6 +33,7 @@ class DocumentRef(NamedTuple):
     row: int
 
 
+@pinned()
 def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[str]) -> pa.Table:
     """Return the eligible documents of a shard: columns of `documents`, then `quality` and `selected`.
 
@@ -76,7 +79,8 @@ def draw(
     eligible, selected = [], []
     for index in chosen:
         raise_if_stopped()
-        masks = pq.read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
+        with pinned():
+            masks = pq.read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
         eligible.append(np.flatnonzero(masks["block"].is_valid().to_numpy()))
         selected.append(np.flatnonzero(masks["selected"].to_numpy()))
     return _sample(chosen, eligible, limit, generator), _sample(chosen, selected, limit, generator)
@@ -98,7 +102,7 @@ def vectors_at(workspace: Workspace, shards: Sequence[ShardFiles], documents: Se
     from fineweb_mask.models.embedding.arrow import vectors_of
 
     found = [
-        vectors_of(take_rows(workspace.resolve(shards[index].embeddings), rows, ["embedding", "scale"]))[0]
+        vectors_of(_rows_of(workspace, shards[index].embeddings, rows, ["embedding", "scale"]))[0]
         for index, rows in _by_shard(documents)
     ]
     return np.concatenate(found) if found else np.empty((0, 1), dtype=np.float32)
@@ -110,8 +114,8 @@ def documents_at(
     """Return columns and the quality of documents; `documents` must be ascending."""
     found: list[dict[str, Any]] = []
     for index, rows in _by_shard(documents):
-        table = take_rows(workspace.resolve(shards[index].documents), rows, columns)
-        quality = take_rows(workspace.resolve(shards[index].scores), rows, ["quality"])
+        table = _rows_of(workspace, shards[index].documents, rows, columns)
+        quality = _rows_of(workspace, shards[index].scores, rows, ["quality"])
         found += table.append_column("quality", quality["quality"]).to_pylist()
     return found
 
@@ -132,11 +136,17 @@ def texts_at(
     kept: list[int] = []
     texts: list[str] = []
     for index, rows in _by_shard(documents):
-        path = workspace.resolve(shards[index].documents)
-        near = _in_one_row_group(path, rows)
+        with pinned():
+            path = workspace.resolve(shards[index].documents)
+            near = _in_one_row_group(path, rows)
+            texts += [text[:longest] for text in take_rows(path, near, ["text"])["text"].to_pylist()]
         kept += [index_of[DocumentRef(index, int(row))] for row in near]
-        texts += [text[:longest] for text in take_rows(path, near, ["text"])["text"].to_pylist()]
     return kept, texts
+
+
+@pinned()
+def _rows_of(workspace: Workspace, file: StageFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
+    return take_rows(workspace.resolve(file), rows, columns)
 
 
 def _by_shard(documents: Sequence[DocumentRef]) -> Iterator[tuple[int, NDArray[np.int64]]]:
@@ -195,7 +205,9 @@ def near_threshold(
 
     for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # the order in blocks
         raise_if_stopped()
-        masks = pq.read_table(workspace.resolve(shards[index].masks)).filter(pa.compute.field("block").is_valid())
+        with pinned():
+            masks = pq.read_table(workspace.resolve(shards[index].masks))
+        masks = masks.filter(pa.compute.field("block").is_valid())
         masks = masks.append_column("shard", pa.array(np.full(masks.num_rows, index, dtype=np.int32)))
         blocks = masks["block"].unique().to_pylist()
         close([block for block in pending if block not in blocks])

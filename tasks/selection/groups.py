@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.mirror import read_text
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -93,16 +93,15 @@ def remember_groups(workspace: Workspace, settings: PipelineSelectionSettings, g
     if settings.blocks == "mixed":
         content = _record(settings) | {"groups": [[shard.name for shard in group] for group in groups]}
         text = json.dumps(content, indent=2) + "\n"
-        path = ensure_local(workspace.groups)
-        if not path.is_file() or path.read_text() != text:
-            with atomic_write(path) as partial:
+        if not workspace.exists(workspace.groups) or read_text(workspace.groups) != text:
+            with atomic_write(workspace.groups) as partial:
                 partial.write_text(text)
 
 
 def remembered_groups(workspace: Workspace, settings: PipelineSelectionSettings) -> list[set[str]]:
     """Return the names of the shards of each recorded group, if the record is of the same seed and size of blocks."""
     try:
-        content = json.loads(ensure_local(workspace.groups).read_text())
+        content = json.loads(read_text(workspace.groups))
         same = all(content[name] == value for name, value in _record(settings).items())
         return [set(names) for names in content["groups"]] if same else []
     except (OSError, ValueError, KeyError, TypeError):

@@ -40,16 +40,17 @@ def _sync(path: Path) -> None:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`, and rename it to `path` if the block succeeds.
 
-    In a mirrored workspace, the file is uploaded before the rename.
+    In a workspace at a URL, the file is uploaded before the rename; a Parquet file stays here only if it fits.
     """
     partial = _partial(path)
     try:
         yield partial
         _sync(partial)
         mirror = mirror_of(path)
-        if mirror is not None:
+        if mirror is None:
+            partial.replace(path)
+        else:
             mirror.upload(partial, path)
-        partial.replace(path)
         _sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
@@ -64,13 +65,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     partial = _partial(path)
     partial.mkdir()
-    mirror = mirror_of(path)
+    mirror, sent = mirror_of(path), set[str]()
     try:
         yield partial
         for file in tree_files(partial):
             _sync(file)
         if mirror is not None:
-            mirror.upload_folder(partial, path)
+            sent = mirror.upload_folder(partial, path)
         if not path.exists():
             partial.rename(path)
         elif not swap(partial, path):
@@ -82,7 +83,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after a swap, the old folder
     if mirror is not None:
-        mirror.prune(path)
+        mirror.prune(path, sent)
 
 
 def remove_file(path: Path) -> None:

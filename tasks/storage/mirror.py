@@ -1,18 +1,16 @@
-"""Mirror a remote workspace in a local folder.
+"""Keep files of a workspace at a URL in a local folder of bounded size.
 
-Guarantees: a file appears in the local folder only after its upload. When a run begins, local files that the URL lacks,
-or has in another version, are deleted. Files that are only at the URL are downloaded when they are read. Prefect's
-results, spilled data, checkpoints and hidden files stay local.
+Guarantees: a file appears in the local folder only after its upload. Files that are only at the URL are downloaded when
+they are read. The least recently used leave when room is needed, but none that a job reads (`pinned`). When a run
+begins, local files that the URL lacks, or has in another version, are deleted. Spilled data, checkpoints and hidden
+files stay local and are not counted.
 """
 
 import hashlib
 import os
 import shutil
-import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -21,10 +19,13 @@ import pyarrow.parquet as pq
 from fineweb_mask.tasks.storage.buckets import endpoint
 from fineweb_mask.tasks.storage.filesystem import FileInfo
 from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.scratch import Scratch, ScratchError, pinned
 
-INDEX = ".mirrored.sqlite"
 ORIGIN = ".url"
 """File in the local folder that names the URL."""
+
+VERSIONS = ".versions"
+"""Folder in the local folder with the version of each file, so that a later run knows what it has."""
 
 LOCAL_ONLY = "cache"
 """Folder of a workspace that stays on this machine: how long jobs took, spilled data."""
@@ -40,6 +41,7 @@ class Mirror:
         self.url = url.rstrip("/")
         self.root = root
         self.store = Store(self.url)
+        self.scratch = Scratch(root, self.remote_name)
         self._lock = threading.RLock()
         self._listing: dict[str, FileInfo] | None = None
         self._footers: dict[tuple[str, str], pq.FileMetaData] = {}  # by name and version
@@ -69,17 +71,13 @@ class Mirror:
             self._listing = self.store.list_files()
 
     def synchronise(self) -> None:
-        """List the URL again, and delete every local file that differs from the one at the URL."""
+        """List the URL again, and delete every local file, of those that fit here, that differs from the one there."""
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / ORIGIN).write_text(f"{self.url}\n", encoding="utf-8")
         self.refresh_listing()
-        known = self._known_versions()
-        for path in [path for path in self.root.rglob("*") if path.is_file()]:
-            name = self.remote_name(path)
-            if name is None:
-                continue
-            remote, local = self.listing.get(name), path.stat()
-            if remote is None or known.get(name) != (remote.version, local.st_size, local.st_mtime_ns):
+        for name, path in self.scratch.files():
+            remote = self.listing.get(name)
+            if remote is None or remote.bytes != path.stat().st_size or self._version(name) != remote.version:
                 path.unlink()
 
     def info(self, path: Path) -> FileInfo | None:
@@ -121,13 +119,13 @@ class Mirror:
         return bool(self._names(path))
 
     def download(self, path: Path) -> None:
-        """Download a file, or all files below a folder, that exist only at the URL."""
-        if not path.is_file():
-            for name in self._names(path):
-                self._download(name)
+        """Download a file, or all files below a folder, that exist only at the URL; `pinned` keeps them here."""
+        for name in self._names(path):
+            self._download(name)
 
     def _download(self, name: str) -> None:
         path = self.root / name
+        self.scratch.use(name)
         with self._lock:
             only_one = self._downloads.setdefault(name, threading.Lock())
         with only_one:
@@ -136,9 +134,10 @@ class Mirror:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
             try:
-                found = self.store.download(name, partial)
-                self._remember_version(name, found, partial)
-                partial.replace(path)
+                with self.scratch.room_for(name, self.listing[name].bytes):
+                    found = self.store.download(name, partial)
+                    self._remember_version(name, found)
+                    partial.replace(path)
             finally:
                 partial.unlink(missing_ok=True)
 
@@ -155,24 +154,43 @@ class Mirror:
         return footer
 
     def upload(self, source: Path, path: Path) -> None:
-        """Upload `source` under the name of `path`; the caller then renames it to `path`."""
+        """Upload `source` under the name of `path`, and rename it to `path`; a Parquet file stays only if it fits."""
         name = self.remote_name(path)
-        if name is not None:
-            found = self.store.upload(source, name)
-            self._remember_version(name, found, source)
-            with self._lock:
-                self.listing[name] = found
+        if name is None:
+            source.replace(path)
+            return
+        self._send(source, name)
+        try:
+            with self.scratch.room_for(name, source.stat().st_size):
+                source.replace(path)
+                self.scratch.use(name)
+        except ScratchError:
+            path.unlink(missing_ok=True)  # of an older version
+            if path.suffix != ".parquet":  # what is read at once by its path
+                raise
 
-    def upload_folder(self, source: Path, path: Path) -> None:
-        """Upload a folder under the name of `path`, index files last."""
-        for file in upload_order(source):
-            self.upload(file, path / file.relative_to(source))
+    def _send(self, source: Path, name: str) -> None:
+        found = self.store.upload(source, name)
+        self._remember_version(name, found)
+        with self._lock:
+            self.listing[name] = found
 
-    def prune(self, path: Path) -> None:
-        """Delete the files at the URL that the local folder lacks."""
+    def upload_folder(self, source: Path, path: Path) -> set[str]:
+        """Upload a folder under the name of `path`, index files last, and return the names at the URL."""
+        files = {
+            f"{self.remote_name(path)}/{file.relative_to(source).as_posix()}": file for file in upload_order(source)
+        }
+        with self.scratch.room_for(next(iter(files), ""), sum(file.stat().st_size for file in files.values())):
+            for name, file in files.items():
+                self._send(file, name)
+                self.scratch.use(name)
+        return set(files)
+
+    def prune(self, path: Path, kept: set[str]) -> None:
+        """Delete the files at the URL below a folder, except those `kept`."""
         prefix = f"{self.remote_name(path)}/"
         with self._lock:
-            stale = [name for name in self.listing if name.startswith(prefix) and not (self.root / name).is_file()]
+            stale = [name for name in self.listing if name.startswith(prefix) and name not in kept]
         self._delete(stale)
 
     def delete(self, path: Path) -> None:
@@ -196,30 +214,17 @@ class Mirror:
             for name in names:
                 self.listing.pop(name, None)
 
-    @contextmanager
-    def _index(self) -> Iterator[sqlite3.Connection]:
-        self.root.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self.root / INDEX, timeout=60)) as connection, connection:
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS files (name TEXT PRIMARY KEY, version TEXT, bytes INTEGER, mtime INTEGER)"
-            )
-            yield connection
+    def _remember_version(self, name: str, found: FileInfo) -> None:
+        path = self.root / VERSIONS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(found.version, encoding="utf-8")
 
-    def _remember_version(self, name: str, found: FileInfo, source: Path) -> None:
-        """Record which version at the URL a local file is; a rename keeps its modification time."""
-        local = source.stat()
-        with self._lock, self._index() as connection:
-            row = (name, found.version, local.st_size, local.st_mtime_ns)
-            connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", row)
-
-    def _known_versions(self) -> dict[str, tuple[str, int, int]]:
+    def _version(self, name: str) -> str | None:
+        """Return which version at the URL the local file is, or None if that is not recorded."""
         try:
-            with self._lock, self._index() as connection:
-                rows = connection.execute("SELECT name, version, bytes, mtime FROM files").fetchall()
-        except sqlite3.DatabaseError:  # damaged: everything is downloaded again
-            (self.root / INDEX).unlink()
-            return {}
-        return {name: (version, size, mtime) for name, version, size, mtime in rows}
+            return (self.root / VERSIONS / name).read_text(encoding="utf-8")
+        except (OSError, UnicodeError):
+            return None
 
 
 def upload_order(folder: Path) -> list[Path]:
@@ -238,8 +243,8 @@ _chosen: dict[str, Path] = {}  # local folder of a URL, by its name, where a scr
 _lock = threading.Lock()
 
 
-def mirror_at(url: str, scratch: str | Path | None = None) -> Mirror:
-    """Return this process's mirror of a URL below the folder `scratch`.
+def mirror_at(url: str, scratch: str | Path | None = None, scratch_bytes: int | None = None) -> Mirror:
+    """Return this process's mirror of a URL below the folder `scratch`, which holds at most `scratch_bytes` of it.
 
     By default it is the folder that was named before for this URL, else the one in `SCRATCH`, else the user's cache
     folder: which one is a matter of the machine, so that jobs carry the URL only.
@@ -254,6 +259,8 @@ def mirror_at(url: str, scratch: str | Path | None = None) -> Mirror:
         root = _chosen.get(name, _default_scratch() / name)
         if root not in _mirrors:
             _mirrors[root] = Mirror(url, root)
+        if scratch_bytes is not None:
+            _mirrors[root].scratch.limit = scratch_bytes
         return _mirrors[root]
 
 
@@ -287,6 +294,12 @@ def ensure_local(path: Path) -> Path:
     return path
 
 
+def read_text(path: Path) -> str:
+    """Return the content of a small file, downloaded if it exists only remotely."""
+    with pinned():
+        return ensure_local(path).read_text(encoding="utf-8")
+
+
 def download_tree(url: str) -> Path:
     """Download a folder without its hidden files, and return the local folder."""
     mirror = mirror_at(url)
@@ -296,9 +309,10 @@ def download_tree(url: str) -> Path:
     for name in mirror.listing:
         path = mirror.root / name
         if mirror.remote_name(path) is not None:
-            mirror.download(path)
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).hardlink_to(path)
+            with pinned():
+                mirror.download(path)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).hardlink_to(path)
     return folder
 
 

@@ -190,7 +190,7 @@ class Store:
 
         Returns None if the condition fails: another process wrote the file, or this call did and the response was lost.
         """
-        return attempt(self.url_of(name), self._write_if_unchanged, name, content, tag)
+        return attempt(self.url, self._write_if_unchanged, name, content, tag)
 
     def _write_if_unchanged(self, name: str, content: bytes, tag: "UpdateVersion | None") -> "UpdateVersion | None":
         try:
@@ -205,7 +205,7 @@ class Store:
 
     def read_tagged(self, name: str) -> Tagged | None:
         """Return a small file with its version, or None if it does not exist."""
-        return attempt(self.url_of(name), self._read_tagged, name)
+        return attempt(self.url, self._read_tagged, name)
 
     def _read_tagged(self, name: str) -> Tagged | None:
         try:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
@@ -269,6 +270,10 @@ class StageTask(Generic[Job]):
         WorkspaceError
             If the output is not current after building it, or the disk is full or read-only.
         """
+        with pinned():  # what the job reads stays on this machine until it ends
+            return self._current_or_built(job, *arguments)
+
+    def _current_or_built(self, job: Job, *arguments: Any) -> StageFile:  # noqa: ANN401
         if not job.force and (found := job.current()) is not None:
             return found
         started = time.perf_counter()

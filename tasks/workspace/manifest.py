@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, size_of
+from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.references import TAGGED, StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -79,11 +80,12 @@ def read_manifest(path: Path) -> Manifest | None:
     RemoteError
         If it is at a URL that cannot be read.
     """
-    ensure_local(path)
-    try:
-        return Manifest.model_validate_json(path.read_text())
-    except (OSError, ValueError):
-        return None
+    with pinned():
+        ensure_local(path)
+        try:
+            return Manifest.model_validate_json(path.read_text())
+        except (OSError, ValueError):
+            return None
 
 
 def is_whole(path: Path, manifest: Manifest, *, download: bool = False) -> bool:
@@ -98,8 +100,9 @@ def is_whole(path: Path, manifest: Manifest, *, download: bool = False) -> bool:
         if size_of(target) != file.bytes:
             return False
         is_compared = is_mirrored and (file.bytes <= SMALL_BYTES or (download and not target.is_file()))
-        if is_compared and file_digest(ensure_local(target)) != file.sha256:
-            return False
+        with pinned():
+            if is_compared and file_digest(ensure_local(target)) != file.sha256:
+                return False
     return True
 
 

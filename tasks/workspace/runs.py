@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.mirror import read_text
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FOLDER = "runs"
@@ -75,4 +75,4 @@ class LastRun(BaseModel):
     @classmethod
     def load(cls, workspace: Workspace) -> Self:
         """Read the file of a workspace; raises FileNotFoundError if it has none, ValueError if it is not valid."""
-        return cls.model_validate_json(ensure_local(cls.path(workspace)).read_text())
+        return cls.model_validate_json(read_text(cls.path(workspace)))

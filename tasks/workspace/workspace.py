@@ -91,6 +91,8 @@ class Workspace:
     scratch
         Parent folder of the mirror; by default the one that this process uses for the URL already, else the folder in
         FINEWEB_MASK_SCRATCH, else the user's cache folder.
+    scratch_bytes
+        Most bytes of its files on this machine; by default what this process was told before, else 90% of what is free.
 
     Examples
     --------
@@ -99,9 +101,9 @@ class Workspace:
     PosixPath('/data/web/scores/en/000.e8a5ad5d69a0cd52.parquet')
     """
 
-    def __init__(self, root: str | Path, scratch: str | Path | None = None) -> None:
+    def __init__(self, root: str | Path, scratch: str | Path | None = None, scratch_bytes: int | None = None) -> None:
         text = str(root).removeprefix("file://")
-        mirror = mirror_at(text, scratch) if is_url(text) else mirror_in(Path(text).absolute())
+        mirror = mirror_at(text, scratch, scratch_bytes) if is_url(text) else mirror_in(Path(text).absolute())
         self.root = Path(text).absolute() if mirror is None else mirror.root
         self.url = None if mirror is None else mirror.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
@@ -189,12 +191,20 @@ class Workspace:
         """Mark the workspace as in use by a run; several runs may use one at the same time.
 
         A run that is the only one on this machine deletes the partial files of killed runs before it begins.
+
+        Raises
+        ------
+        WorkspaceError
+            If the workspace is at a URL, and another run keeps its files in the same folder of this machine.
         """
         with self._lock_file(".lock") as lock:
             if _try_lock(lock, fcntl.LOCK_EX):
                 self._delete_leftovers()
             elif self._mirror is not None:
-                self._mirror.refresh_listing()
+                raise WorkspaceError(
+                    f"another run on this machine keeps files of {self.url} in {self.root}: wait for it, or give this "
+                    "one a folder of its own with --set engine.scratch=FOLDER"
+                )
             _wait_for(lock, fcntl.LOCK_SH, f"waiting for what removes files from {self.display_path(self.root)}")
             yield self
 

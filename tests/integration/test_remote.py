@@ -1,9 +1,11 @@
 """The sample from a bucket into a bucket of a real S3 server that refuses, is gone for a while, is met afresh."""
 
+import io
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -139,6 +141,49 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     repaired = {stage.stage: stage.files - stage.cached for stage in run_sample(url, f"source.path={corpus}").stages}
     assert repaired == dict.fromkeys(repaired, 0) | {"score": 1, "select": 1}
     assert all(bucket.read(f"ws/{files[stage]}") == here[files[stage]].read_bytes() for stage in STAGES)
+
+
+def test_a_workspace_larger_than_its_room_on_this_machine(
+    bucket: Bucket, run_sample: RunSample, sample_corpus: Path, finished: Path
+) -> None:
+    """There is room for the classifier and what materialising reads and writes, not for the encoder beside them."""
+    sizes = {path: path.stat().st_size for path in finished.rglob("*") if path.is_file()}
+    folders = ("documents", "scores", "masks", "dataset")
+    limit = sum(size for path, size in sizes.items() if path.relative_to(finished).parts[0] in folders) + 2**16
+    limit += (finished / "fitted" / "quality-fasttext.bin").stat().st_size
+    url, most, ended = f"{bucket.url}/narrow", [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            with suppress(FileNotFoundError):  # deleted, or renamed
+                files = Workspace(url).root.rglob("*")
+                held = [path.stat().st_size for path in files if path.is_file() and is_counted(Workspace(url), path)]
+                most[0] = max(most[0], sum(held))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        summary = run_sample(url, f"source.path={sample_corpus / 'corpus'}", f"engine.scratch_bytes={limit}")
+    finally:
+        ended.set()
+        watching.join()
+    assert summary.status == "done"
+    assert limit < sum(bucket.names("narrow/").values())
+    assert 0 < most[0] <= limit
+    for stage in STAGES:
+        rows = {name: pq.read_table(io.BytesIO(bucket.read(name))) for name in bucket.names(f"narrow/{stage}/")}
+        made = {f"{stage}/{name.rpartition('/')[2]}": table.replace_schema_metadata() for name, table in rows.items()}
+        assert {name: repr(table.to_pydict()).encode() for name, table in made.items()} == {
+            name: content for name, content in rows_of(finished) if name.startswith(f"{stage}/")
+        }
+    parts = [(name.split("/", 3)[3], bucket.read(name)) for name in sorted(bucket.names("narrow/dataset/data"))]
+    assert parts == data_of(finished)
+
+
+def is_counted(workspace: Workspace, path: Path) -> bool:
+    """Return whether a local file counts for `engine.scratch_bytes`."""
+    parts = path.relative_to(workspace.root).parts
+    return parts[0] != "cache" and not any(part.startswith(".") for part in parts)
 
 
 def test_sweep_and_report_print_the_url_of_their_pages(

@@ -54,7 +54,7 @@ def test_a_missing_source_ends_with_2_and_nothing_is_created(recipe, invoke, mon
         (["--refit", "everything"], "--refit takes one of encoder, quality, blocks, received 'everything'"),
         (["--workspace", "https://example.org/x"], "workspace: https:// can only be read: give a folder or s3://"),
         (["--workspace", "hf://datasets/x/y"], "workspace: hf:// can be a source only: on the hub every file would be"),
-        (["--workspace", "abc://bucket/x"], "abc://bucket/x: Protocol not known: abc"),
+        (["--workspace", "abc://bucket/x"], "abc:// cannot be written: give a folder or s3://bucket/folder"),
         (["--set", "selection.lamb"], "--set takes section.key=value, received 'selection.lamb'"),
     ],
 )

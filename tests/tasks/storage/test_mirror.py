@@ -16,7 +16,7 @@ from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
-from fineweb_mask.tasks.storage.mirror import ensure_local, mirror_of, upload_order
+from fineweb_mask.tasks.storage.mirror import VERSIONS, ensure_local, mirror_of, upload_order
 from fineweb_mask.tasks.workspace import workspace as workspaces
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
@@ -166,9 +166,9 @@ def test_the_url_is_the_truth_when_a_run_begins(workspace: Workspace, bucket: Bu
         assert current_parquet(workspace, paths["kept"], "kept", KEY) is not None
 
 
-def test_a_damaged_index_costs_a_download(workspace: Workspace) -> None:
+def test_a_damaged_record_of_a_version_costs_a_download(workspace: Workspace) -> None:
     path = write(workspace)
-    (workspace.root / ".mirrored.sqlite").write_bytes(b"not a database, not at all, by no means" * 100)
+    (workspace.root / VERSIONS / path.relative_to(workspace.root)).write_bytes(b"\xff")
     with workspace.in_use():
         assert not path.exists()
         assert ensure_local(path).exists()
