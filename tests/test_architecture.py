@@ -38,7 +38,7 @@ LAYERS = {
     "tasks": [
         {"storage"},
         {"workspace"},
-        {"source", "reporting"},
+        {"source", "reporting", "catalog"},
         {"dataset", "inference"},
         {"selection"},
         {"probe", "known"},

@@ -1,6 +1,7 @@
 """Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
 
-A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
+A file is removed only if it is certain that no given recipe reads it. What the buckets of a corpus found is not read
+again once the duplicates of its shards are listed; until then it is kept for the run that goes on. Where a recipe's work is not finished, it may not
 be known which files of later stages it will read: these are left.
 """
 
@@ -12,10 +13,16 @@ from pydantic import BaseModel
 
 from fineweb_mask.flows.engine.inspection import Inspection, fits, inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.dedup.duplicates import DedupJob
+from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+COMPARED = (*HashJob.stage.folders, *RepeatsJob.stage.folders, *DedupJob.stage.folders)
+"""Folders of files that are read only if duplicates are looked for across shards."""
 
 
 class Removed(BaseModel):
@@ -69,6 +76,7 @@ def _stage_files(
 ) -> tuple[Removed, list[Path]]:
     """Return what to remove of a folder of stage files, with the checkpoints in it."""
     unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
+    is_of_corpus = folder in RepeatsJob.stage.folders  # its files are of no single shard
     removed, paths = Removed(folder=folder), []
     sizes = workspace.sizes(folder)
     checkpoints: dict[Path, list[Path]] = defaultdict(list)
@@ -78,7 +86,7 @@ def _stage_files(
         found = shard_and_tag(path.relative_to(workspace.root / folder).as_posix())
         if found is None or path in reached:
             continue
-        if found[0] in unplanned:
+        if found[0] in unplanned or (is_of_corpus and unplanned):
             removed.undecided += 1
             continue
         name = workspace.relative(path)
@@ -92,11 +100,14 @@ def _stage_files(
 
 def _planned(inspection: Inspection, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
+    if folder in COMPARED and inspection.settings.ingest.exact_dedup != "corpus":
+        return set(inspection.shards)  # none
+    made = DedupJob.stage.folders if folder in RepeatsJob.stage.folders else (folder,)
     return {
         name
         for jobs in inspection.jobs.values()
-        for job, _ in jobs
-        if folder in job.stage.folders
+        for job, file in jobs
+        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob) and file is None)
         for name in job.shard_names
     }
 

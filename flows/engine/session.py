@@ -11,7 +11,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
 from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Refit
-from fineweb_mask.flows.engine.registry import SELECTION_INPUTS
+from fineweb_mask.flows.engine.registry import SELECTION_INPUTS, refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
@@ -72,12 +72,12 @@ def open_session(
     shards = check_inputs(settings)
     with Workspace(settings.workspace, settings.engine.scratch).in_use() as workspace, published_to_ui() as ui:
         check_names(workspace)
-        listing = Listing.of(workspace)
+        listing, again = Listing.of(workspace), refreshed_by(refresh or [])
         scheduler = Scheduler(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
             at_once=workers(settings),
-            refresh=frozenset(refresh or []),
+            refresh=again,
             scope=scope,
             listing=listing,
         )
@@ -91,7 +91,16 @@ def open_session(
         with recorded(scheduler, settings) as record:
             try:
                 models = PretrainedModels.of(settings)
-                plan = Plan(scheduler, workspace, settings, shards, models, listing=listing, refit=refit or [])
+                plan = Plan(
+                    scheduler,
+                    workspace,
+                    settings,
+                    shards,
+                    models,
+                    listing=listing,
+                    refit=refit or [],
+                    refresh=again,
+                )
                 yield Session(scheduler, plan, ui)
             except BaseException:
                 request_stop()  # Prefect waits for the tasks that still run
