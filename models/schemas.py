@@ -46,7 +46,7 @@ HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
 """The hash of each document's text, in the order of the hashes."""
 
 REPEATS = pa.schema([pa.field("shard", pa.uint32(), nullable=False), ROW])
-"""Rows with a text that an earlier shard holds already; `shard` is the shard's place in the order of arrival, from 0."""
+"""Rows with a text that an earlier shard holds already; `shard` is its place in the order of arrival, from 0."""
 
 DUPLICATES = pa.schema([ROW])
 """The same rows, of one shard."""

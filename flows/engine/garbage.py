@@ -1,8 +1,8 @@
 """Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
 
-A file is removed only if it is certain that no given recipe reads it. What the buckets of a corpus found is not read
-again once the duplicates of its shards are listed; until then it is kept for the run that goes on. Where a recipe's work is not finished, it may not
-be known which files of later stages it will read: these are left.
+A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
+be known which files of later stages it will read: these are left. What the buckets of a corpus found is kept for a run
+that goes on; once the duplicates of all shards are listed, it is not read again and is removed.
 """
 
 from collections import defaultdict

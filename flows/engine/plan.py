@@ -481,7 +481,7 @@ class Plan:
         if file is not None:
             found.append(file)
             if len(found) == buckets:
-                self._jobs.add(job.model_copy(update={"repeats": found}), partial(self._on_deduplicated, job))
+                self._jobs.add(job.model_copy(update={"repeats": tuple(found)}), partial(self._on_deduplicated, job))
 
     def _on_deduplicated(self, job: DedupJob, file: StageFile | None) -> None:
         if file is not None:

@@ -15,6 +15,7 @@ file is written again, and no selection is made anew.
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -57,7 +58,7 @@ class DedupJob(GroupJob):
     )
     name: ClassVar[str] = "corpus"
     hashes: list[StageFile]  # in the order in which the shards came
-    repeats: list[StageFile] = []  # of all buckets; they are needed to build the output, not to find it
+    repeats: tuple[StageFile, ...] = ()  # of all buckets: needed to build the output, not to find it
 
     @property
     def shard_names(self) -> list[str]:
@@ -156,7 +157,7 @@ def _rows_of(job: DedupJob, places: range) -> Iterator[NDArray[np.uint32]]:
     order = np.lexsort((rows, shards))
     shards, rows = shards[order], rows[order]
     starts = np.searchsorted(shards, [*places, places.stop])
-    for start, stop in zip(starts, starts[1:], strict=False):
+    for start, stop in pairwise(starts):
         yield rows[start:stop]
 
 

@@ -8,7 +8,7 @@ was killed goes on with those that are left. Whether a corpus has one bucket or 
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock

@@ -59,7 +59,9 @@ class DoneAtOnce:
 @pytest.fixture
 def keys(tmp_path, monkeypatch):
     """Return the function that plans a run of two shards and returns the keys of its jobs, by stage and name."""
-    monkeypatch.setattr(select.SelectJob, "shard_files", lambda job, *_: [done(job, shard.name) for shard in job.shards])
+    monkeypatch.setattr(
+        select.SelectJob, "shard_files", lambda job, *_: [done(job, shard.name) for shard in job.shards]
+    )
     monkeypatch.setattr(DedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
     monkeypatch.setattr(DedupJob, "current", lambda *_: None)
 
@@ -148,8 +150,16 @@ def test_the_workspace_s_place_changes_nothing(keys):
 
 
 def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(keys):
-    group = {("repeats", "0-of-1"), ("dedup", "corpus"), ("select", "a..b"), ("materialize", "dataset"), ("report", "report")}
-    assert changed(keys(), keys(sources=("1", "2"))) == group | {(stage, "b") for stage in ("ingest", "hash", "score", "embed")}
+    group = {
+        ("repeats", "0-of-1"),
+        ("dedup", "corpus"),
+        ("select", "a..b"),
+        ("materialize", "dataset"),
+        ("report", "report"),
+    }
+    assert changed(keys(), keys(sources=("1", "2"))) == group | {
+        (stage, "b") for stage in ("ingest", "hash", "score", "embed")
+    }
 
 
 def test_another_model_changes_what_it_made(keys):

@@ -129,7 +129,8 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
     LastRun(settings=changed, folder=last.folder).save(opened)
     found = state(workspace)
     assert found["ingest"] == found["score"] == found["embed"] == found["select"] == (0, 4, 4)
-    assert found["dedup"] == (0, 1, 4)
+    files = [path for folder in ("hashes", "duplicates") for path in (workspace / folder).iterdir()]
+    assert found["dedup"] == (0, 1, len(files))
 
 
 def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp_path):
@@ -152,14 +153,14 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
             settings_of(workspace).model_dump(mode="json", exclude_unset=True) | {"selection": {"lamb": 0.9}}
         )
     )
-    assert gc("--dry-run") == {"embeddings": 4, "masks": 8}
-    assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8}
+    assert gc("--dry-run") == {"embeddings": 4, "masks": 8, "repeats": 1}
+    assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8, "repeats": 1}
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == files
     with Workspace(workspace).in_use():
         result = CliRunner().invoke(app, ["gc", str(workspace)])
     assert result.exit_code == 2
     assert "a run is using the workspace" in result.output
-    assert gc() == {"embeddings": 4, "masks": 8}
+    assert gc() == {"embeddings": 4, "masks": 8, "repeats": 1}
     assert gc() == {}
     assert {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]} == {}
     assert {

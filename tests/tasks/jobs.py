@@ -35,7 +35,7 @@ def repeats_jobs(workspace: Any, hashes: Any, buckets: int = 1, memory_limit: st
 def dedup_job(workspace: Any, documents: Any, buckets: int = 1, memory_limit: str = "1GB") -> DedupJob:
     """Compare the shards, which came in the order of `documents`, and return the job that lists their duplicates."""
     hashes = [sort_hashes(job) for job in hash_jobs(workspace, documents)]
-    repeats = [find_repeats(job) for job in repeats_jobs(workspace, hashes, buckets, memory_limit)]
+    repeats = tuple(find_repeats(job) for job in repeats_jobs(workspace, hashes, buckets, memory_limit))
     return DedupJob(root=str(workspace.root), hashes=hashes, repeats=repeats)
 
 

@@ -1,5 +1,8 @@
 """The repeats of a bucket: what a plain loop finds, in any number of buckets, reading no more than the bucket."""
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,15 +28,13 @@ def repeats_jobs(workspace: Workspace, texts: Texts, buckets: int, memory_limit:
 @pytest.mark.parametrize("buckets", [1, 2, 8])
 def test_a_bucket_holds_the_repeats_of_its_range(tmp_path: Path, buckets: int) -> None:
     workspace = Workspace(tmp_path)
-    rows = {name: list(of_shard) for name, of_shard in TEXTS.items()}
+    shards = list(TEXTS.values())
     everything = {(place, row) for place, (name, found) in enumerate(expected(TEXTS).items()) for row in found}
     for job in repeats_jobs(workspace, TEXTS, buckets):
         table = pq.read_table(workspace.resolve(find_repeats(job)))
         found = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
         assert found == sorted(found)
-        assert {
-            text_hash(rows[list(TEXTS)[place]][row])[0] * buckets // 256 for place, row in found
-        } <= {job.bucket}  # fmt: skip
+        assert all(text_hash(shards[place][row])[0] * buckets // 256 == job.bucket for place, row in found)
         everything -= set(found)
     assert not everything
 
@@ -43,6 +44,47 @@ def test_the_first_of_three_is_the_only_one_that_stays(tmp_path: Path) -> None:
     [job] = repeats_jobs(workspace, {"c": [1], "b": [2, 1], "a": [1, 3, 2]}, 1)
     table = pq.read_table(workspace.resolve(find_repeats(job)))
     assert table.to_pylist() == [{"shard": 1, "row": 1}, {"shard": 2, "row": 0}, {"shard": 2, "row": 2}]
+
+
+def test_a_run_that_was_killed_goes_on_with_the_buckets_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(tmp_path)
+    made = repeats_jobs(workspace, TEXTS, 4)
+    write = repeats.write_sorted
+
+    def killed(path: Path, *arguments: object) -> None:
+        write(path, *arguments)
+        path.rename(path.with_name(f".{path.name}.0.partial"))
+        raise KeyboardInterrupt
+
+    for job in (made[0], made[3]):
+        find_repeats(job)
+    with monkeypatch.context() as patched:
+        patched.setattr(repeats, "write_sorted", killed)
+        with pytest.raises(KeyboardInterrupt):
+            find_repeats(made[1])
+    assert [find_repeats(job).cached for job in made] == [True, False, False, True]
+
+
+def test_two_buckets_at_once_share_the_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take turns: DuckDB uses all cores for one."""
+    made = repeats_jobs(Workspace(tmp_path), TEXTS, 4)
+    open_ones, most = [0], [0]
+    database = repeats._database
+
+    @contextmanager
+    def counted(job):
+        with database(job) as connection:
+            open_ones[0] += 1
+            most[0] = max(most[0], open_ones[0])
+            yield connection
+            open_ones[0] -= 1
+
+    monkeypatch.setattr(repeats, "_database", counted)
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(file.cached for file in pool.map(find_repeats, made))
+    assert most == [1]
 
 
 def test_what_does_not_fit_in_memory_is_spilled_and_removed(tmp_path: Path) -> None:
@@ -106,15 +148,13 @@ def test_the_number_of_buckets_follows_that_of_the_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: int, buckets: int
 ) -> None:
     monkeypatch.setattr(repeats, "BUCKET_DOCUMENTS", 50)
-    hashes = [job.model_copy() for job in jobs.hash_jobs(Workspace(tmp_path), [])]
-    assert not hashes
     workspace = Workspace(tmp_path)
     files = write_documents(workspace, {"a": range(documents)})
     made = repeats.repeats_jobs(str(tmp_path), files, "1GB")
     assert len(made) == buckets
     ends = [job.ends for job in made]
     assert (ends[0][0], ends[-1][1]) == (0, 2**64)
-    assert all(one[1] == other[0] for one, other in zip(ends, ends[1:], strict=False))
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(ends))
     assert len({job.name for job in made}) == len({job.key for job in made}) == buckets
 
 

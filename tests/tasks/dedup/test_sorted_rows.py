@@ -35,7 +35,7 @@ def test_only_the_row_groups_of_the_range_are_read(
 ) -> None:
     monkeypatch.setattr(sorted_rows, "ROW_GROUP_ROWS", 3)
     workspace = Workspace(tmp_path)
-    file = write(workspace, [1, 2, 3] + [3, 4, 6] + [8, 8, 8] + [8, 20])
+    file = write(workspace, [1, 2, 3, 3, 4, 6, 8, 8, 8, 8, 20])
     rows = read_range(workspace, file, first, end)["row"].to_pylist()
     assert rows == [row for row in range(11) if str(row // 3) in groups]
 
@@ -54,7 +54,9 @@ def test_at_a_url_a_small_range_is_a_small_download(
     count = 100_000
     hashes = np.random.default_rng(0).bytes(16 * count)
     columns = [[hashes[at : at + 16] for at in range(0, 16 * count, 16)], range(count)]
-    table = pa.table([pa.array(values, field.type) for values, field in zip(columns, HASHES, strict=True)], schema=HASHES)
+    table = pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, HASHES, strict=True)], schema=HASHES
+    )
     table = table.sort_by("content_hash")
     here = Workspace(f"{bucket.url}/ws", tmp_path / "here")
     path = here.shard_path("hashes", "a", KEY)
