@@ -118,9 +118,9 @@ def _own_turn() -> Iterator[None]:
 
 @contextmanager
 def _database(job: RepeatsJob) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a database in memory, which spills into a folder of its own."""
+    """Yield a database in memory, which spills into a folder of its own; that of a killed run is a leftover."""
     job.workspace.cache.mkdir(parents=True, exist_ok=True)
-    spill = tempfile.mkdtemp(prefix="dedup-spill-", dir=job.workspace.cache)
+    spill = tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache)
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": job.memory_limit,
         "temp_directory": spill,
@@ -152,9 +152,9 @@ def _of_shard(job: RepeatsJob, place: int) -> pa.Table:
     table = read_range(job.workspace, job.hashes[place], first.to_bytes(8) + bytes(8), _below(end))
     high, low = hash_halves(table["content_hash"].combine_chunks())
     start, last = np.searchsorted(high, np.uint64(first)), np.searchsorted(high, np.uint64(end - 1), side="right")
-    shard = np.full(last - start, place, dtype=np.uint32)
-    columns = [pa.array(high[start:last]), pa.array(low[start:last]), pa.array(shard), table["row"][start:last]]
-    return pa.table(columns, names=["high", "low", "shard", "row"])
+    shards = np.full(last - start, place, dtype=np.uint32)
+    inside = [column[start:last].copy() for column in (high, low, table["row"].to_numpy())]  # lets go of the rest
+    return pa.table([inside[0], inside[1], shards, inside[2]], names=["high", "low", "shard", "row"])
 
 
 def _below(end: int) -> bytes:
