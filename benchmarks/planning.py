@@ -4,7 +4,7 @@
     AWS_ENDPOINT_URL=... python -m benchmarks.planning FOLDER --shards 25000 --url s3://bucket/planning
 
 Makes a workspace in FOLDER (and finds it there the next time) in which every shard has a file of one row for each of
-five stages, and with `--url` copies it there. Planning runs in a process of its own, from an empty scratch folder: it
+six stages, and with `--url` copies it there. Planning runs in a process of its own, from an empty scratch folder: it
 lists the files, makes the job of every shard and stage, and finds its output. Without an index, it also reads the
 footer of every file.
 """
@@ -25,8 +25,12 @@ from benchmarks.tables import show
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
 from fineweb_mask.flows.engine.scheduler import OnDone, Scheduler
+from fineweb_mask.models.schemas import REPEATS
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
+from fineweb_mask.tasks.dedup.repeats import RepeatsJob
+from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
 from fineweb_mask.tasks.fit import FitJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.discovery import discover
@@ -80,6 +84,12 @@ class _Written:
         details = DETAILS.get(job.stage.name, {})
         if isinstance(job, FitJob):
             write_manifest(job.manifest_path, job.key, [], details)
+        elif job.current() is None and isinstance(job, DedupJob):
+            dedup(job)
+        elif job.current() is None and isinstance(job, RepeatsJob):
+            shards = pa.array(range(len(job.hashes)), pa.uint32())
+            first_rows = pa.array([0] * len(job.hashes), pa.uint32())
+            write_sorted(job.output, REPEATS, job.key, [pa.record_batch([shards, first_rows], schema=REPEATS)])
         elif job.current() is None:
             if isinstance(job, GroupJob):
                 details = {"blocks": [BLOCK], "excluded": {}} if job.stage.name == "select" else {}

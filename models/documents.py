@@ -38,6 +38,20 @@ def content_hash(text: str) -> bytes:
     return hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
 
 
+def hash_halves(hashes: pa.FixedSizeBinaryArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the first and the last 8 bytes of hashes as numbers, whose order is that of the bytes: (n,) uint64 each.
+
+    Examples
+    --------
+    >>> high, low = hash_halves(pa.array([bytes(7) + b"2" + bytes(8)], pa.binary(16)))
+    >>> int(high[0]), int(low[0])
+    (50, 0)
+    """
+    numbers = np.frombuffer(hashes.buffers()[1] or b"", dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    numbers = numbers[hashes.offset : hashes.offset + len(hashes)]
+    return np.ascontiguousarray(numbers[:, 0]), np.ascontiguousarray(numbers[:, 1])
+
+
 def stable_id(source: str, source_row: int) -> str:
     """Return the id for a document without one: a hash of its source file's name and its row in that file."""
     digest = hashlib.blake2b(f"{source}\n{source_row}".encode(), digest_size=16).hexdigest()

@@ -42,8 +42,24 @@ MASKS = pa.schema(
     ]
 )
 
+HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
+"""The hash of each document's text, in the order of the hashes."""
+
+REPEATS = pa.schema([pa.field("shard", pa.uint32(), nullable=False), ROW])
+"""Rows with a text that an earlier shard holds already; `shard` is its place in the order of arrival, from 0."""
+
 DUPLICATES = pa.schema([ROW])
-"""Rows with a text that an earlier shard holds already."""
+"""The same rows, of one shard."""
+
+DUPLICATES_OF_SHARDS = pa.schema(
+    [
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("rows", pa.uint32(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),  # of the shard's file of duplicates; 0: it has none
+        pa.field("content", pa.string(), nullable=False),  # digest of the shard's name and rows
+    ]
+)
+"""How many documents of each shard are duplicates, in the order of arrival."""
 
 KNOWN = pa.schema(
     [

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.documents import content_hash, hash_halves
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -85,11 +85,11 @@ class KnownTexts:
     def __init__(self, path: Path) -> None:
         table = pq.read_table(path)
         self._ids = table["id"].combine_chunks()
-        self._first, self._second = _halves(table["content_hash"].combine_chunks())
+        self._first, self._second = hash_halves(table["content_hash"].combine_chunks())
 
     def twins(self, hashes: list[bytes]) -> list[str | None]:
         """Return, for the hash of each text, the id of a document that has it, or None."""
-        first, second = _halves(pa.array(hashes, pa.binary(16)))
+        first, second = hash_halves(pa.array(hashes, pa.binary(16)))
         places = np.searchsorted(self._first, first)
         found = np.full(len(hashes), -1, dtype=np.int64)
         left = np.arange(len(hashes))
@@ -101,13 +101,6 @@ class KnownTexts:
             left = left[~equal]
             places[left] += 1
         return [None if place < 0 else self._ids[place].as_py() for place in found.tolist()]
-
-
-def _halves(hashes: pa.FixedSizeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the last 8 bytes of hashes as numbers, whose order is that of the bytes: (n,) uint64."""
-    numbers = np.frombuffer(hashes.buffers()[1] or b"", dtype=">u8").reshape(-1, 2).astype(np.uint64)
-    numbers = numbers[hashes.offset : hashes.offset + len(hashes)]
-    return np.ascontiguousarray(numbers[:, 0]), np.ascontiguousarray(numbers[:, 1])
 
 
 @lru_cache(maxsize=1)

@@ -92,7 +92,9 @@ def gc(
 def migrate(
     workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")], *, as_json: AsJson = False
 ) -> None:
-    """Rename the files that an earlier version wrote to the names of this one; nothing is computed again.
+    """Rename the files that an earlier version wrote to the names of this one, to go on from them.
+
+    The next run only looks for duplicates across source files again, which gives the same ones.
 
     Example: fineweb-mask migrate workspaces/sample
     """

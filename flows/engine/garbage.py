@@ -1,7 +1,8 @@
 """Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
 
 A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
-be known which files of later stages it will read: these are left.
+be known which files of later stages it will read: these are left. What the buckets of a corpus found is kept for a run
+that goes on; once the duplicates of all shards are listed, it is not read again and is removed.
 """
 
 from collections import defaultdict
@@ -14,10 +15,16 @@ from fineweb_mask.flows.engine.inspection import Inspection, fits, inspect_recip
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
+from fineweb_mask.tasks.dedup.duplicates import DedupJob
+from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+COMPARED = (*HashJob.stage.folders, *RepeatsJob.stage.folders, *DedupJob.stage.folders)
+"""Folders of files that are read only if duplicates are looked for across shards."""
 
 
 class Removed(BaseModel):
@@ -72,6 +79,7 @@ def _stage_files(
 ) -> tuple[Removed, list[Path]]:
     """Return what to remove of a folder of stage files, with the checkpoints in it."""
     unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
+    is_of_corpus = folder in RepeatsJob.stage.folders  # its files are of no single shard
     removed, paths = Removed(folder=folder), []
     sizes = workspace.sizes(folder)
     checkpoints: dict[Path, list[Path]] = defaultdict(list)
@@ -81,7 +89,7 @@ def _stage_files(
         found = shard_and_tag(path.relative_to(workspace.root / folder).as_posix())
         if found is None or path in reached:
             continue
-        if found[0] in unplanned:
+        if found[0] in unplanned or (is_of_corpus and unplanned):
             removed.undecided += 1
             continue
         name = workspace.relative(path)
@@ -95,11 +103,14 @@ def _stage_files(
 
 def _planned(inspection: Inspection, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
+    if folder in COMPARED and inspection.settings.ingest.exact_dedup != "corpus":
+        return set(inspection.shards)  # none
+    made = DedupJob.stage.folders if folder in RepeatsJob.stage.folders else (folder,)
     return {
         name
         for jobs in inspection.jobs.values()
-        for job, _ in jobs
-        if folder in job.stage.folders
+        for job, file in jobs
+        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob) and file is None)
         for name in job.shard_names
     }
 

@@ -17,6 +17,8 @@ from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob
+from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
@@ -69,7 +71,7 @@ class _JobProbe:
         """Check a job's output."""
         file = job.current(self._listing)
         self.found[job.stage.shown_as].append((job, file))
-        if file is None and isinstance(job, ScoreJob | EmbedJob):
+        if file is None and isinstance(job, HashJob | ScoreJob | EmbedJob):
             on_done(_rebuilt(job))  # a lost file would be rebuilt identically, so what was derived from it is valid
         elif file is not None:
             on_done(file)
@@ -86,7 +88,7 @@ class _JobProbe:
         return []
 
 
-def _rebuilt(job: ScoreJob | EmbedJob) -> StageFile:
+def _rebuilt(job: HashJob | ScoreJob | EmbedJob) -> StageFile:
     """Return the reference to a lost file as it would be rebuilt; it has no path."""
     return StageFile(
         stage=job.stage.name, name=job.name, path="", rows=job.documents.rows, bytes=0, fingerprint=job.key.fingerprint
@@ -208,7 +210,8 @@ def fits(settings: PipelineSettings) -> int:
 def _stage(inspection: Inspection, stage: str) -> StageStatus:
     workspace, settings = inspection.workspace, inspection.settings
     files = [(job, file) for job, file in inspection.jobs[stage] if file is not None and not isinstance(job, PartJob)]
-    about = stages_shown_as(stage)[0]
+    seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
+    about = stages_shown_as(stage)
     stale = 0
     if stage == "fit":
         wanted = fits(settings)
@@ -220,11 +223,14 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
         wanted, done = 1, len(files)
         stale = int(not files and workspace.exists(workspace.reports))
     else:
-        wanted = 1 if about.product else len(inspection.shards)
-        done = len(files) if about.product else len({name for job, _ in files for name in job.shard_names})
+        wanted, done = len(inspection.shards), len({name for job, _ in files for name in job.shard_names})
+        if stage == DedupJob.stage.name:  # what is made of single shards and of buckets is a part of one product
+            files = [(job, file) for job, file in files if isinstance(job, DedupJob)]
+            wanted, done = int(settings.ingest.exact_dedup == "corpus"), len(files)
         reached = {workspace.relative(path) for job, _ in inspection.jobs[stage] for path in job.paths()}
-        stale = sum(path not in reached for folder in about.folders for path in workspace.sizes(folder))
-    rows, seconds = sum(file.rows for _, file in files), sum(recorded_seconds(job, workspace) for job, _ in files)
+        folders = {folder for one in about if not one.interim for folder in one.folders}
+        stale = sum(path not in reached for folder in folders for path in workspace.sizes(folder))
+    rows = sum(file.rows for _, file in files)
     return StageStatus(
         stage=stage,
         done=done,

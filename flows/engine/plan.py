@@ -1,7 +1,8 @@
 """Plan the pipeline: add each job as soon as the outputs that it depends on exist.
 
 A shard is scored and embedded as soon as it is ingested, without waiting for other shards. Two things are made from
-many shards: what is fitted on a sample of the corpus (the first time only), and the duplicates across it.
+many shards: what is fitted on a sample of the corpus (the first time only), and the duplicates across it, if they are
+looked for.
 """
 
 from collections.abc import Callable, Collection, Container
@@ -16,7 +17,10 @@ from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerS
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
-from fineweb_mask.tasks.dedup import DedupJob, in_order_of_arrival, remember_arrivals
+from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
+from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.dedup.repeats import repeats_jobs
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
@@ -116,6 +120,8 @@ class Plan:
         What is fitted again, although an earlier run fitted it.
     share
         The shards that are worked on, besides those of the sample that is fitted on; None works on all.
+    refresh
+        Names of the stages that are run again, although their outputs are current.
     remembers
         Whether to record in which order shards came, and which are selected from together, for later runs.
     """
@@ -131,6 +137,7 @@ class Plan:
         listing: Listing | None = None,
         refit: Collection[Refit] = (),
         share: Share | None = None,
+        refresh: Collection[str] = (),
         remembers: bool = True,
     ) -> None:
         self.documents: dict[str, StageFile] = {}  # by shard, as are the next four
@@ -138,6 +145,7 @@ class Plan:
         self.embeddings: dict[str, StageFile] = {}
         self.duplicates: dict[str, StageFile] = {}
         self.masks: dict[str, StageFile] = {}
+        self._hashes: dict[str, StageFile] = {}  # by shard
         self._groups: dict[str, StageFile] = {}  # of shards that were selected from together, by name
         self.dataset: StageFile | None = None
         self._jobs = jobs
@@ -151,6 +159,7 @@ class Plan:
         self._models = dict(models.scorers)
         self._encoder = models.encoder
         self._statistics: StageFile | None = None
+        self._refresh = frozenset(refresh)
         self._refit = frozenset(stage.name for name in refit for stage in REFITTED[name])
         self._sample = sampled_shards(workspace, list(self._shards), refit=self._refit)
         self._fitting: set[str] = set()
@@ -209,9 +218,16 @@ class Plan:
             self._ask_per_shard("embed", self._embed_job, partial(_keep, self.embeddings))
 
     def deduplicate(self) -> None:
-        """Find the duplicates across all shards, when the last one is ingested."""
-        self._jobs.expect("dedup", 1)
-        self._ask(self._deduplicate)
+        """Sort the hashes of every shard when it is ingested, and compare all shards when the last one's are sorted.
+
+        Where duplicates are not looked for across shards, a shard waits for no other.
+        """
+        if self._settings.ingest.exact_dedup == "corpus":
+            self._ask_per_shard("dedup", self._hash_job, self._on_hashed)
+            self._jobs.expect("dedup", 1)
+            self._ask(self._compare)
+        else:
+            self._ask(self._keep_all)
 
     def prepare(self) -> None:
         """Run everything that a selection reads: ingest, fit, score, embed, deduplicate."""
@@ -464,21 +480,44 @@ class Plan:
         if files is not None:
             self.scores[job.name], self.embeddings[job.name] = files
 
-    def _deduplicate(self, _shard: str | None) -> None:
-        if "dedup" in self._fitting or len(self._ingested) < len(self._shards) or not self.documents:
+    def _keep_all(self, shard: str | None) -> None:
+        for name in self.documents if shard is None else [shard]:
+            if name in self.documents:
+                self.duplicates[name] = no_duplicates(name)
+
+    def _hash_job(self, documents: StageFile) -> HashJob:
+        return HashJob(root=self._root, documents=documents)
+
+    def _on_hashed(self, job: StageJob, file: StageFile | None) -> None:
+        if file is not None:
+            self._hashes[job.name] = file
+            self._compare(None)
+
+    def _compare(self, _shard: str | None) -> None:
+        """Compare all shards, bucket by bucket, unless an earlier run listed the duplicates of every shard."""
+        is_ready = len(self._ingested) == len(self._shards) and len(self._hashes) == len(self.documents)
+        if "dedup" in self._fitting or not is_ready or not self.documents:
             return
         self._fitting.add("dedup")
         with self._workspace.alone() if self._remembers else nullcontext():
             names = in_order_of_arrival(self._workspace, self.documents)
             if self._remembers:
                 remember_arrivals(self._workspace, names)
-        job = DedupJob(
-            root=self._root,
-            documents=[self.documents[name] for name in names],
-            across_shards=self._settings.ingest.exact_dedup == "corpus",
-            memory_limit=self._settings.materialize.memory_limit,
-        )
-        self._jobs.add(job, partial(self._on_deduplicated, job))
+        job = DedupJob(root=self._root, hashes=[self._hashes[name] for name in names])
+        if DedupJob.stage.name not in self._refresh and job.current(self._listing) is not None:
+            self._jobs.add(job, partial(self._on_deduplicated, job))
+            return
+        buckets = repeats_jobs(self._root, job.hashes, self._settings.materialize.memory_limit)
+        self._jobs.expect("dedup", len(buckets))
+        found: list[StageFile] = []
+        for bucket in buckets:
+            self._jobs.add(bucket, partial(self._on_compared, job, len(buckets), found))
+
+    def _on_compared(self, job: DedupJob, buckets: int, found: list[StageFile], file: StageFile | None) -> None:
+        if file is not None:
+            found.append(file)
+            if len(found) == buckets:
+                self._jobs.add(job.model_copy(update={"repeats": tuple(found)}), partial(self._on_deduplicated, job))
 
     def _on_deduplicated(self, job: DedupJob, file: StageFile | None) -> None:
         if file is not None:

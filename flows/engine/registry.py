@@ -3,10 +3,13 @@
 To add a stage, write its module in `tasks/` and enter its task here.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from fineweb_mask.tasks.dataset.partition import shuffle, survey, write_partition
-from fineweb_mask.tasks.dedup import dedup
+from fineweb_mask.tasks.dedup.duplicates import dedup
+from fineweb_mask.tasks.dedup.hashes import sort_hashes
+from fineweb_mask.tasks.dedup.repeats import find_repeats
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.ingest import ingest
@@ -30,6 +33,8 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 PIPELINE: tuple[StageTask[Any], ...] = (
     ingest,
+    sort_hashes,
+    find_repeats,
     dedup,
     list_known,
     fit_classifier,
@@ -93,6 +98,11 @@ else:  # a form in the Prefect UI lists the choices
 def stages_shown_as(name: str) -> list[Stage]:
     """Return the stages that are counted and shown under a name."""
     return [task.stage for task in PIPELINE if task.stage.shown_as == name]
+
+
+def refreshed_by(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of the stages that are shown under these."""
+    return frozenset(stage.name for name in names for stage in stages_shown_as(name))
 
 
 def run_by(flows: set[str]) -> frozenset[str]:

@@ -11,7 +11,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
 from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Refit, Share
-from fineweb_mask.flows.engine.registry import SELECTION_INPUTS
+from fineweb_mask.flows.engine.registry import SELECTION_INPUTS, refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
@@ -75,12 +75,12 @@ def open_session(
     shards = check_inputs(settings)
     with workspace_of(settings).in_use() as workspace, published_to_ui() as ui:
         check_names(workspace)
-        listing = Listing.of(workspace)
+        listing, again = Listing.of(workspace), refreshed_by(refresh or [])
         scheduler = Scheduler(
             workspace,
             quarantine=settings.ingest.on_bad_shard == "quarantine",
             at_once=workers(settings),
-            refresh=frozenset(refresh or []),
+            refresh=again,
             scope=scope,
             listing=listing,
         )
@@ -96,7 +96,15 @@ def open_session(
             try:
                 models = PretrainedModels.of(settings)
                 plan = Plan(
-                    scheduler, workspace, settings, shards, models, listing=listing, refit=refit or [], share=share
+                    scheduler,
+                    workspace,
+                    settings,
+                    shards,
+                    models,
+                    listing=listing,
+                    refit=refit or [],
+                    refresh=again,
+                    share=share,
                 )
                 yield Session(scheduler, plan, ui)
             except BaseException:

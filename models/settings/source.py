@@ -55,7 +55,8 @@ class IngestSettings(Settings):
     exact_dedup: Literal["corpus", "shard", "off"] = Field(
         "corpus",
         description="Where to drop documents with equal normalised text: in the whole `corpus`, within each `shard`, "
-        "or nowhere (`off`). The first copy is kept.",
+        "or nowhere (`off`). Kept is the first copy of a shard; of several shards, that of the one that came into the "
+        "workspace first, then of the first name.",
     )
     against: list[str] = Field(
         default_factory=list,

@@ -27,7 +27,7 @@ from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -165,7 +165,7 @@ def _candidates(
             columns.append(job.by)
         table = pq.read_table(path, columns=columns)
         keep = np.ones(len(table), dtype=bool)
-        keep[pq.read_table(job.workspace.resolve(shard.duplicates))["row"].to_numpy()] = False
+        keep[duplicate_rows(job.workspace, shard.duplicates)] = False
         kept = np.flatnonzero(keep)
         hashes = table["content_hash"].take(pa.array(kept)).to_pylist()
         ranks += [int.from_bytes(hashlib.blake2b(b"held out" + one, digest_size=8).digest()) for one in hashes]
@@ -239,7 +239,7 @@ def exclude(job: ExcludeJob) -> None:
     held_out = HeldOut.read(job.workspace, job.held_out)
     n = job.shard.rows
     reasons: dict[str, NDArray[np.bool_]] = {name: np.zeros(n, dtype=bool) for name in ("duplicate", "held_out")}
-    reasons["duplicate"][pq.read_table(job.workspace.resolve(job.shard.duplicates))["row"].to_numpy()] = True
+    reasons["duplicate"][duplicate_rows(job.workspace, job.shard.duplicates)] = True
     own = held_out.documents.filter(pc.equal(held_out.documents["shard"], job.name))
     reasons["held_out"][own["row"].to_numpy()] = True
     reasons["near_duplicate"] = _near(job, held_out)

@@ -23,7 +23,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.groups import group_name
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
 from fineweb_mask.tasks.workspace.references import digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -219,7 +219,7 @@ def _read_shard(workspace: Workspace, shard: ShardFiles) -> tuple[tuple[NDArray[
     from fineweb_mask.models.documents import token_counts
 
     candidate = np.ones(shard.rows, dtype=bool)
-    candidate[pq.read_table(workspace.resolve(shard.duplicates))["row"].to_numpy()] = False
+    candidate[duplicate_rows(workspace, shard.duplicates)] = False
     has_vector = _has_vector(workspace, shard)
     excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
     counts = pq.read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])

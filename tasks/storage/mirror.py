@@ -6,6 +6,7 @@ begins, local files that the URL lacks, or has in another version, are deleted. 
 files stay local and are not counted.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.tasks.storage.buckets import endpoint
 from fineweb_mask.tasks.storage.filesystem import FileInfo
 from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote_file import RemoteFile
 from fineweb_mask.tasks.storage.scratch import Scratch, ScratchError, pinned
 
 ORIGIN = ".url"
@@ -140,6 +142,20 @@ class Mirror:
                     partial.replace(path)
             finally:
                 partial.unlink(missing_ok=True)
+
+    def open(self, path: Path) -> RemoteFile:
+        """Open a file at the URL, to read parts of it without downloading the rest.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the URL has no such file.
+        """
+        self.look_for(path)
+        name, remote = self.remote_name(path), self.info(path)
+        if name is None or remote is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url_of(path))
+        return self.store.open(name, remote)
 
     def footer(self, path: Path) -> pq.FileMetaData | None:
         """Return the footer of a Parquet file at the URL, without downloading the file; None if it does not exist."""

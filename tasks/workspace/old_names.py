@@ -1,4 +1,4 @@
-"""Rename the files of an earlier version, whose names did not tell their keys, so that nothing is built again."""
+"""Rename the files of an earlier version, whose names did not tell their keys, so that they are not built again."""
 
 import json
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import move_file, remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS
 from fineweb_mask.tasks.workspace.manifest import read_manifest, save_manifest
-from fineweb_mask.tasks.workspace.references import TAGGED, digest, shard_and_tag
-from fineweb_mask.tasks.workspace.stage_parquet import read_key
+from fineweb_mask.tasks.workspace.references import TAGGED, content_key, digest, shard_and_tag
+from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer, read_key
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 PRODUCTS = ("fitted/known", *(f"probe/{name}" for name in ("held_out", "tokenizer", "tokens", "models", "answers")))
@@ -37,7 +37,7 @@ def check_names(workspace: Workspace) -> None:
                 where = workspace.display_path(workspace.root)
                 raise OldNamesError(
                     f"{where} has files with the names of an earlier version, such as {name}: run "
-                    f"`fineweb-mask migrate {where}`, which renames them; nothing is computed again"
+                    f"`fineweb-mask migrate {where}`, which renames them; only duplicates are looked for again"
                 )
 
 
@@ -65,7 +65,11 @@ def _stage_files(workspace: Workspace) -> Iterator[tuple[Path, Path]]:
         path = workspace.root / name
         if name.startswith(tuple(f"{folder}/" for folder in FIXED)) or shard_and_tag(name) is not None:
             continue
-        if (key := read_key(path)) is not None:
+        footer = key_and_details(read_footer(path))
+        if footer is not None:
+            key, details = footer
+            if "content" in details:  # duplicates, which the earlier version kept under the key of the whole corpus
+                key = content_key(details["content"])
             yield path, path.with_name(f"{path.name.removesuffix('.parquet')}.{key.tag}.parquet")
 
 

@@ -1,8 +1,12 @@
 """Refer to the files of one shard: its documents, and what each stage made of them."""
 
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
 """In place of a stage's file that a shard does not have; its `path` is empty."""
@@ -28,3 +32,18 @@ class ShardFiles(BaseModel):
     def rows(self) -> int:
         """Number of documents."""
         return self.documents.rows
+
+
+def duplicate_rows(workspace: Workspace, duplicates: StageFile) -> NDArray[np.uint32]:
+    """Return the rows of a shard that are duplicates, ascending: (n,) uint32.
+
+    A shard without any has no file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it was not looked for them.
+    """
+    if duplicates.fingerprint and not duplicates.rows:
+        return np.empty(0, dtype=np.uint32)
+    return np.asarray(pq.read_table(workspace.resolve(duplicates))["row"], dtype=np.uint32)

@@ -5,7 +5,7 @@ Guarantees: a file is current only if the key in its footer equals the key of th
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,21 @@ def stage_file_writer(
             raise WorkspaceError(
                 f"{path.name} did not read back as written: {written.metadata.num_rows} rows, {stage_writer.rows} sent"
             )
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a stage file to read parts of it; where it exists only at a URL, the rest is not downloaded.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    """
+    mirror = mirror_of(path)
+    with ExitStack() as opened:
+        source = path if mirror is None or path.is_file() else opened.enter_context(mirror.open(path))
+        yield opened.enter_context(pq.ParquetFile(source, pre_buffer=True))
 
 
 def read_footer(path: Path) -> pq.FileMetaData | None:

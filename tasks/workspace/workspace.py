@@ -124,7 +124,7 @@ class Workspace:
         return str(path) if self._mirror is None else self._mirror.url_of(path)
 
     def shard_path(self, stage_folder: str, shard: str, key: StageKey) -> Path:
-        """Return a shard's file of this key in `documents`, `duplicates`, `scores`, `embeddings` or `masks`."""
+        """Return a shard's file of this key in `documents`, `hashes`, `scores`, `embeddings` or `masks`."""
         return self.root / stage_folder / stage_file_name(shard, key)
 
     def shard_paths(self, stage_folder: str, shard: str) -> list[Path]:
@@ -164,7 +164,15 @@ class Workspace:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
 
     def resolve(self, file: StageFile) -> Path:
-        """Return the local path of a referenced file, downloading it if necessary."""
+        """Return the local path of a referenced file, downloading it if necessary.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the reference is to no file.
+        """
+        if not file.path:
+            raise FileNotFoundError(f"{self.display_path(self.root)}: {file.stage} {file.name} has no file")
         return self.local(file.path)
 
     def local(self, path: str) -> Path:

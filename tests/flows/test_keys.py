@@ -4,7 +4,8 @@ import pytest
 
 from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.tasks import dedup, select
+from fineweb_mask.tasks import select
+from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.embed import EmbeddingModel
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -22,7 +23,8 @@ WRITE = {"survey", "partition", "materialize", "report"}
 SELECT = {"select"} | WRITE
 EMBED = {"embed"} | SELECT
 SCORE = {"score"} | SELECT
-ALL = {"ingest", "dedup", "score"} | EMBED
+DEDUP = {"hash", "repeats", "dedup"}
+ALL = {"ingest", "score"} | DEDUP | EMBED
 DETAILS = {"rows_in": 0, "tokens_in": 0, "tokens": 0, "tokens_estimated": 0, "blocks": [], "statistics": {}}
 
 
@@ -62,8 +64,11 @@ class DoneAtOnce:
 @pytest.fixture
 def keys(tmp_path, monkeypatch):
     """Return the function that plans a run of two shards and returns the keys of its jobs, by stage and name."""
-    monkeypatch.setattr(select.SelectJob, "shard_files", lambda job: [done(job, shard.name) for shard in job.shards])
-    monkeypatch.setattr(dedup.DedupJob, "shard_files", lambda job: [done(job, file.name) for file in job.documents])
+    monkeypatch.setattr(
+        select.SelectJob, "shard_files", lambda job, *_: [done(job, shard.name) for shard in job.shards]
+    )
+    monkeypatch.setattr(DedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
+    monkeypatch.setattr(DedupJob, "current", lambda *_: None)
 
     def of(*overrides, workspace="workspace", sources=("1", "1"), edu="content", encoder="content"):
         path = tmp_path / "recipe.yaml"
@@ -103,8 +108,6 @@ def changed(before, after):
         ("source.text_column=content", ALL),
         ("ingest.min_chars=7", ALL),
         ("ingest.languages=[de]", ALL),
-        ("ingest.exact_dedup=shard", {"dedup"} | SELECT),
-        ("ingest.exact_dedup=off", ALL),
         ("ingest.on_bad_shard=fail", set()),
         ("quality.combine=minimum", SCORE),
         ("quality.scorers.0.weight=0.5", SCORE),
@@ -141,14 +144,30 @@ def test_a_setting_changes_the_stages_that_read_it_and_what_follows(keys, overri
     assert {stage for stage, _ in changed(keys(), keys(override))} == stages
 
 
+@pytest.mark.parametrize(("scope", "stages"), [("shard", SELECT), ("off", ALL - DEDUP)])
+def test_without_a_comparison_of_shards_none_is_planned(keys, scope, stages):
+    before, after = keys(), keys(f"ingest.exact_dedup={scope}")
+    assert before.keys() - after.keys() == {name for name in before if name[0] in DEDUP}
+    assert {stage for stage, name in after if before[stage, name] != after[stage, name]} == stages
+
+
 def test_the_workspace_s_place_changes_nothing(keys):
     assert changed(keys(), keys(workspace="elsewhere")) == set()
 
 
 def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(keys):
-    group = {("dedup", "corpus"), ("select", "a..b"), ("materialize", "dataset"), ("report", "report")}
-    group |= {("survey", "survey"), ("partition", "00000")}
-    assert changed(keys(), keys(sources=("1", "2"))) == group | {("ingest", "b"), ("score", "b"), ("embed", "b")}
+    group = {
+        ("repeats", "0-of-1"),
+        ("dedup", "corpus"),
+        ("survey", "survey"),
+        ("partition", "00000"),
+        ("select", "a..b"),
+        ("materialize", "dataset"),
+        ("report", "report"),
+    }
+    assert changed(keys(), keys(sources=("1", "2"))) == group | {
+        (stage, "b") for stage in ("ingest", "hash", "score", "embed")
+    }
 
 
 def test_another_model_changes_what_it_made(keys):

@@ -20,6 +20,7 @@ Outcome = Callable[[Path], dict[str, bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]
 FOLDERS = {  # where each stage writes what it has not finished
     "ingest": "documents",
+    "dedup": "repeats",
     "fit": "fitted",
     "embed": "embeddings",
     "score": "scores",

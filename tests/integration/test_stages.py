@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.display.listeners import listener, shown_as_bars
+from fineweb_mask.flows.engine.garbage import collect_garbage
 from fineweb_mask.flows.engine.inspection import StatusError, workspace_status
 from fineweb_mask.flows.engine.scheduler import MissingInputError
 from fineweb_mask.flows.stages import run_stage
@@ -84,6 +85,10 @@ def test_a_stage_is_run_again_on_request(workspace, run_sample):
         assert path.stat().st_mtime_ns > written
     [again] = run_stage("embed", settings_of(workspace), refresh=True)[1:]
     assert (again.stage, again.files, again.cached) == ("embed", 4, 0)
+    summary = run_sample(workspace, refresh=["dedup"])
+    assert {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached} == {
+        "dedup": 4 + 1 + 1  # hashes, the bucket, the list
+    }
 
 
 def test_a_shard_is_finished_before_the_next_is_begun(workspace, run_sample):
@@ -129,7 +134,8 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
     LastRun(settings=changed, folder=last.folder).save(opened)
     found = state(workspace)
     assert found["ingest"] == found["score"] == found["embed"] == found["select"] == (0, 4, 4)
-    assert found["dedup"] == (0, 1, 4)
+    files = [path for folder in ("hashes", "duplicates") for path in (workspace / folder).iterdir()]
+    assert found["dedup"] == (0, 1, len(files))
 
 
 def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp_path):
@@ -152,14 +158,14 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
             settings_of(workspace).model_dump(mode="json", exclude_unset=True) | {"selection": {"lamb": 0.9}}
         )
     )
-    assert gc("--dry-run") == {"embeddings": 4, "masks": 8}
-    assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8}
+    assert gc("--dry-run") == {"embeddings": 4, "masks": 8, "repeats": 1}
+    assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8, "repeats": 1}
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == files
     with Workspace(workspace).in_use():
         result = CliRunner().invoke(app, ["gc", str(workspace)])
     assert result.exit_code == 2
     assert "a run is using the workspace" in result.output
-    assert gc() == {"embeddings": 4, "masks": 8}
+    assert gc() == {"embeddings": 4, "masks": 8, "repeats": 1}
     assert gc() == {}
     assert {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]} == {}
     assert {
@@ -167,6 +173,42 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
         for stage in run_sample(workspace, "selection.lamb=0.9", "embedding.prompt=about: ").stages
         if stage.cached < stage.files
     } == set()
+
+
+def test_what_a_bucket_found_is_kept_until_the_duplicates_are_listed(workspace, run_sample):
+    def built():
+        return {stage.stage: stage.files - stage.cached for stage in run_sample(workspace).stages}["dedup"]
+
+    def in_folder(name):
+        return {path.name.split(".")[0] for path in (workspace / name).iterdir()}
+
+    found = [path for path in (workspace / "repeats").iterdir() if path.name.startswith("0-of-1.")]
+    duplicates = in_folder("duplicates")
+    [listed] = (workspace / "repeats").glob("corpus.*")
+    listed.unlink()  # as if the run had been killed before
+    collect_garbage(str(workspace), [])
+    assert [path.exists() for path in found] == [True]
+    assert in_folder("duplicates") == duplicates
+    assert built() == 1
+    collect_garbage(str(workspace), [])
+    assert in_folder("repeats") == {"corpus"}
+    assert built() == 0
+    next((workspace / "duplicates").iterdir()).unlink()
+    assert built() == 2  # the bucket again, and the list
+    assert in_folder("duplicates") == duplicates
+
+
+def test_without_a_comparison_no_shard_waits_and_nothing_is_left_out(workspace, run_sample):
+    compared = run_sample(workspace)
+    summary = run_sample(workspace, "ingest.exact_dedup=shard")
+    built = {stage.stage for stage in summary.stages if stage.files > stage.cached}
+    assert built == {"select", "materialize", "report"}
+    assert summary.counts.documents_eligible > compared.counts.documents_eligible
+    found = state(workspace)
+    assert found["dedup"][:2] == (0, 0)
+    assert found["select"] == (4, 0, 4)
+    collect_garbage(str(workspace), [])
+    assert not [*workspace.glob("hashes/*"), *workspace.glob("repeats/*"), *workspace.glob("duplicates/*")]
 
 
 def test_status_is_a_command(workspace, tmp_path):

@@ -27,7 +27,8 @@ from fineweb_mask.models.settings.quality import (
     LabelSettings,
     QualitySettings,
 )
-from fineweb_mask.tasks import dedup, embed, fit, ingest, materialize, report, score, select
+from fineweb_mask.tasks import embed, fit, ingest, materialize, report, score, select
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
@@ -102,7 +103,7 @@ class Built:
     recipe: PipelineSettings
     shards: list[SourceShard]
     documents: list[StageFile]
-    dedup_job: dedup.DedupJob
+    dedup_job: DedupJob
     models: list[QualityModel]
     statistics_job: fit.FitStatisticsJob
     statistics: StageFile
@@ -156,8 +157,8 @@ def run_pipeline(recipe: PipelineSettings) -> Built:
     workspace = Workspace(recipe.workspace)
     shards = discover(recipe.source)
     documents = [ingest.ingest(jobs.ingest_job(workspace, shard, recipe.source, recipe.ingest)) for shard in shards]
-    dedup_job = jobs.dedup_job(workspace, documents, recipe.ingest.exact_dedup, "1GB")
-    dedup.dedup(dedup_job)
+    dedup_job = jobs.dedup_job(workspace, documents)
+    dedup(dedup_job)
     duplicates = dedup_job.shard_files()
     assert duplicates is not None
     models = [

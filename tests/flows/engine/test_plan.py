@@ -3,9 +3,11 @@
 import pytest
 
 from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Share
-from fineweb_mask.models.settings import EmbeddingSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks import fit
+from fineweb_mask.tasks.dedup import repeats
+from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.embed import EmbeddingModel
 from fineweb_mask.tasks.inference.scorers import resolve_model
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -55,10 +57,11 @@ def shard(name):
 def plan(tmp_path):
     """Plan the work on shards of these names; what is fitted on the corpus may be there from an earlier run."""
 
-    def of(names, *, model="given", fitted=False, share=None):
+    def of(names, *, model="given", fitted=False, exact_dedup="corpus", share=None):
         settings = PipelineSettings(
             workspace=str(tmp_path),
             source=SourceSettings(path="corpus"),
+            ingest=IngestSettings(exact_dedup=exact_dedup),
             quality=QualitySettings(scorers=[SCORER]),
             embedding=EmbeddingSettings(model=model),
         )
@@ -89,21 +92,25 @@ def test_a_shard_does_not_wait_for_its_neighbours(plan):
     jobs.done("embed b")
     assert [shard.name for shard in found.selectable] == ["b"]
     assert {"ingest a", "ingest c"} <= jobs.waiting.keys()
-    assert jobs.expected == {"ingest": 3, "score": 3, "embed": 3, "dedup": 1, "fit": 2}
+    assert jobs.expected == {"ingest": 3, "score": 3, "embed": 3, "dedup": 4, "fit": 2}
 
 
 def test_a_given_encoder_embeds_before_anything_is_fitted(plan):
     jobs, _ = plan("abc")
     jobs.done("ingest c")
-    assert set(jobs.waiting) == {"ingest a", "ingest b", "embed c"}
+    assert set(jobs.waiting) == {"ingest a", "ingest b", "embed c", "hash c"}
 
 
 def test_the_first_run_fits_on_its_sample_and_then_scores_what_is_there(plan):
     jobs, _ = plan("ab", model="static")
     jobs.done("ingest a")
-    assert set(jobs.waiting) == {"ingest b"}
+    assert set(jobs.waiting) == {"ingest b", "hash a"}
     jobs.done("ingest b")
-    assert set(jobs.waiting) == {"fit_statistics quality-statistics", "fit_encoder encoder", "dedup corpus"}
+    fits = {"fit_statistics quality-statistics", "fit_encoder encoder"}
+    assert set(jobs.waiting) == fits | {"hash a", "hash b"}
+    jobs.done("hash b")
+    jobs.done("hash a")
+    assert set(jobs.waiting) == fits | {"repeats 0-of-1"}
     jobs.done("fit_encoder encoder")
     assert {"embed a", "embed b"} <= jobs.waiting.keys()
     jobs.done("fit_statistics quality-statistics")
@@ -146,24 +153,66 @@ def test_a_wrong_share_is_refused(text):
         Share.parse(text)
 
 
-def test_duplicates_are_looked_for_once_every_shard_is_there_or_set_aside(plan):
+def test_shards_are_compared_once_every_one_is_hashed_or_set_aside(plan):
     jobs, found = plan("abc")
     jobs.done("ingest a")
+    jobs.done("hash a")
     jobs.done("ingest b", bad=True)
-    assert "dedup corpus" not in jobs.waiting
     jobs.done("ingest c")
+    assert "repeats 0-of-1" not in jobs.waiting
+    jobs.done("hash c")
+    job, _ = jobs.waiting["repeats 0-of-1"]
+    assert [file.name for file in job.hashes] == ["a", "c"]
+    jobs.done("repeats 0-of-1")
     job, _ = jobs.waiting["dedup corpus"]
-    assert [file.name for file in job.documents] == ["a", "c"]
+    assert [file.name for file in job.hashes] == ["a", "c"]
+    assert [file.name for file in job.repeats] == ["0-of-1"]
     assert set(found.documents) == {"a", "c"}
     assert "fit_statistics quality-statistics" in jobs.waiting
     assert jobs.expected["score"] == jobs.expected["embed"] == 2
+    assert jobs.expected["dedup"] == 4
+
+
+def test_the_last_shard_to_be_set_aside_lets_the_others_be_compared(plan):
+    jobs, _ = plan("ab")
+    jobs.done("ingest a")
+    jobs.done("hash a")
+    assert "repeats 0-of-1" not in jobs.waiting
+    jobs.done("ingest b", bad=True)
+    assert "repeats 0-of-1" in jobs.waiting
+
+
+def test_a_large_corpus_is_listed_when_its_last_bucket_is_compared(plan, monkeypatch):
+    monkeypatch.setattr(repeats, "BUCKET_DOCUMENTS", 5)
+    jobs, _ = plan("ab")
+    for name in ("ingest a", "ingest b", "hash a", "hash b"):
+        jobs.done(name)
+    buckets = [f"repeats {bucket}-of-4" for bucket in range(4)]
+    assert jobs.waiting.keys() >= set(buckets)
+    for name in reversed(buckets):
+        assert "dedup corpus" not in jobs.waiting
+        jobs.done(name)
+    assert "dedup corpus" in jobs.waiting
+    assert jobs.expected["dedup"] == 2 + 4 + 1
+
+
+@pytest.mark.parametrize("scope", ["shard", "off"])
+def test_without_a_comparison_a_shard_has_its_duplicates_at_once(plan, scope):
+    jobs, found = plan("ab", exact_dedup=scope)
+    jobs.done("ingest b")
+    assert found.duplicates == {"b": no_duplicates("b")}
+    assert set(jobs.waiting) == {"ingest a", "embed b"}
+    assert "dedup" not in jobs.expected
+    jobs.done("ingest a", bad=True)
+    assert found.duplicates.keys() == {"b"}
 
 
 def test_nothing_is_fitted_on_no_documents(plan):
     jobs, _ = plan("ab", model="static")
     jobs.done("ingest a", rows=0)
     jobs.done("ingest b", bad=True)
-    assert set(jobs.waiting) == {"dedup corpus"}
+    jobs.done("hash a", rows=0)
+    assert set(jobs.waiting) == {"repeats 0-of-1"}
 
 
 def test_a_shard_that_an_earlier_fit_was_made_on_stays_in_the_sample(tmp_path):

@@ -1,0 +1,81 @@
+"""Sorted files: a reader of a range takes the row groups that hold it, and no others."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fineweb_mask.models.schemas import HASHES, REPEATS
+from fineweb_mask.tasks.dedup import sorted_rows
+from fineweb_mask.tasks.dedup.sorted_rows import read_range, write_sorted
+from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.conftest import Bucket
+from tests.tasks.stage_files import KEY
+
+
+def write(workspace: Workspace, values: list[int]) -> StageFile:
+    path = workspace.shard_path("repeats", "a", KEY)
+    rows = pa.array(range(len(values)), pa.uint32())
+    write_sorted(path, REPEATS, KEY, [pa.record_batch([pa.array(values, pa.uint32()), rows], schema=REPEATS)])
+    file = current_parquet(workspace, path, "a", KEY)
+    assert file is not None
+    return file
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "groups"),
+    [(0, 99, "0123"), (0, 3, "0"), (0, 4, "01"), (3, 4, "01"), (4, 5, "1"), (6, 8, "1"), (7, 8, ""), (8, 9, "23")],
+)
+def test_only_the_row_groups_of_the_range_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, end: int, groups: str
+) -> None:
+    monkeypatch.setattr(sorted_rows, "ROW_GROUP_ROWS", 3)
+    workspace = Workspace(tmp_path)
+    file = write(workspace, [1, 2, 3, 3, 4, 6, 8, 8, 8, 8, 20])
+    rows = read_range(workspace, file, first, end)["row"].to_pylist()
+    assert rows == [row for row in range(11) if str(row // 3) in groups]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 8_192, 8_193])
+def test_everything_is_read_where_the_range_is_everything(tmp_path: Path, rows: int) -> None:
+    workspace = Workspace(tmp_path)
+    table = read_range(workspace, write(workspace, list(range(rows))), 0, rows + 1)
+    assert table.schema.equals(REPEATS)
+    assert table["row"].to_pylist() == list(range(rows))
+
+
+def test_at_a_url_a_small_range_is_a_small_download(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 100_000
+    hashes = np.random.default_rng(0).bytes(16 * count)
+    columns = [[hashes[at : at + 16] for at in range(0, 16 * count, 16)], range(count)]
+    table = pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, HASHES, strict=True)], schema=HASHES
+    )
+    table = table.sort_by("content_hash")
+    here = Workspace(f"{bucket.url}/ws", tmp_path / "here")
+    path = here.shard_path("hashes", "a", KEY)
+    write_sorted(path, HASHES, KEY, table.combine_chunks().to_batches())
+    file = current_parquet(here, path, "a", KEY)
+    assert file is not None
+    path.unlink()  # as on another machine
+
+    taken = []
+    readinto = RemoteFile.readinto
+    monkeypatch.setattr(RemoteFile, "readinto", lambda *given: (taken.append(readinto(*given)), taken[-1])[1])
+    found = read_range(here, file, b"\x80", b"\x81")
+    inside = [row for row in table.to_pylist() if row["content_hash"][:1] == b"\x80"]
+    assert [row for row in found.to_pylist() if row["content_hash"][:1] == b"\x80"] == inside
+    assert sum(taken) < 0.25 * file.bytes
+    assert not path.exists()
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    file = write(Workspace(tmp_path), [1])
+    with pytest.raises(FileNotFoundError, match="repeats/a"):
+        read_range(Workspace(tmp_path / "elsewhere"), file, 0, 9)
