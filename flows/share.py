@@ -33,6 +33,7 @@ def prepare_share(settings: PipelineSettings, number: int, of: int) -> list[Stag
         plan.fit()
         plan.score()
         plan.embed()
+        plan.sort_hashes()
         session.scheduler.finish()
         return session.scheduler.in_order
 

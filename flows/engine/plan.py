@@ -32,7 +32,7 @@ from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.groups import grouped, remember_groups, remembered_groups
+from fineweb_mask.tasks.selection.groups import Groups, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.job import BadShardError, GroupJob, Stage, StageJob
@@ -166,6 +166,11 @@ class Plan:
         self._ingested: set[str] = set()  # or quarantined
         self._rows = 0  # that are ingested
         self._asked: list[Callable[[str | None], None]] = []
+        self._selecting: set[str] = set()  # names of groups
+        self._is_early = False  # groups are selected from before all shards are prepared
+        self._order = sorted(self._shards)
+        self._next = 0  # place in this order
+        self._open: list[ShardFiles] = []  # a group that may become larger
 
     def ingest(self) -> None:
         """Ingest every source file, those of the sample that is fitted on first."""
@@ -222,12 +227,17 @@ class Plan:
 
         Where duplicates are not looked for across shards, a shard waits for no other.
         """
+        self.sort_hashes()
         if self._settings.ingest.exact_dedup == "corpus":
-            self._ask_per_shard("dedup", self._hash_job, self._on_hashed)
             self._jobs.expect("dedup", 1)
             self._ask(self._compare)
         else:
             self._ask(self._keep_all)
+
+    def sort_hashes(self) -> None:
+        """Sort the hashes of every shard when it is ingested, if shards are to be compared."""
+        if self._settings.ingest.exact_dedup == "corpus":
+            self._ask_per_shard("dedup", self._hash_job, self._on_hashed)
 
     def prepare(self) -> None:
         """Run everything that a selection reads: ingest, fit, score, embed, deduplicate."""
@@ -239,13 +249,14 @@ class Plan:
         self._finish_preparation()
 
     def select(self) -> None:
-        """Select from every block, when all shards are prepared.
+        """Select from every block: when its shards are prepared if that can be known, else when all shards are.
 
         Raises
         ------
         BadShardError
             If there is nothing to select from.
         """
+        self.select_early()
         self._finish_preparation()
         self.check_prepared()
         settings = self._settings.selection
@@ -253,9 +264,45 @@ class Plan:
             groups = grouped(self.selectable, settings, remembered_groups(self._workspace, settings))
             if self._remembers:
                 remember_groups(self._workspace, settings, groups)
-        self._jobs.expect("select", len(groups))
-        for group in groups:
-            job = SelectJob(root=self._root, shards=group, settings=settings)
+        self._select_from(groups)
+
+    def select_early(self) -> None:
+        """Select from each group of shards as soon as these are prepared, where nothing in it depends on later ones.
+
+        This is so if duplicates are not looked for across shards and blocks follow the order of the names.
+        """
+        settings = self._settings
+        if settings.ingest.exact_dedup != "corpus" and settings.selection.blocks == "by_shard":
+            self._is_early = True
+            self._select_full_groups()
+
+    def _select_full_groups(self) -> None:
+        """Select from the groups of the first shards, by name, that are prepared or left out: all but the last one.
+
+        To that one, the next shard may belong.
+        """
+        while self._is_early and self._next < len(self._order):
+            name = self._order[self._next]
+            is_left_out = name in self._jobs.quarantined or (name in self._ingested and name not in self.documents)
+            if not is_left_out:
+                if not all(name in files for files in (self.duplicates, self.scores, self.embeddings)):
+                    return
+                shard = self._files_of(name)
+                rows = sum(one.rows for one in self._open) + shard.rows
+                if self._open and rows > self._settings.selection.block_size:
+                    self._select_from([self._open])
+                    self._open = []
+                self._open.append(shard)
+            self._next += 1
+
+    def _select_from(self, groups: Groups) -> None:
+        """Add the jobs of groups, unless they were added before."""
+        settings = self._settings.selection
+        jobs = [SelectJob(root=self._root, shards=group, settings=settings) for group in groups]
+        new = [job for job in jobs if job.name not in self._selecting]
+        self._jobs.expect("select", len(new))
+        for job in new:
+            self._selecting.add(job.name)
             self._jobs.add(job, partial(self._on_selected, job))
 
     def materialize(self) -> None:
@@ -382,7 +429,7 @@ class Plan:
                     job = job_of(self.documents[name])
                     if job is not None:
                         del waiting[name]
-                        self._jobs.add(job, partial(on_done, job))
+                        self._jobs.add(job, partial(self._after, on_done, job))
                 elif name in self._ingested:
                     del waiting[name]
                     self._jobs.expect(stage, -1)
@@ -390,12 +437,19 @@ class Plan:
         self._jobs.expect(stage, len(self._own))
         self._ask(plan_ready)
 
+    def _after(
+        self, on_done: Callable[[StageJob, StageFile | None], None], job: StageJob, file: StageFile | None
+    ) -> None:
+        on_done(job, file)
+        self._select_full_groups()
+
     def _on_ingested(self, name: str, file: StageFile | None) -> None:
         self._ingested.add(name)
         if file is not None:
             self.documents[name] = file
             self._rows += file.rows
         self._changed(name)
+        self._select_full_groups()
 
     def _on_trained(self, scorer: FastTextScorerSettings, file: StageFile | None) -> None:
         if file is not None:

@@ -1,15 +1,28 @@
 """The order of work: a shard waits for nothing but what it needs."""
 
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Share
-from fineweb_mask.models.settings import EmbeddingSettings, IngestSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.settings import (
+    EmbeddingSettings,
+    IngestSettings,
+    PipelineSelectionSettings,
+    PipelineSettings,
+    SourceSettings,
+)
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks import fit
 from fineweb_mask.tasks.dedup import repeats
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.embed import EmbeddingModel
 from fineweb_mask.tasks.inference.scorers import resolve_model
+from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -53,33 +66,34 @@ def shard(name):
     return SourceShard(name=name, relative=name, url=name, format="parquet", bytes=1, fingerprint=name)
 
 
+def planned(folder, names, *, model="given", fitted=False, exact_dedup="corpus", share=None, **selection):
+    """Plan the work on shards of these names; what is fitted on the corpus may be there from an earlier run."""
+    settings = PipelineSettings(
+        workspace=str(folder),
+        source=SourceSettings(path="corpus"),
+        ingest=IngestSettings(exact_dedup=exact_dedup),
+        quality=QualitySettings(scorers=[SCORER]),
+        embedding=EmbeddingSettings(model=model),
+        selection=PipelineSelectionSettings(**selection),
+    )
+    encoder = EmbeddingModel(path="/model", fingerprint="m") if model == "given" else None
+    given = PretrainedModels(scorers={SCORER.name: resolve_model(SCORER)}, encoder=encoder)
+    workspace = Workspace(folder)
+    if fitted:
+        for job in (
+            statistics_job(workspace, [], [resolve_model(SCORER)], settings.quality),
+            encoder_job(workspace, [], settings.embedding),
+        ):
+            write_manifest(job.manifest_path, job.key, [], {"statistics": {}})
+    jobs = HeldJobs()
+    found = Plan(jobs, workspace, settings, [shard(name) for name in names], given, share=share)
+    found.prepare()
+    return jobs, found
+
+
 @pytest.fixture
 def plan(tmp_path):
-    """Plan the work on shards of these names; what is fitted on the corpus may be there from an earlier run."""
-
-    def of(names, *, model="given", fitted=False, exact_dedup="corpus", share=None):
-        settings = PipelineSettings(
-            workspace=str(tmp_path),
-            source=SourceSettings(path="corpus"),
-            ingest=IngestSettings(exact_dedup=exact_dedup),
-            quality=QualitySettings(scorers=[SCORER]),
-            embedding=EmbeddingSettings(model=model),
-        )
-        encoder = EmbeddingModel(path="/model", fingerprint="m") if model == "given" else None
-        given = PretrainedModels(scorers={SCORER.name: resolve_model(SCORER)}, encoder=encoder)
-        workspace = Workspace(tmp_path)
-        if fitted:
-            for job in (
-                statistics_job(workspace, [], [resolve_model(SCORER)], settings.quality),
-                encoder_job(workspace, [], settings.embedding),
-            ):
-                write_manifest(job.manifest_path, job.key, [], {"statistics": {}})
-        jobs = HeldJobs()
-        found = Plan(jobs, workspace, settings, [shard(name) for name in names], given, share=share)
-        found.prepare()
-        return jobs, found
-
-    return of
+    return partial(planned, tmp_path)
 
 
 def test_a_shard_does_not_wait_for_its_neighbours(plan):
@@ -223,3 +237,67 @@ def test_a_shard_that_an_earlier_fit_was_made_on_stays_in_the_sample(tmp_path):
     write_manifest(job.manifest_path, job.key, [], {}, fitted_on=[file])
     assert fit.sampled_shards(workspace, names)[:4] == ["000", "001", "003", "006"]
     assert fit.sampled_shards(workspace, names[:64]) == names[:64]
+
+
+def prepared(jobs, name, *, bad=None):
+    """Let the stages of one shard be done; `bad` is one that quarantines it."""
+    for stage in ("ingest", "score", "embed"):
+        if "fit_statistics quality-statistics" in jobs.waiting:
+            jobs.done("fit_statistics quality-statistics")
+        if stage == bad:
+            jobs.quarantined[name] = "bad"
+        jobs.done(f"{stage} {name}", bad=stage == bad)
+        if stage == bad and stage == "ingest":
+            return
+
+
+@pytest.mark.parametrize("exact_dedup", ["off", "shard"])
+def test_a_group_is_selected_from_as_soon_as_its_shards_are_prepared(plan, exact_dedup):
+    """Shards of 10 documents, two in a block; who is next tells that a group is full."""
+    jobs, found = plan("abcdef", fitted=True, exact_dedup=exact_dedup, block_size=20)
+    found.select_early()
+    prepared(jobs, "b")
+    prepared(jobs, "a")
+    assert not [name for name in jobs.waiting if name.startswith("select")]
+    prepared(jobs, "c", bad="embed")  # left out: the group may go on with the next
+    assert "select a..b" not in jobs.waiting
+    prepared(jobs, "d")
+    assert "select a..b" in jobs.waiting
+    assert {"ingest e", "ingest f"} <= jobs.waiting.keys()
+    prepared(jobs, "f")
+    prepared(jobs, "e", bad="ingest")
+    assert not [name for name in jobs.order if name.startswith("select d")]
+    found.select()
+    assert [name for name in jobs.order if name.startswith("select")] == ["select a..b", "select d..f"]
+
+
+@pytest.mark.parametrize("recipe", [{"exact_dedup": "corpus"}, {"exact_dedup": "off", "blocks": "mixed"}])
+def test_no_group_is_selected_from_before_all_is_known_that_it_depends_on(plan, recipe):
+    jobs, found = plan("abc", fitted=True, block_size=10, **recipe)
+    found.select_early()
+    for name in "abc":
+        prepared(jobs, name)
+    assert not [name for name in jobs.order if name.startswith("select")]
+
+
+@hypothesis.settings(max_examples=50, deadline=None)
+@hypothesis.given(rows=st.lists(st.integers(0, 9), min_size=1, max_size=12), size=st.integers(1, 15), data=st.data())
+def test_groups_are_the_same_whatever_the_order_of_work(rows, size, data):
+    names = [f"{number:02d}" for number in range(len(rows))]
+    bad = data.draw(st.sets(st.sampled_from(names), max_size=len(names) - 1))
+    with TemporaryDirectory() as folder:
+        jobs, found = planned(Path(folder), names, fitted=True, exact_dedup="off", block_size=size)
+        found.select_early()
+        if "fit_statistics quality-statistics" in jobs.waiting:
+            jobs.done("fit_statistics quality-statistics")
+        for name in data.draw(st.permutations(names)):
+            jobs.done(f"ingest {name}", rows=rows[int(name)])
+            jobs.done(f"score {name}", rows=rows[int(name)])
+            jobs.quarantined |= {name: "bad"} if name in bad else {}
+            jobs.done(f"embed {name}", rows=rows[int(name)], bad=name in bad)
+        early = [name for name in jobs.order if name.startswith("select")]
+        if any(rows[int(name)] for name in names):
+            found.select()
+        expected = [f"select {group_name(group)}" for group in grouped(found.selectable, found._settings.selection)]
+        assert early == expected[: len(early)]
+        assert len(early) >= len(expected) - 1
