@@ -2,6 +2,10 @@
 
 import io
 import json
+import os
+import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,17 +14,22 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from prefect.settings import PREFECT_API_URL
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.engine.inspection import workspace_status
 from fineweb_mask.flows.sweep import run_sweep
+from fineweb_mask.tasks.storage import lease
+from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.integration.conftest import RunSample, Service
 from tests.s3 import KEY_ID, SECRET, Proxy
 
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 10
 STAGES = ("documents", "duplicates", "scores", "embeddings", "masks")
 
 
@@ -184,6 +193,55 @@ def is_counted(workspace: Workspace, path: Path) -> bool:
     """Return whether a local file counts for `engine.scratch_bytes`."""
     parts = path.relative_to(workspace.root).parts
     return parts[0] != "cache" and not any(part.startswith(".") for part in parts)
+
+
+def test_killed_at_random_moments_and_continued_on_other_machines(
+    bucket: Bucket,
+    corpus: str,
+    reach: Callable[..., None],
+    run_sample: RunSample,
+    small_sample: tuple[str, ...],
+    server: None,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every run begins with an empty folder; the lease of a killed one expires in seconds instead of minutes."""
+    url, dice = f"{bucket.url}/ws", random.Random(11)
+    brief = {"RENEW_SECONDS": 0.5, "STALE_SECONDS": 3.0}
+    script = "from fineweb_mask.tasks.storage import lease\n" + "".join(
+        f"lease.{name} = {value}\n" for name, value in brief.items()
+    )
+    script += "from fineweb_mask.flows.cli import main\nmain()"
+    command = [sys.executable, "-c", script, "run", "deployments/recipes/sample.yaml", "--workspace", url]
+    settings = (*small_sample, f"source.path={corpus}")
+    command += [f"--set={setting}" for setting in settings]
+    killed = 0
+    for number in range(KILLS):
+        environment = os.environ | {
+            "XDG_CACHE_HOME": str(tmp_path / f"machine-{number}"),
+            "PREFECT_API_URL": str(PREFECT_API_URL.value()),
+        }
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as run:
+            try:
+                output, _ = run.communicate(timeout=dice.uniform(4, 10))
+                assert run.returncode == 0, output
+            except subprocess.TimeoutExpired:
+                run.kill()
+                killed += 1
+    assert killed
+    for name, value in brief.items():
+        monkeypatch.setattr(lease, name, value)
+    reach(bucket.server.url, tmp_path / "last")
+    assert run_sample(url, f"source.path={corpus}").status == "done"
+    mirror = Workspace(url).root
+    names = [name.removeprefix("ws/") for name in bucket.names("ws/")]
+    for name in names:
+        ensure_local(mirror / name)
+    assert dict(rows_of(mirror)) == dict(rows_of(finished))
+    assert data_of(mirror) == data_of(finished) != []
 
 
 def test_sweep_and_report_print_the_url_of_their_pages(
