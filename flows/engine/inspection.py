@@ -18,7 +18,6 @@ from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
@@ -71,7 +70,7 @@ class _JobProbe:
         """Check a job's output."""
         file = job.current(self._listing)
         self.found[job.stage.shown_as].append((job, file))
-        if file is None and isinstance(job, HashJob | ScoreJob | EmbedJob):
+        if file is None and isinstance(job, ScoreJob | EmbedJob):
             on_done(_rebuilt(job))  # a lost file would be rebuilt identically, so what was derived from it is valid
         elif file is not None:
             on_done(file)
@@ -88,7 +87,7 @@ class _JobProbe:
         return []
 
 
-def _rebuilt(job: HashJob | ScoreJob | EmbedJob) -> StageFile:
+def _rebuilt(job: ScoreJob | EmbedJob) -> StageFile:
     """Return the reference to a lost file as it would be rebuilt; it has no path."""
     return StageFile(
         stage=job.stage.name, name=job.name, path="", rows=job.documents.rows, bytes=0, fingerprint=job.key.fingerprint

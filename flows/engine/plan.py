@@ -145,7 +145,6 @@ class Plan:
         self.embeddings: dict[str, StageFile] = {}
         self.duplicates: dict[str, StageFile] = {}
         self.masks: dict[str, StageFile] = {}
-        self._hashes: dict[str, StageFile] = {}  # by shard
         self._groups: dict[str, StageFile] = {}  # of shards that were selected from together, by name
         self.dataset: StageFile | None = None
         self._jobs = jobs
@@ -164,6 +163,8 @@ class Plan:
         self._sample = sampled_shards(workspace, list(self._shards), refit=self._refit)
         self._fitting: set[str] = set()
         self._ingested: set[str] = set()  # or quarantined
+        self._hashed: set[str] = set()
+        self._dedup_job: DedupJob | None = None  # once every shard is ingested
         self._rows = 0  # that are ingested
         self._asked: list[Callable[[str | None], None]] = []
         self._selecting: set[str] = set()  # names of groups
@@ -230,6 +231,7 @@ class Plan:
         self.sort_hashes()
         if self._settings.ingest.exact_dedup == "corpus":
             self._jobs.expect("dedup", 1)
+            self._ask_per_shard("dedup", self._hash_job, self._on_hashed)
             self._ask(self._compare)
         else:
             self._ask(self._keep_all)
@@ -544,28 +546,34 @@ class Plan:
 
     def _on_hashed(self, job: StageJob, file: StageFile | None) -> None:
         if file is not None:
-            self._hashes[job.name] = file
+            self._hashed.add(job.name)
             self._compare(None)
 
     def _compare(self, _shard: str | None) -> None:
         """Compare all shards, bucket by bucket, unless an earlier run listed the duplicates of every shard."""
-        is_ready = len(self._ingested) == len(self._shards) and len(self._hashes) == len(self.documents)
-        if "dedup" in self._fitting or not is_ready or not self.documents:
+        if "dedup" in self._fitting or len(self._ingested) < len(self._shards) or not self.documents:
             return
-        self._fitting.add("dedup")
+        if self._dedup_job is None:
+            self._dedup_job = self._in_order_of_arrival()
+            is_again = DedupJob.stage.name in self._refresh
+            if not is_again and self._dedup_job.current(self._listing) is not None:  # hashes that are lost do not count
+                self._fitting.add("dedup")
+                self._jobs.add(self._dedup_job, partial(self._on_deduplicated, self._dedup_job))
+                return
+        if len(self._hashed) == len(self.documents):
+            self._fitting.add("dedup")
+            job, found = self._dedup_job, list[StageFile]()
+            buckets = repeats_jobs(self._root, job.hashes, self._settings.materialize.memory_limit)
+            self._jobs.expect("dedup", len(buckets))
+            for bucket in buckets:
+                self._jobs.add(bucket, partial(self._on_compared, job, len(buckets), found))
+
+    def _in_order_of_arrival(self) -> DedupJob:
         with self._workspace.alone() if self._remembers else nullcontext():
             names = in_order_of_arrival(self._workspace, self.documents)
             if self._remembers:
                 remember_arrivals(self._workspace, names)
-        job = DedupJob(root=self._root, hashes=[self._hashes[name] for name in names])
-        if DedupJob.stage.name not in self._refresh and job.current(self._listing) is not None:
-            self._jobs.add(job, partial(self._on_deduplicated, job))
-            return
-        buckets = repeats_jobs(self._root, job.hashes, self._settings.materialize.memory_limit)
-        self._jobs.expect("dedup", len(buckets))
-        found: list[StageFile] = []
-        for bucket in buckets:
-            self._jobs.add(bucket, partial(self._on_compared, job, len(buckets), found))
+        return DedupJob(root=self._root, hashes=[self._hash_job(self.documents[name]).reference for name in names])
 
     def _on_compared(self, job: DedupJob, buckets: int, found: list[StageFile], file: StageFile | None) -> None:
         if file is not None:

@@ -119,6 +119,8 @@ def test_status_tells_done_missing_and_stale(workspace, server):
     scores = sorted((workspace / "scores").glob("*.parquet"))
     scores[0].unlink()
     assert state(workspace) == DONE | {"score": (3, 1, 0)}
+    next((workspace / "hashes").iterdir()).unlink()
+    assert state(workspace) == DONE | {"score": (3, 1, 0)}
     scores[1].write_bytes(scores[1].read_bytes()[:-9])
     assert state(workspace) == DONE | {"score": (2, 2, 0)}
     shutil.rmtree(workspace / "masks")
@@ -140,7 +142,7 @@ def test_status_follows_the_settings_of_the_last_run(workspace):
 
 def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp_path):
     run_sample(workspace, "selection.lamb=0.9", refit=["encoder"])  # of the same sample: the same encoder
-    run_sample(workspace, "selection.lamb=0.9", "embedding.prompt=about: ")
+    run_sample(workspace, "selection.lamb=0.9", "embedding.prompt='about: '")
     stale = {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]}
     assert stale == {"embed": 4, "select": 8}
     files = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
@@ -170,7 +172,7 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
     assert {stage: counts[2] for stage, counts in state(workspace).items() if counts[2]} == {}
     assert {
         stage.stage
-        for stage in run_sample(workspace, "selection.lamb=0.9", "embedding.prompt=about: ").stages
+        for stage in run_sample(workspace, "selection.lamb=0.9", "embedding.prompt='about: '").stages
         if stage.cached < stage.files
     } == set()
 
