@@ -25,10 +25,10 @@ from benchmarks.tables import show
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
 from fineweb_mask.flows.engine.scheduler import OnDone, Scheduler
-from fineweb_mask.models.schemas import REPEATS
+from fineweb_mask.models.schemas import DUPLICATES_OF_SHARDS, REPEATS
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, no_duplicates
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
 from fineweb_mask.tasks.fit import FitJob
@@ -36,7 +36,7 @@ from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.storage.object_store import Store
-from fineweb_mask.tasks.workspace.job import GroupJob, StageJob
+from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -70,6 +70,7 @@ class _Written:
 
     def __init__(self) -> None:
         self.quarantined: dict[str, str] = {}
+        self.at_once = 1
 
     def expect(self, stage: str, jobs: int) -> None:
         pass
@@ -79,6 +80,9 @@ class _Written:
 
     def times(self) -> list[StageTime]:
         return []
+
+    def done(self, job: StageJob) -> StageFile | None:
+        return job.current()
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
         details = DETAILS.get(job.stage.name, {})
@@ -90,9 +94,14 @@ class _Written:
             shards = pa.array(range(len(job.hashes)), pa.uint32())
             first_rows = pa.array([0] * len(job.hashes), pa.uint32())
             write_sorted(job.output, REPEATS, job.key, [pa.record_batch([shards, first_rows], schema=REPEATS)])
+        elif isinstance(job, DedupJob):
+            files = [no_duplicates(name) for name in job.shard_names]
+            columns = [[getattr(file, name) for file in files] for name in ("name", "rows", "bytes", "fingerprint")]
+            with stage_file_writer(job.summary, DUPLICATES_OF_SHARDS, job.key) as writer:
+                writer.write(pa.record_batch(columns, schema=DUPLICATES_OF_SHARDS))
         elif job.current() is None:
-            if isinstance(job, GroupJob):
-                details = {"blocks": [BLOCK], "excluded": {}} if job.stage.name == "select" else {}
+            if job.stage.name == "select":
+                details = {"blocks": [BLOCK], "excluded": {}}
             for path in job.paths():
                 if "known" not in path.parts:
                     with stage_file_writer(path, ROW.schema, job.key) as writer:
