@@ -231,7 +231,6 @@ class Plan:
         self.sort_hashes()
         if self._settings.ingest.exact_dedup == "corpus":
             self._jobs.expect("dedup", 1)
-            self._ask_per_shard("dedup", self._hash_job, self._on_hashed)
             self._ask(self._compare)
         else:
             self._ask(self._keep_all)
