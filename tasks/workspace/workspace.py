@@ -96,9 +96,10 @@ class Workspace:
 
     Examples
     --------
+    >>> from fineweb_mask.tasks.workspace.references import digest
     >>> key = StageKey(stage="score", version=1, settings=digest({"weight": 1.0}), inputs=digest(["a", "b"]))
     >>> Workspace("/data/web").shard_path("scores", "en/000", key)
-    PosixPath('/data/web/scores/en/000.e8a5ad5d69a0cd52.parquet')
+    PosixPath('/data/web/scores/en/000.e2420cf1dada345e.parquet')
     """
 
     def __init__(self, root: str | Path, scratch: str | Path | None = None, scratch_bytes: int | None = None) -> None:

@@ -155,11 +155,7 @@ def test_what_no_recipe_reaches_is_removed_on_request(workspace, run_sample, tmp
         return {one["folder"]: one["files"] for one in removed}
 
     recipe = tmp_path / "first.yaml"
-    recipe.write_text(
-        yaml.safe_dump(
-            settings_of(workspace).model_dump(mode="json", exclude_unset=True) | {"selection": {"lamb": 0.9}}
-        )
-    )
+    recipe.write_text(yaml.safe_dump(settings_of(workspace).model_dump(mode="json", exclude_unset=True)))
     assert gc("--dry-run") == {"embeddings": 4, "masks": 8, "repeats": 1}
     assert gc("--dry-run", "--recipe", str(recipe)) == {"embeddings": 4, "masks": 8, "repeats": 1}
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == files
