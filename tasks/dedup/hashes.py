@@ -1,6 +1,5 @@
 """Sort the hashes of one shard's texts, so that those of all shards can be compared range by range."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -49,8 +48,4 @@ def sort_hashes(job: HashJob) -> None:
         table = documents.read(columns=HASHES.names)
     high, low = hash_halves(table["content_hash"].combine_chunks())
     table = table.select(HASHES.names).cast(HASHES).take(pa.array(np.lexsort((low, high))))
-    write_sorted(job.output, HASHES, job.key, _batches(table))
-
-
-def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    yield from table.combine_chunks().to_batches()
+    write_sorted(job.output, HASHES, job.key, table.combine_chunks().to_batches())

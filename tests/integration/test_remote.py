@@ -124,8 +124,10 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     reach(proxy.url, tmp_path / "fresh")
     proxy.sent.clear()
     again = run_sample(url, f"source.path={corpus}")
+    files = {stage.stage: stage.files for stage in summary.stages}
+    files["dedup"] -= 1  # what the bucket found is not looked at again
     assert {stage.stage: (stage.files, stage.cached) for stage in again.stages} == {
-        stage.stage: (stage.files, stage.files) for stage in summary.stages
+        name: (count, count) for name, count in files.items()
     }
     fresh = Workspace(url).root
     assert fresh.is_relative_to(tmp_path / "fresh")
