@@ -1,6 +1,5 @@
 """`fineweb-mask push`: upload a dataset to the Hugging Face hub."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,24 +35,23 @@ def push(
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
     from fineweb_mask.tasks.storage.scratch import pinned
 
-    kept = ExitStack()
-    kept.enter_context(pinned())  # the whole dataset, until it is uploaded
-    with exit_on_error(as_json):
-        dataset = find_dataset(_local_dataset(workspace))
-        manifest = read_provenance(dataset)
-        plan = planned(Path(dataset.root), manifest, repository, revision)
-    with kept, exit_on_failure(as_json), exit_on_error(as_json, FAILED, (PushError,)):
-        with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
-            verification = verify(dataset, manifest, advance)
-        if verification.status == "broken":
-            print_verification(Console(stderr=True), verification)
-            fail(f"{workspace} is not pushed: the dataset differs from its provenance.json", as_json, FAILED)
-        if not dry_run:
-            plan = push_dataset(Path(dataset.root), plan, private=private, show=shows_bars(as_json))
-    if as_json:
-        typer.echo(plan.model_dump_json())
-    else:
-        _print(Console(), plan)
+    with pinned():  # the whole dataset, until it is uploaded
+        with exit_on_error(as_json):
+            dataset = find_dataset(_local_dataset(workspace))
+            manifest = read_provenance(dataset)
+            plan = planned(Path(dataset.root), manifest, repository, revision)
+        with exit_on_failure(as_json), exit_on_error(as_json, FAILED, (PushError,)):
+            with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
+                verification = verify(dataset, manifest, advance)
+            if verification.status == "broken":
+                print_verification(Console(stderr=True), verification)
+                fail(f"{workspace} is not pushed: the dataset differs from its provenance.json", as_json, FAILED)
+            if not dry_run:
+                plan = push_dataset(Path(dataset.root), plan, private=private, show=shows_bars(as_json))
+        if as_json:
+            typer.echo(plan.model_dump_json())
+        else:
+            _print(Console(), plan)
 
 
 def _local_dataset(place: str) -> str:

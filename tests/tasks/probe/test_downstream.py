@@ -43,7 +43,7 @@ def test_gold_answers_are_compared_as_held_out_documents_are(
             assert answer_tasks(asking).cached
             known = asking.key
             (folder / "more.txt").write_text("other questions")
-            assert asking.key != known
+            assert asking.model_copy().key != known
             (folder / "more.txt").unlink()
             assert read_answers(asking.manifest_path)["task"].to_pylist() == [TASK] * len(QUESTIONS)
         groups = [job.current() for job in probed.contenders[arm]]
