@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from fineweb_mask.flows.engine.plan import Refit
+from fineweb_mask.flows.engine.choices import Refit
 from fineweb_mask.flows.engine.registry import Refreshed
 from fineweb_mask.flows.engine.session import Session, open_session, runner
 from fineweb_mask.flows.summary import RunSummary

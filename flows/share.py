@@ -5,7 +5,7 @@ Every machine runs one share, at the same time or not; a run of the whole pipeli
 
 from prefect import flow
 
-from fineweb_mask.flows.engine.plan import Share
+from fineweb_mask.flows.engine.choices import Share
 from fineweb_mask.flows.engine.session import open_session, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import PipelineSettings

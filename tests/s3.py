@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,7 +39,7 @@ def command(name: str) -> str:
     return found
 
 
-class Server:
+class Server(ABC):
     """A process that serves S3 on loopback, and a client of its own, which the tests look through at what it holds."""
 
     def __init__(self) -> None:
@@ -54,8 +55,9 @@ class Server:
         )
         self.start()
 
+    @abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError
+        """Return what starts the process."""
 
     def start(self) -> None:
         self._process = subprocess.Popen(self.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -67,7 +67,7 @@ def run(
     from fineweb_mask.flows.stages import run_stage
 
     if shards is not None:
-        from fineweb_mask.flows.engine.plan import Share
+        from fineweb_mask.flows.engine.choices import Share
         from fineweb_mask.flows.share import run_share
 
         share = Share.parse(shards)
@@ -93,7 +93,7 @@ def run(
 def _check(
     settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None, shards: str | None
 ) -> None:
-    from fineweb_mask.flows.engine.plan import Refit, Share
+    from fineweb_mask.flows.engine.choices import Refit, Share
     from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
     from fineweb_mask.flows.engine.session import check_inputs
 

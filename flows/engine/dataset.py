@@ -3,13 +3,10 @@
 Each step waits for all jobs of the one before. If the dataset is there already, none of them is planned.
 """
 
-from collections.abc import Callable, Sequence
-
-from fineweb_mask.flows.engine.scheduler import Jobs, OnDone
+from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.materialize import MaterializeJob
-from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 
 
@@ -38,30 +35,12 @@ def write_dataset(jobs: Jobs, parts: Partitioning, dataset: MaterializeJob, on_d
 
     def write(survey: StageFile, shuffled: list[StageFile]) -> None:
         of_partitions = parts.partitions(survey, shuffled)
-        _add_all(jobs, of_partitions, lambda written: put_in_place(survey, shuffled, written))
+        add_all(jobs, of_partitions, lambda written: put_in_place(survey, shuffled, written))
 
     def start(survey: StageFile) -> None:
         if parts.is_shuffled:
-            _add_all(jobs, parts.shuffles(survey), lambda shuffled: write(survey, shuffled))
+            add_all(jobs, parts.shuffles(survey), lambda shuffled: write(survey, shuffled))
         else:
             write(survey, [])
 
-    _add_all(jobs, [parts.survey()], lambda found: start(found[0]))
-
-
-def _add_all(jobs: Jobs, group: Sequence[StageJob], on_all: Callable[[list[StageFile]], None]) -> None:
-    """Add jobs, and call `on_all` with their outputs, in the order of the jobs, when all are there."""
-    found: dict[int, StageFile] = {}
-
-    def collect(index: int) -> OnDone:
-        def on_done(file: StageFile | None) -> None:
-            if file is not None:
-                found[index] = file
-                if len(found) == len(group):
-                    on_all([found[place] for place in range(len(group))])
-
-        return on_done
-
-    jobs.expect(MATERIALIZE, len(group))
-    for index, job in enumerate(group):
-        jobs.add(job, collect(index))
+    add_all(jobs, [parts.survey()], lambda found: start(found[0]))

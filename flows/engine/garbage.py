@@ -62,8 +62,8 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
         reached = {path for one in inspections for jobs in one.jobs.values() for job, _ in jobs for path in job.paths()}
         found = [
             *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
-            _fitted(workspace, inspections, reached),
-            _parts(workspace, inspections, reached),
+            _entries(workspace, "fitted", reached, is_decided=all(map(_is_fitted, inspections))),
+            _entries(workspace, FOLDER, reached, is_decided=all(one.jobs[MATERIALIZE] for one in inspections)),
         ]
         if not dry_run:
             for removed, paths in found:
@@ -115,33 +115,22 @@ def _planned(inspection: Inspection, folder: str) -> set[str]:
     }
 
 
-def _fitted(
-    workspace: Workspace, inspections: Sequence[Inspection], reached: Container[Path]
-) -> tuple[Removed, list[Path]]:
-    """Return what to remove of the fitted models."""
-    is_decided = all(len(one.jobs["fit"]) >= fits(one.settings) for one in inspections)
-    removed, paths = Removed(folder="fitted"), []
-    for name, size in workspace.sizes("fitted", suffix="").items():
-        path, entry = workspace.root / name, workspace.root / "/".join(name.split("/")[:2])
-        if TAGGED.search(entry.name) is None or entry in reached:
-            continue
-        if not is_decided:
-            removed.undecided += 1
-            continue
-        removed.files += 1
-        removed.bytes += size
-        paths.append(path)
-    return removed, paths
+def _is_fitted(inspection: Inspection) -> bool:
+    """Return whether all fits of a recipe are planned."""
+    return len(inspection.jobs["fit"]) >= fits(inspection.settings)
 
 
-def _parts(
-    workspace: Workspace, inspections: Sequence[Inspection], reached: Container[Path]
+def _entries(
+    workspace: Workspace, folder: str, reached: Container[Path], *, is_decided: bool
 ) -> tuple[Removed, list[Path]]:
-    """Return what to remove of the parts of datasets that were begun and never put in place."""
-    is_decided = all(one.jobs[MATERIALIZE] for one in inspections)
-    removed, paths = Removed(folder=FOLDER), []
-    for name, size in workspace.sizes(FOLDER, suffix="").items():
-        if workspace.root / "/".join(name.split("/")[:2]) in reached:
+    """Return what to remove of a folder whose entries are no shard's: fitted models, parts of unfinished datasets.
+
+    `is_decided` says whether it is known which of them the recipes read.
+    """
+    removed, paths = Removed(folder=folder), []
+    for name, size in workspace.sizes(folder, suffix="").items():
+        entry = "/".join(name.split("/")[:2])
+        if workspace.root / entry in reached or (folder != FOLDER and TAGGED.search(entry) is None):
             continue
         if not is_decided:
             removed.undecided += 1

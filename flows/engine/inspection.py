@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, is_trained
+from fineweb_mask.flows.engine.choices import PretrainedModels, is_trained
+from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
 from fineweb_mask.flows.engine.scheduler import OnDone
 from fineweb_mask.flows.engine.session import check_inputs
@@ -23,7 +24,6 @@ from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.old_names import check_names
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -168,7 +168,6 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Inspecti
     OSError, ValueError, ImportError
         If the source or a model of the recipe is out of reach.
     """
-    check_names(workspace)
     shards = check_inputs(settings)
     models = PretrainedModels.of(settings)
     listing = Listing.of(workspace)
@@ -260,7 +259,7 @@ def rewrite_catalog(folder: str) -> None:
             f"{folder} is no workspace in which a run was begun: first `fineweb-mask run RECIPE --workspace {folder}`"
         )
     try:
-        with workspace.alone():
+        with workspace.in_use(), workspace.alone():
             write_catalog(workspace, inspect_workspace(folder).plan.catalog_files())
     except (StatusError, WorkspaceError, OSError) as error:
         raise CatalogError(str(error)) from error

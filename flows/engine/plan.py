@@ -5,15 +5,17 @@ many shards: what is fitted on a sample of the corpus (the first time only), and
 looked for.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Container
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, TypeGuard
+from typing import Any
 
+from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
 from fineweb_mask.flows.engine.dataset import write_dataset
-from fineweb_mask.flows.engine.scheduler import Jobs, OnDone
+from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
@@ -23,7 +25,7 @@ from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.dedup.repeats import repeats_jobs
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
-from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
+from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.known import KnownJob
@@ -32,71 +34,14 @@ from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.groups import Groups, grouped, remember_groups, remembered_groups
+from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.workspace.counts import Counts, account
-from fineweb_mask.tasks.workspace.job import BadShardError, GroupJob, Stage, StageJob
+from fineweb_mask.tasks.workspace.job import BadShardError, GroupJob, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
-
-Refit = Literal["encoder", "quality", "blocks"]
-"""What can be fitted again on the corpus as it is now."""
-
-REFITTED: dict[Refit, list[Stage]] = {
-    "encoder": [FitEncoderJob.stage],
-    "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
-    "blocks": [],  # the record of the groups is deleted
-}
-
-
-class Share(NamedTuple):
-    """One of several equal shares of the shards, for machines that fill one workspace together."""
-
-    number: int  # from 1
-    of: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a share such as `2/8`.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-
-        Examples
-        --------
-        >>> Share.parse("2/8")
-        Share(number=2, of=8)
-        """
-        number, slash, of = text.partition("/")
-        if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
-            return cls(int(number), int(of))
-        raise ValueError(f"a share is I/N, such as 2/8 for the second of eight, received {text!r}")
-
-
-class PretrainedModels(NamedTuple):
-    """The models that the settings name, fetched before the first stage, so that a wrong name fails at once."""
-
-    scorers: dict[str, QualityModel]  # by the scorer's name
-    encoder: embed.EmbeddingModel | None  # None if it is built in or one of the scorers
-
-    @classmethod
-    def of(cls, settings: PipelineSettings) -> Self:
-        """Find the models on this machine or fetch them from the hub."""
-        named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
-        built_in = settings.embedding.model in embed.BUILT_IN
-        return cls(
-            scorers={scorer.name: resolve_model(scorer) for scorer in named},
-            encoder=None if built_in else embed.resolve_model(settings.embedding),
-        )
-
-
-def is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
-    """Return whether a scorer's model is trained on labels by the pipeline."""
-    return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
 
 
 class Plan:
@@ -168,10 +113,8 @@ class Plan:
         self._rows = 0  # that are ingested
         self._asked: list[Callable[[str | None], None]] = []
         self._selecting: set[str] = set()  # names of groups
-        self._is_early = False  # groups are selected from before all shards are prepared
-        self._order = sorted(self._shards)
-        self._next = 0  # place in this order
-        self._open: list[ShardFiles] = []  # a group that may become larger
+        self._packing: Packing | None = None  # of the groups that are selected from early, if any are
+        self._unpacked = deque(sorted(self._shards))
 
     def ingest(self) -> None:
         """Ingest every source file, those of the sample that is fitted on first."""
@@ -274,7 +217,7 @@ class Plan:
         """
         settings = self._settings
         if settings.ingest.exact_dedup != "corpus" and settings.selection.blocks == "by_shard":
-            self._is_early = True
+            self._packing = Packing(settings.selection.block_size)
             self._select_full_groups()
 
     def _select_full_groups(self) -> None:
@@ -282,19 +225,14 @@ class Plan:
 
         To that one, the next shard may belong.
         """
-        while self._is_early and self._next < len(self._order):
-            name = self._order[self._next]
+        while self._packing is not None and self._unpacked:
+            name = self._unpacked[0]
             is_left_out = name in self._jobs.quarantined or (name in self._ingested and name not in self.documents)
             if not is_left_out:
                 if not all(name in files for files in (self.duplicates, self.scores, self.embeddings)):
                     return
-                shard = self._files_of(name)
-                rows = sum(one.rows for one in self._open) + shard.rows
-                if self._open and rows > self._settings.selection.block_size:
-                    self._select_from([self._open])
-                    self._open = []
-                self._open.append(shard)
-            self._next += 1
+                self._select_from(self._packing.add(self._files_of(name)))
+            self._unpacked.popleft()
 
     def _select_from(self, groups: Groups) -> None:
         """Add the jobs of groups, unless they were added before."""
@@ -561,11 +499,8 @@ class Plan:
                 return
         if len(self._hashed) == len(self.documents):
             self._fitting.add("dedup")
-            job, found = self._dedup_job, list[StageFile]()
-            buckets = repeats_jobs(self._root, job.hashes, self._settings.materialize.memory_limit)
-            self._jobs.expect("dedup", len(buckets))
-            for bucket in buckets:
-                self._jobs.add(bucket, partial(self._on_compared, job, len(buckets), found))
+            buckets = repeats_jobs(self._root, self._dedup_job.hashes, self._settings.materialize.memory_limit)
+            add_all(self._jobs, buckets, partial(self._on_compared, self._dedup_job))
 
     def _in_order_of_arrival(self) -> DedupJob:
         with self._workspace.alone() if self._remembers else nullcontext():
@@ -574,11 +509,8 @@ class Plan:
                 remember_arrivals(self._workspace, names)
         return DedupJob(root=self._root, hashes=[self._hash_job(self.documents[name]).reference for name in names])
 
-    def _on_compared(self, job: DedupJob, buckets: int, found: list[StageFile], file: StageFile | None) -> None:
-        if file is not None:
-            found.append(file)
-            if len(found) == buckets:
-                self._jobs.add(job.model_copy(update={"repeats": tuple(found)}), partial(self._on_deduplicated, job))
+    def _on_compared(self, job: DedupJob, buckets: list[StageFile]) -> None:
+        self._jobs.add(job.model_copy(update={"repeats": tuple(buckets)}), partial(self._on_deduplicated, job))
 
     def _on_deduplicated(self, job: DedupJob, file: StageFile | None) -> None:
         if file is not None:

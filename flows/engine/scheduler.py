@@ -1,6 +1,6 @@
 """Schedule jobs on Prefect, later stages first, and collect the run's statistics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -52,6 +52,24 @@ class Jobs(Protocol):
 
     def times(self) -> list[StageTime]:
         """Return how long each stage took."""
+
+
+def add_all(jobs: Jobs, group: Sequence[StageJob], on_all: Callable[[list[StageFile]], None]) -> None:
+    """Add jobs, and call `on_all` with their outputs, in the order of the jobs, when all are there."""
+    found: dict[int, StageFile] = {}
+
+    def collect(index: int) -> OnDone:
+        def on_done(file: StageFile | None) -> None:
+            if file is not None:
+                found[index] = file
+                if len(found) == len(group):
+                    on_all([found[place] for place in range(len(group))])
+
+        return on_done
+
+    for index, job in enumerate(group):
+        jobs.expect(job.stage.shown_as, 1)
+        jobs.add(job, collect(index))
 
 
 class _Submitted(NamedTuple):

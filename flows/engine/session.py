@@ -10,7 +10,8 @@ from prefect.context import FlowRunContext
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
-from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Refit, Share
+from fineweb_mask.flows.engine.choices import PretrainedModels, Refit, Share
+from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.registry import SELECTION_INPUTS, refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.forward.device import choose_devices
@@ -28,7 +29,6 @@ from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.counts import mean_terms
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
-from fineweb_mask.tasks.workspace.old_names import check_names
 from fineweb_mask.tasks.workspace.runs import LastRun, QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -74,7 +74,6 @@ def open_session(
     """
     shards = check_inputs(settings)
     with workspace_of(settings).in_use() as workspace, published_to_ui() as ui:
-        check_names(workspace)
         listing, again = Listing.of(workspace), refreshed_by(refresh or [])
         scheduler = Scheduler(
             workspace,

@@ -60,14 +60,26 @@ def _rows(shards: Sequence[ShardFiles]) -> int:
     return sum(shard.rows for shard in shards)
 
 
+class Packing:
+    """Fills one group of shards after the other with at most `most` documents, or with one shard."""
+
+    def __init__(self, most: int) -> None:
+        self.open: list[ShardFiles] = []  # the group that the next shard may belong to
+        self._most = most
+
+    def add(self, shard: ShardFiles) -> Groups:
+        """Add the next shard, and return the group that it made complete, if any."""
+        if self.open and _rows(self.open) + shard.rows > self._most:
+            complete, self.open = self.open, [shard]
+            return [complete]
+        self.open.append(shard)
+        return []
+
+
 def _packed(shards: Sequence[ShardFiles], most: int) -> Groups:
-    """Fill one group after the other with at most so many documents, or with one shard."""
-    groups: Groups = []
-    for shard in shards:
-        if not groups or _rows(groups[-1]) + shard.rows > most:
-            groups.append([])
-        groups[-1].append(shard)
-    return groups
+    packing = Packing(most)
+    groups = [group for shard in shards for group in packing.add(shard)]
+    return [*groups, packing.open] if packing.open else groups
 
 
 def _kept(shards: Sequence[ShardFiles], settings: PipelineSelectionSettings, known: Sequence[set[str]]) -> Groups:

@@ -82,6 +82,18 @@ class Mirror:
             if remote is None or remote.bytes != path.stat().st_size or self._version(name) != remote.version:
                 path.unlink()
 
+    def list_again(self, folder: str) -> None:
+        """List a folder of the URL again, and delete the local files that another machine has replaced or deleted."""
+        with self._lock:
+            before = {name: info for name, info in self.listing.items() if name.startswith(f"{folder}/")}
+        found = self.store.list_files(folder)
+        with self._lock:
+            for name, info in before.items():
+                if found.get(name) != info and self.listing.get(name) == info:  # not written here meanwhile
+                    del self.listing[name]
+                    self.scratch.drop(name)
+            self.listing.update({name: info for name, info in found.items() if name not in self.listing})
+
     def info(self, path: Path) -> FileInfo | None:
         """Return a file's size and version at the URL, or None if it does not exist there."""
         name = self.remote_name(path)

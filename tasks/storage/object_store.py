@@ -23,7 +23,7 @@ from fineweb_mask.tasks.storage.remote_file import RemoteFile
 from fineweb_mask.tasks.storage.retries import attempt
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, PutMode, PutResult, UpdateVersion
+    from obstore import ObjectMeta, PutResult, UpdateVersion
 
 TRANSFER_BYTES = 16 * 2**20
 """Bytes of one request of a download or of a multipart upload."""
@@ -150,40 +150,17 @@ class Store:
 
     def _upload(self, source: Path, name: str) -> FileInfo:
         raise_if_stopped()
-        self._put(source, name)
+        self._bucket.put(
+            self._key(name),
+            source,
+            use_multipart=source.stat().st_size > TRANSFER_BYTES,
+            chunk_size=TRANSFER_BYTES,
+            max_concurrency=TRANSFERS_AT_ONCE,
+        )
         found = self._info(name)
         if found is None or found.bytes != source.stat().st_size:
             raise ConnectionError(f"{name} does not exist as it was uploaded")
         return found
-
-    def _put(self, source: Path, name: str, mode: "PutMode" = "overwrite") -> None:
-        self._bucket.put(
-            self._key(name),
-            source,
-            mode=mode,
-            use_multipart=source.stat().st_size > TRANSFER_BYTES and mode == "overwrite",
-            chunk_size=TRANSFER_BYTES,
-            max_concurrency=TRANSFERS_AT_ONCE,
-        )
-
-    def create(self, source: Path, name: str) -> bool:
-        """Upload a file whose name stands for its content; return False if it is there already, and leave that one."""
-        return attempt(self.url_of(name), self._create, source, name)
-
-    def _create(self, source: Path, name: str) -> bool:
-        raise_if_stopped()
-        if source.stat().st_size > TRANSFER_BYTES:
-            # obstore has no condition for multipart uploads, and would send a large file as one request. Of two
-            # processes that see at once that there is none, the second replaces the first one's object by an equal one.
-            if self._info(name) is None:
-                self._upload(source, name)
-                return True
-            return False
-        try:
-            self._put(source, name, "create")
-        except AlreadyExistsError:
-            return False
-        return True
 
     def write_if_unchanged(self, name: str, content: bytes, tag: "UpdateVersion | None") -> "UpdateVersion | None":
         """Write a small file if its version is still `tag` (None: if it does not exist), and return its new version.

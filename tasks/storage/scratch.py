@@ -101,6 +101,12 @@ class Scratch:
                 self._pinned[name] += 1
                 self._holders[pins.job] += 1
 
+    def drop(self, name: str) -> None:
+        """Delete a file that is out of date, unless a job reads it."""
+        with self._changed:
+            if name not in self._pinned:
+                (self.root / name).unlink(missing_ok=True)
+
     def release(self, name: str, job: object) -> None:
         """Take back a job's pin of a file."""
         with self._changed:

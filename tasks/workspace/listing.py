@@ -13,9 +13,10 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
-from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
+from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_and_tag, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -34,6 +35,10 @@ INDEX = pa.schema(
         pa.field("details", pa.string(), nullable=False),  # JSON
     ]
 )
+
+
+class OldNamesError(WorkspaceError):
+    """A workspace has files with the names of an earlier version."""
 
 
 class Footer(NamedTuple):
@@ -59,10 +64,22 @@ class Listing:
 
     @classmethod
     def of(cls, workspace: Workspace, folders: Iterable[str] = FOLDERS) -> Self:
-        """List a workspace as it is now."""
+        """List a workspace as it is now.
+
+        Raises
+        ------
+        OldNamesError
+            If a file's name does not tell its key.
+        """
         found: dict[str, Footer] = {}
         for folder in folders:
             found |= _footers(workspace, folder)
+        if (old := next((path for path in found if shard_and_tag(path) is None), None)) is not None:
+            where = workspace.display_path(workspace.root)
+            raise OldNamesError(
+                f"{where} has files with the names of an earlier version, such as {old}: run "
+                f"`fineweb-mask migrate {where}`, which renames them; nothing is computed again"
+            )
         return cls(found)
 
     def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:

@@ -4,12 +4,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import move_file, remove_file
-from fineweb_mask.tasks.workspace.listing import FOLDERS
 from fineweb_mask.tasks.workspace.manifest import read_manifest, save_manifest
 from fineweb_mask.tasks.workspace.references import TAGGED, content_key, digest, shard_and_tag
-from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer, read_key
+from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 PRODUCTS = ("fitted/known", *(f"probe/{name}" for name in ("held_out", "tokenizer", "tokens", "models", "answers")))
@@ -17,28 +15,6 @@ PRODUCTS = ("fitted/known", *(f"probe/{name}" for name in ("held_out", "tokenize
 
 FIXED = ("dataset", "reports", "runs", "index", "cache")
 """Folders whose files keep their names."""
-
-
-class OldNamesError(WorkspaceError):
-    """A workspace has files with the names of an earlier version."""
-
-
-def check_names(workspace: Workspace) -> None:
-    """Check that all stage files have names that tell their keys.
-
-    Raises
-    ------
-    OldNamesError
-        If one has not; the message names the command that renames them.
-    """
-    for folder in FOLDERS:
-        for name in workspace.sizes(folder):
-            if shard_and_tag(name) is None and read_key(workspace.root / name) is not None:
-                where = workspace.display_path(workspace.root)
-                raise OldNamesError(
-                    f"{where} has files with the names of an earlier version, such as {name}: run "
-                    f"`fineweb-mask migrate {where}`, which renames them; only duplicates are looked for again"
-                )
 
 
 def rename_old_files(workspace: Workspace) -> int:

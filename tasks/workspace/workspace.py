@@ -26,6 +26,9 @@ from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_f
 TAG = "[0-9a-f]" * 16
 """Pattern of `StageKey.tag` in the names of files."""
 
+REPLACED = ("fitted", "dataset")
+"""Folders with files of fixed names, which other machines may have replaced since the workspace was listed."""
+
 LOCK_SECONDS = 0.1
 """Time between two attempts to lock a file."""
 
@@ -257,6 +260,9 @@ class Workspace:
                         raise
                 raise_if_stopped()
                 time.sleep(10 * LOCK_SECONDS)
+            if self._mirror is not None:
+                for folder in REPLACED:
+                    self._mirror.list_again(folder)
             yield self
 
     def _delete_leftovers(self) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.plan import Plan, PretrainedModels
+from fineweb_mask.flows.engine.choices import PretrainedModels
+from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.dedup.duplicates import DedupJob

@@ -8,7 +8,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from fineweb_mask.flows.engine.plan import Plan, PretrainedModels, Share
+from fineweb_mask.flows.engine.choices import PretrainedModels, Share
+from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.models.settings import (
     EmbeddingSettings,
     IngestSettings,

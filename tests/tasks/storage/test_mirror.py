@@ -13,6 +13,7 @@ import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
+from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
@@ -245,6 +246,27 @@ def test_another_machine_replaces_nothing_meanwhile(
             pass
     with other.alone():
         pass
+
+
+def test_machines_that_remember_in_turns_lose_nothing(bucket: Bucket, tmp_path: Path) -> None:
+    """Each listed the workspace, and read the record, before the other wrote it."""
+    machines = [Workspace(f"{bucket.url}/shared", tmp_path / name) for name in ("one", "other")]
+    for number in range(2):
+        for machine, name in zip(machines, "ab", strict=True):
+            with machine.alone():
+                remember_arrivals(machine, [f"{name}{number}"])
+    for machine in machines:
+        with machine.alone():
+            assert in_order_of_arrival(machine, ["b1", "b0", "a1", "a0"]) == ["a0", "b0", "a1", "b1"]
+
+
+def test_what_another_machine_deleted_is_gone(bucket: Bucket, tmp_path: Path) -> None:
+    one, other = (Workspace(f"{bucket.url}/shared", tmp_path / name) for name in ("one", "other"))
+    write_manifest(one.fitted / "a.json", KEY, [], {})
+    assert read_manifest(other.fitted / "a.json") is not None
+    remove_file(one.fitted / "a.json")
+    with other.alone():
+        assert read_manifest(other.fitted / "a.json") is None
 
 
 def test_index_files_are_uploaded_last(tmp_path: Path) -> None:

@@ -160,16 +160,6 @@ def test_a_stop_is_heard_during_a_download(bucket: Bucket, tmp_path: Path) -> No
         clear_stop_request()
 
 
-@pytest.mark.parametrize("size", [100, 12 * MIB])
-def test_a_file_named_by_its_content_is_created_once(any_bucket: Bucket, tmp_path: Path, size: int) -> None:
-    store = Store(f"{any_bucket.url}/x")
-    (tmp_path / "a").write_bytes(os.urandom(size))
-    (tmp_path / "b").write_bytes(os.urandom(size))
-    assert store.create(tmp_path / "a", "f/one")
-    assert not store.create(tmp_path / "b", "f/one")
-    assert any_bucket.read("x/f/one") == (tmp_path / "a").read_bytes()
-
-
 def test_conditional_writes(any_bucket: Bucket) -> None:
     store = Store(f"{any_bucket.url}/x")
     first = store.write_if_unchanged("lock", b"one", None)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.listing import Listing, OldNamesError
 from fineweb_mask.tasks.workspace.manifest import read_manifest, save_manifest
-from fineweb_mask.tasks.workspace.old_names import OldNamesError, check_names, rename_old_files
+from fineweb_mask.tasks.workspace.old_names import rename_old_files
 from fineweb_mask.tasks.workspace.references import TAGGED
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -32,13 +33,13 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_an_old_workspace_is_refused_and_renamed_as_it_was(copied: Any) -> None:
     workspace = copied.workspace
-    check_names(workspace)
+    Listing.of(workspace)
     before = content(workspace.root)
     rename_to_old(workspace)
     with pytest.raises(OldNamesError, match=f"fineweb-mask migrate {workspace.root}`"):
-        check_names(workspace)
+        Listing.of(workspace)
     assert rename_old_files(workspace) == sum(TAGGED.search(name) is not None for name in before)
-    check_names(workspace)
+    Listing.of(workspace)
     assert content(workspace.root) == before
     assert not any(path.is_dir() and not any(path.iterdir()) for path in workspace.fitted.rglob("*"))
     assert rename_old_files(workspace) == 0
@@ -47,6 +48,6 @@ def test_an_old_workspace_is_refused_and_renamed_as_it_was(copied: Any) -> None:
 def test_files_of_others_keep_their_names(copied: Any) -> None:
     mine = copied.workspace.root / "documents" / "mine.parquet"
     mine.write_bytes(b"not of a stage")
-    check_names(copied.workspace)
+    Listing.of(copied.workspace)
     assert rename_old_files(copied.workspace) == 0
     assert mine.exists()

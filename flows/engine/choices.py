@@ -1,0 +1,67 @@
+"""Say what one run does besides its recipe: what it fits again, its share of the shards, the models it was given."""
+
+from typing import Literal, NamedTuple, Self, TypeGuard
+
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings
+from fineweb_mask.tasks import embed
+from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
+from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
+from fineweb_mask.tasks.workspace.job import Stage
+
+Refit = Literal["encoder", "quality", "blocks"]
+"""What can be fitted again on the corpus as it is now."""
+
+REFITTED: dict[Refit, list[Stage]] = {
+    "encoder": [FitEncoderJob.stage],
+    "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
+    "blocks": [],  # the record of the groups is deleted
+}
+
+
+class Share(NamedTuple):
+    """One of several equal shares of the shards, for machines that fill one workspace together."""
+
+    number: int  # from 1
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a share such as `2/8`.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+
+        Examples
+        --------
+        >>> Share.parse("2/8")
+        Share(number=2, of=8)
+        """
+        number, slash, of = text.partition("/")
+        if slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
+            return cls(int(number), int(of))
+        raise ValueError(f"a share is I/N, such as 2/8 for the second of eight, received {text!r}")
+
+
+class PretrainedModels(NamedTuple):
+    """The models that the settings name, fetched before the first stage, so that a wrong name fails at once."""
+
+    scorers: dict[str, QualityModel]  # by the scorer's name
+    encoder: embed.EmbeddingModel | None  # None if it is built in or one of the scorers
+
+    @classmethod
+    def of(cls, settings: PipelineSettings) -> Self:
+        """Find the models on this machine or fetch them from the hub."""
+        named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
+        built_in = settings.embedding.model in embed.BUILT_IN
+        return cls(
+            scorers={scorer.name: resolve_model(scorer) for scorer in named},
+            encoder=None if built_in else embed.resolve_model(settings.embedding),
+        )
+
+
+def is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
+    """Return whether a scorer's model is trained on labels by the pipeline."""
+    return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
