@@ -1,6 +1,7 @@
 """Keep checkpoints within a shard, so that a killed run resumes mid-shard."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -29,16 +30,16 @@ class RowWriter(Protocol[Values_contra]):
 
 def discard_finished(workspace: Workspace) -> None:
     """Delete checkpoints of complete files, left by runs that were killed right after writing the file."""
-    for checkpoints in workspace.root.rglob(".parts"):
-        for folder in checkpoints.iterdir():
-            if read_key(checkpoints.parent / f"{folder.name}.parquet") is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+    for folder in workspace.root.glob("*/.parts/*"):
+        if read_key(folder.parents[1] / f"{folder.name}.parquet") is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Checkpoints(Generic[Values_contra]):
     """Writes a stage file through a writer, with a checkpoint on disk for every batch until the file is complete.
 
-    The checkpoints are in a hidden folder next to the file, which has the file's name and so belongs to its key.
+    The checkpoints are in a hidden folder next to the file, which has the file's name and so belongs to its key. Two
+    runs that write the same file at once share the folder; the first to complete the file deletes it.
     """
 
     def __init__(self, writer: RowWriter[Values_contra], output: Path) -> None:
@@ -59,9 +60,13 @@ class Checkpoints(Generic[Values_contra]):
         self._writer.write(batch)
 
     def write(self, rows: pa.Array, values: Values_contra) -> None:
-        """Write the next rows; their checkpoint is on disk when this returns."""
+        """Write the next rows; their checkpoint is on disk when this returns, unless another run completed the file."""
         batch = self._writer.batch(rows, values)
-        with atomic_write(self._path(rows)) as partial, pa.ipc.new_file(str(partial), batch.schema) as file:
+        with (
+            suppress(FileNotFoundError),  # another run completed the file and deleted the folder
+            atomic_write(self._path(rows)) as partial,
+            pa.ipc.new_file(str(partial), batch.schema) as file,
+        ):
             file.write_batch(batch)
         self._writer.write(batch)
 

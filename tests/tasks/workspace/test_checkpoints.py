@@ -1,5 +1,7 @@
 """Checkpoints are used only if they are complete and have the same key, rows and columns."""
 
+import threading
+
 import pyarrow as pa
 import pytest
 
@@ -74,6 +76,25 @@ def test_no_checkpoint_is_left_when_the_file_is_complete(output):
     assert parts.find(rows(0, 3)) is None
     assert neighbour.find(rows(0, 3)) is not None
     parts.discard()
+
+
+def test_another_run_may_complete_the_file_meanwhile(output):
+    """It deletes the folder at any moment; the rows are in this run's own file."""
+    writer, stop = Writer(), threading.Event()
+
+    def discard():
+        while not stop.is_set():
+            Checkpoints(Writer(), output).discard()
+
+    other = threading.Thread(target=discard)
+    other.start()
+    try:
+        for number in range(100):
+            Checkpoints(writer, output).write(rows(number, 1), [number])
+    finally:
+        stop.set()
+        other.join()
+    assert [batch["row"].to_pylist() for batch in writer.written] == [[number] for number in range(100)]
 
 
 def test_checkpoints_of_complete_files_are_deleted_and_no_others(output, tmp_path):
