@@ -122,6 +122,7 @@ class DocumentFilter:
         self.source = source
         self.twins = twins
         self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the twin
+        self.source_rows = np.empty(0, dtype=np.int64)  # of the rows that the last `apply` kept
         self.dropped: Counter[str] = Counter()
         self.rows_in = 0
         self.rows_kept = 0
@@ -192,6 +193,7 @@ class DocumentFilter:
     def _finish(self, batch: pa.RecordBatch, source_rows: NDArray[np.int64], hashes: list[bytes]) -> pa.RecordBatch:
         rows = np.arange(self.rows_kept, self.rows_kept + batch.num_rows, dtype=np.uint32)
         self.rows_kept += batch.num_rows
+        self.source_rows = source_rows
         ids = [
             source_id or stable_id(self.source, int(row))
             for source_id, row in zip(batch["id"].to_pylist(), source_rows, strict=True)

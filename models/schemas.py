@@ -10,6 +10,9 @@ import pyarrow as pa
 
 ROW = pa.field("row", pa.uint32(), nullable=False)
 
+SOURCE_ROW = pa.field("source_row", pa.uint32(), nullable=False)
+"""A document's row in its source file, from 0; in place of `text` where the workspace holds no texts."""
+
 FINEWEB = pa.schema(
     [
         pa.field("text", pa.string()),
@@ -63,20 +66,37 @@ DUPLICATES_OF_SHARDS = pa.schema(
 
 KNOWN = pa.schema(
     [
-        pa.field("source_row", pa.uint32(), nullable=False),
+        SOURCE_ROW,
         pa.field("id", pa.string(), nullable=False),
         pa.field("twin", pa.string(), nullable=False),
     ]
 )
 """Rows of a source file that were dropped because a corpus of `ingest.against` holds their text: its id is `twin`."""
 
-RESERVED_COLUMNS = frozenset({"row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"})
+RESERVED_COLUMNS = frozenset(
+    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"}
+)
 """Columns that the pipeline writes; a source column with one of these names cannot be kept."""
 
 
 def documents_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
     """Return the schema of an ingested shard: `row`, FineWeb's columns, `MEASURED`, then the `extra` columns."""
     return pa.schema([ROW, *FINEWEB, *MEASURED, *extra])
+
+
+def without_text(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of an ingested shard whose texts stay in the source, from those of one that holds them.
+
+    >>> without_text(documents_schema()).names[:3]
+    ['row', 'source_row', 'id']
+    """
+    return schema.set(schema.get_field_index("text"), SOURCE_ROW)
+
+
+def with_text(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of an ingested shard with its texts, wherever these are; the inverse of `without_text`."""
+    place = schema.get_field_index(SOURCE_ROW.name)
+    return schema if place < 0 else schema.set(place, FINEWEB.field("text"))
 
 
 def scores_schema(scorers: Sequence[str]) -> pa.Schema:

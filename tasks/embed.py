@@ -28,6 +28,7 @@ from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
+from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -121,12 +122,12 @@ def embed(job: EmbedJob) -> None:
     BadShardError
         If a vector is zero or not finite and `on_bad_vector` is `raise`.
     """
-    path = str(job.workspace.local(job.model.path))
-    pool = encoder_pool(path, job.model.fingerprint, job.settings)
+    pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
     started = perf_counter()
     with (
+        with_texts(job.workspace, job.documents) as path,
         gpu_slot(pool.device),
-        pq.ParquetFile(job.workspace.resolve(job.documents)) as documents,
+        pq.ParquetFile(path) as documents,
         vector_writer(job, pool.tokeniser.dimensions) as writer,
         background_writer() as later,
     ):

@@ -10,6 +10,7 @@ model was fitted on. Only the manifest is, whose name tells the settings.
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,11 +21,13 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
 from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, QualitySettings
 from fineweb_mask.tasks.inference.scorers import QualityModel, columns_read, load_models, score_columns
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
 from fineweb_mask.tasks.source.labels import read_labels
+from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
@@ -125,20 +128,25 @@ def sampled_documents(
     shards = documents[::every]
     total = sum(file.rows for file in shards)
     step = max(1, -(-total // limit))
-    position = 0
 
     def batches() -> Iterator[tuple[str, pa.RecordBatch]]:
+        first = 0
         for shard in shards:
-            with pinned():  # until it is open
-                opened = pq.ParquetFile(workspace.resolve(shard))
-            with opened as file:
-                for batch in file.iter_batches(1_000, columns=columns(file.schema_arrow, shard.name)):
-                    yield shard.name, batch
+            wanted = np.arange(-first % step, shard.rows, step)
+            first += shard.rows
+            with ExitStack() as opened:
+                with pinned():  # until it is open
+                    path = workspace.resolve(shard)
+                    names = columns(with_text(pq.read_schema(path)), shard.name)
+                    if "text" in names:
+                        path = opened.enter_context(with_texts(workspace, shard, wanted))
+                    file = opened.enter_context(pq.ParquetFile(path))
+                for batch in file.iter_batches(1_000, columns=list({"row": None} | dict.fromkeys(names))):
+                    is_wanted = np.isin(batch["row"].to_numpy(), wanted)
+                    yield shard.name, batch.filter(pa.array(is_wanted)).select(names)
 
-    for shard, batch in track_by_size("documents of the sample", batches(), total, lambda batch: batch[1].num_rows):
-        wanted = np.arange(-position % step, batch.num_rows, step)
-        position += batch.num_rows
-        yield shard, batch.take(pa.array(wanted))
+    documents_read = -(-total // step)
+    yield from track_by_size("documents of the sample", batches(), documents_read, lambda batch: batch[1].num_rows)
 
 
 class FitClassifierJob(FitJob):

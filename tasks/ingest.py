@@ -1,17 +1,20 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import KNOWN, documents_schema
+from fineweb_mask.models.schemas import KNOWN, SOURCE_ROW, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.known import known_texts
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.source.texts import DETAIL, TextSource
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -45,7 +48,7 @@ class IngestJob(ShardJob):
         return Dependencies(
             settings=[
                 self.source.model_dump(include={"text_column", "id_column", "extra_columns"}),
-                self.settings.model_dump(exclude={"on_bad_shard", "exact_dedup", "against"}),
+                self.settings.model_dump(exclude={"on_bad_shard", "exact_dedup", "against", "copy_text"}),
                 self.settings.exact_dedup != "off",
             ],
             inputs=[
@@ -53,8 +56,18 @@ class IngestJob(ShardJob):
                 self.shard.format,
                 self.shard.fingerprint,
                 *([] if self.known is None else [self.known.fingerprint]),
+                *([] if self.settings.copy_text else [f"texts at {self.shard.url}"]),
             ],
         )
+
+    @property
+    def text_details(self) -> dict[str, Any]:
+        """Where the texts are, if not in the output, and the fingerprint of the documents, wherever their texts are."""
+        if self.settings.copy_text:
+            return {}
+        source = TextSource(shard=self.shard, text_column=self.source.text_column, fingerprint=self.source.fingerprint)
+        copied = self.model_copy(update={"settings": self.settings.model_copy(update={"copy_text": True})})
+        return {DETAIL: source.model_dump(), "content": copied.key.fingerprint}
 
     @property
     def known_output(self) -> Path:
@@ -89,11 +102,15 @@ def ingest(job: IngestJob) -> None:
         folder = job.workspace.resolve(job.known).parent
         twins = known_texts(folder / "documents.parquet", job.known.fingerprint).twins
     documents = DocumentFilter(job.settings, job.shard.relative, twins)
-    with stage_file_writer(job.output, documents_schema(reader.extra), job.key) as writer:
+    schema = documents_schema(reader.extra)
+    with stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer:
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
-            writer.write(documents.apply(batch, problems))
+            kept = documents.apply(batch, problems)
+            written = kept if job.settings.copy_text else _without_text(kept, documents.source_rows)
+            writer.write(written, kept.nbytes)  # row groups are the same either way
         writer.details = {
+            **job.text_details,
             "rows_in": documents.rows_in,
             "dropped": {reason: count for reason, count in sorted(documents.dropped.items()) if count},
             "tokens_in": documents.tokens_in,
@@ -102,6 +119,13 @@ def ingest(job: IngestJob) -> None:
         }
         if job.known is not None:
             _write_known(job, documents.known)
+
+
+def _without_text(batch: pa.RecordBatch, source_rows: NDArray[np.int64]) -> pa.RecordBatch:
+    """Return documents with their rows in the source file, (n,), in place of their texts."""
+    columns = {name: batch[name] for name in batch.schema.names} | {SOURCE_ROW.name: pa.array(source_rows, pa.uint32())}
+    schema = without_text(batch.schema)
+    return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
 def _write_known(job: IngestJob, rows: list[tuple[int, str, str]]) -> None:

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.documents import content_hash, hash_halves
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.remote_file import open_source
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 
@@ -58,6 +60,8 @@ def list_known(job: KnownJob) -> None:
 
 def _listed(file: SourceShard) -> pa.Table:
     """Return the hashes and ids of a file's documents; one without an id is named by its file and row."""
+    if (known := _hashed(file)) is not None:
+        return known
     reader = ShardReader(file, SourceSettings(path=file.url, extra_columns=[]))
     batches, row = [], 0
     for batch, _ in reader.batches():
@@ -71,6 +75,16 @@ def _listed(file: SourceShard) -> pa.Table:
         hashes, names = [entry[0] for entry in entries], [entry[1] for entry in entries]
         batches.append(pa.record_batch([pa.array(hashes, pa.binary(16)), pa.array(names, pa.string())], schema=LISTED))
     return pa.Table.from_batches(batches, schema=LISTED)
+
+
+def _hashed(file: SourceShard) -> pa.Table | None:
+    """Return what a file of a workspace without texts holds already; None for any other file."""
+    if file.format != "parquet":
+        return None
+    with open_source(file.url) as stream, pq.ParquetFile(stream) as documents:
+        if not {SOURCE_ROW.name, *MEASURED.names} <= set(documents.schema_arrow.names):
+            return None
+        return documents.read(columns=LISTED.names).select(LISTED.names).cast(LISTED)
 
 
 class KnownTexts:

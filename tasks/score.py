@@ -1,7 +1,7 @@
 """Score documents: write the score of every scorer, and the quality that combines them."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from fineweb_mask.models.settings.quality import QualitySettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_file
+from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
@@ -74,17 +75,20 @@ def score(job: ScoreJob) -> None:
     """
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
+    read_text = bool(pooled) or any(scorer.column == "text" for scorer in scorers.values())
     devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
     gpu = next((device for device in devices if device != "cpu"), "cpu")
     with (
+        with_texts(job.workspace, job.documents)
+        if read_text
+        else nullcontext(job.workspace.resolve(job.documents)) as path,
         gpu_slot(gpu),
-        pq.ParquetFile(job.workspace.resolve(job.documents)) as documents,
+        pq.ParquetFile(path) as documents,
         score_writer(job, documents.schema_arrow) as writer,
     ):
         columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
         pool_scores: Scores = {}
         if pooled:
-            path = job.workspace.resolve(job.documents)
             found = score_file(job.workspace, pooled, path, job.processes, part=(0, POOL_SHARE))
             pool_scores = dict(zip((model.settings.name for model in pooled), found, strict=True))
         start = 0

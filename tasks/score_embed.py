@@ -24,6 +24,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models
 from fineweb_mask.tasks.score import ScoreJob, Scores, score, score_writer
+from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -107,8 +108,9 @@ def score_embed(job: ScoreEmbedJob) -> None:
     edu = scorers.pop(name)
     assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
     with ExitStack() as opened:
+        path = opened.enter_context(with_texts(job.workspace, job.score.documents))
         opened.enter_context(gpu_slot(edu.device))
-        documents = opened.enter_context(pq.ParquetFile(job.workspace.resolve(job.score.documents)))
+        documents = opened.enter_context(pq.ParquetFile(path))
         writer = opened.enter_context(vector_writer(job.embed, edu.dimensions))
         vectors = Checkpoints(writer, job.embed.output)
         scores = None

@@ -24,6 +24,7 @@ from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
 from fineweb_mask.tasks.source.column_checks import check_columns
 from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
+from fineweb_mask.tasks.source.texts import check_can_be_read_again
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
@@ -151,6 +152,8 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
         find_files(path, "ingest.against")
     shards = discover(settings.source)
     check_columns(settings, shards)
+    if not settings.ingest.copy_text:
+        check_can_be_read_again(shards)
     return shards
 
 

@@ -63,6 +63,11 @@ class IngestSettings(Settings):
         description="Workspaces or datasets (folders, files or URLs) whose documents are not wanted again: one with an "
         "equal normalised text is dropped as `known`.",
     )
+    copy_text: bool = Field(
+        True,
+        description="Whether the workspace holds the texts. `false` leaves them in the source, which must be Parquet: "
+        "the stages read it again, and a run stops if it was changed.",
+    )
     on_bad_shard: Literal["quarantine", "fail"] = Field(
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",

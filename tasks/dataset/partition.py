@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import DATA, MANIFEST, Parts
@@ -51,6 +52,7 @@ from fineweb_mask.tasks.dataset.writers import WRITERS, Written, read_back
 from fineweb_mask.tasks.inference.prefetch import background_writer
 from fineweb_mask.tasks.reporting.breakdown import Edges, count_numbers, number_edges
 from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.texts import TextSource, write_with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -145,7 +147,7 @@ def _schema(workspace: Workspace, path: str) -> pa.Schema:
     footer = read_footer(workspace.root / path)
     if footer is None:
         raise WorkspaceError(f"{path} is missing or damaged: run again to rebuild it")
-    return footer.schema.to_arrow_schema().remove_metadata()
+    return with_text(footer.schema.to_arrow_schema().remove_metadata())
 
 
 def _as_text(schema: pa.Schema) -> str:
@@ -310,11 +312,19 @@ def write_partition(job: PartitionJob) -> None:
 def _selected(job: ShardsJob, connection: duckdb.DuckDBPyConnection) -> SelectedDocuments:
     for shard in job.shards:
         check_inputs(job.workspace, shard)
-    paths = [
-        ShardPaths(*(str(job.workspace.resolve(file)) for file in (shard.documents, shard.scores, shard.masks)))
-        for shard in job.shards
-    ]
+    paths = [_paths(job, shard) for shard in job.shards]
     return SelectedDocuments(connection, paths, job.settings, columns_of(job.survey), job.first)
+
+
+def _paths(job: ShardsJob, shard: ShardFiles) -> ShardPaths:
+    """Return a shard's files, and write its selected documents with their texts where these are in the source."""
+    documents, scores, masks = (job.workspace.resolve(file) for file in (shard.documents, shard.scores, shard.masks))
+    texts = documents
+    if TextSource.of(shard.documents) is not None:
+        texts = _spill(job) / f"{shard.name}.parquet"
+        selected = pq.read_table(masks, columns=["selected"])["selected"].to_numpy()
+        write_with_texts(job.workspace, shard.documents, texts, np.flatnonzero(selected))
+    return ShardPaths(str(documents), str(scores), str(masks), str(texts))
 
 
 def _stream(job: PartitionJob, connection: duckdb.DuckDBPyConnection) -> tuple[StreamDocuments, Written]:
@@ -422,11 +432,15 @@ def remove_spilled(workspace: Workspace, settings: MaterializeSettings) -> None:
     shutil.rmtree(spill_folder(workspace, settings), ignore_errors=True)
 
 
+def _spill(job: ShardsJob) -> Path:
+    return spill_folder(job.workspace, job.settings) / job.key.fingerprint[:16]
+
+
 @contextmanager
 def database(job: ShardsJob) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a database with the job's share of the memory, which spills into a folder of this workspace."""
     settings = job.settings
-    spill = spill_folder(job.workspace, settings) / job.key.fingerprint[:16]
+    spill = _spill(job)
     shutil.rmtree(spill, ignore_errors=True)  # of a run that was killed
     with disk_errors_explained(spill):
         spill.mkdir(parents=True)

@@ -41,6 +41,7 @@ class ShardPaths(NamedTuple):
     documents: str
     scores: str
     masks: str
+    texts: str  # documents with their texts; the same file, or one of the selected rows
 
 
 class Folder(NamedTuple):
@@ -87,7 +88,7 @@ class SelectedDocuments:
         self._shards = list(shards)
         self._settings = settings
         self._first = first
-        self._schemas = [pq.read_schema(shard.documents) for shard in shards]
+        self._schemas = [pq.read_schema(shard.texts) for shard in shards]
         self._documents = columns.remove(0)  # row
         self._scores = pq.read_schema(shards[0].scores).remove(0)
         self.schema = self._dataset_schema()
@@ -107,7 +108,7 @@ class SelectedDocuments:
             """
             CREATE TABLE shards AS
             SELECT unnest($index)::UINTEGER AS shard, unnest($documents) AS documents_file,
-                   unnest($scores) AS scores_file, unnest($masks) AS masks_file
+                   unnest($scores) AS scores_file, unnest($masks) AS masks_file, unnest($texts) AS texts_file
             """,
             {"index": list(range(len(self._shards))), **files},
         )
@@ -230,10 +231,10 @@ class SelectedDocuments:
         reader = self._connection.sql(
             f"""
             SELECT {", ".join(identifier(name) for name in self._schemas[shard].names)}
-            FROM read_parquet($documents) WHERE row < $rows AND get_bit($mask::BLOB::BIT, row::INTEGER) = 1
+            FROM read_parquet($texts) WHERE row < $rows AND get_bit($mask::BLOB::BIT, row::INTEGER) = 1
             """,  # noqa: S608 - quoted column names
             params={
-                "documents": self._shards[shard].documents,
+                "texts": self._shards[shard].texts,
                 "rows": len(mask),
                 "mask": np.packbits(mask).tobytes(),
             },
@@ -305,15 +306,15 @@ class SelectedDocuments:
         return f"""
             SELECT {", ".join(columns)}, chosen.* EXCLUDE (row, shard, folder),
                    {folder}, {random}::UBIGINT AS _random, {shard}::UINTEGER AS _shard, chosen.row AS _row
-            FROM (SELECT * FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
-                  JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
+            FROM (SELECT * FROM read_parquet($texts, filename = 'texts_file', union_by_name = true)
+                  JOIN (SELECT shard, texts_file FROM shards) USING (texts_file)) AS documents
             JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row {joined}
             """  # noqa: S608 - quoted column names
 
     @property
     def _parameters(self) -> dict[str, Any]:
         seed = {"seed": self._settings.seed} if self._settings.shuffle else {}
-        return {"documents": [shard.documents for shard in self._shards], **seed}
+        return {"texts": [shard.texts for shard in self._shards], **seed}
 
     def _documents_of(self, table: pa.Table) -> pa.Table:
         """Return the columns of `schema` of what `_query` found."""

@@ -23,6 +23,7 @@ from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings.probe import GROUPS, POOL
 from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -141,7 +142,7 @@ def _drawn(job: HeldOutJob) -> pa.Table:
     for index, shard in enumerate(job.shards):
         own = [place for place in sorted(chosen) if shards[place] == index]
         of_own = rows[own]
-        table = pq.read_table(job.workspace.resolve(shard.documents), columns=["text", "url"]).take(pa.array(of_own))
+        table = documents_of(job.workspace, shard.documents, of_own.astype(np.int64), ["text", "url"])
         hosts = [_host(url) for url in table["url"].to_pylist()]
         clusters = [host or f"{shard.name} {row}" for host, row in zip(hosts, of_own, strict=True)]
         sets, of_groups = [chosen[place] for place in own], [groups[place] for place in own]

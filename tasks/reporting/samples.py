@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import row_group_ends, take_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 SAMPLED_SHARDS = 16
@@ -114,7 +116,7 @@ def documents_at(
     """Return columns and the quality of documents; `documents` must be ascending."""
     found: list[dict[str, Any]] = []
     for index, rows in _by_shard(documents):
-        table = _rows_of(workspace, shards[index].documents, rows, columns)
+        table = documents_of(workspace, shards[index].documents, rows, columns)
         quality = _rows_of(workspace, shards[index].scores, rows, ["quality"])
         found += table.append_column("quality", quality["quality"]).to_pylist()
     return found
@@ -137,9 +139,9 @@ def texts_at(
     texts: list[str] = []
     for index, rows in _by_shard(documents):
         with pinned():
-            path = workspace.resolve(shards[index].documents)
-            near = _in_one_row_group(path, rows)
-            texts += [text[:longest] for text in take_rows(path, near, ["text"])["text"].to_pylist()]
+            near = _in_one_row_group(workspace.resolve(shards[index].documents), rows)
+            found = documents_of(workspace, shards[index].documents, near, ["text"])
+            texts += [text[:longest] for text in found["text"].to_pylist()]
         kept += [index_of[DocumentRef(index, int(row))] for row in near]
     return kept, texts
 
@@ -155,29 +157,10 @@ def _by_shard(documents: Sequence[DocumentRef]) -> Iterator[tuple[int, NDArray[n
         yield index, np.array([document.row for document in group], dtype=np.int64)
 
 
-def _row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
-    sizes = [file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups)]
-    return np.cumsum(sizes, dtype=np.int64)
-
-
 def _in_one_row_group(path: Path, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     with pq.ParquetFile(path) as file:
-        groups = np.searchsorted(_row_group_ends(file), rows, side="right")
+        groups = np.searchsorted(row_group_ends(file), rows, side="right")
     return np.asarray(rows[groups == groups[len(groups) // 2]])
-
-
-def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-    """Read ascending `rows`, (n,), from only the row groups that contain them; leave out columns the file lacks."""
-    with pq.ParquetFile(path) as file:
-        ends = _row_group_ends(file)
-        wanted = [name for name in columns if name in file.schema_arrow.names]
-        groups = np.searchsorted(ends, rows, side="right")
-        parts = []
-        for group in np.unique(groups):
-            start = ends[group] - file.metadata.row_group(int(group)).num_rows
-            table = file.read_row_group(int(group), columns=wanted)
-            parts.append(table.take(pa.array(rows[groups == group] - start)))
-    return pa.concat_tables(parts)
 
 
 class NearThreshold(NamedTuple):

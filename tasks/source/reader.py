@@ -3,9 +3,12 @@
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fineweb_mask.models.documents import ColumnTypeError, conform
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
@@ -111,9 +114,31 @@ class ShardReader:
         A row with a problem, which only JSON Lines can have, could not be read: its values are null.
         """
         rows = self._parquet_batches() if self.shard.format == "parquet" else self._jsonl_batches()
-        try:
+        with self._read():
             for batch, problems in rows:
                 yield conform(batch, self.settings.text_column, self.settings.id_column, self.extra), problems
+
+    def texts(self, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
+        """Yield the texts of ascending rows, (n,), of a Parquet file in batches; other row groups are not read."""
+        name = self.settings.text_column
+        with self._read(), self._open_parquet() as file:
+            first = 0
+            for group in range(file.num_row_groups):
+                stop = first + file.metadata.row_group(group).num_rows
+                if np.searchsorted(rows, first) < np.searchsorted(rows, stop):
+                    for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name]):
+                        low, high = np.searchsorted(rows, [first, first + batch.num_rows])
+                        if low < high:
+                            wanted = batch.take(pa.array(rows[low:high] - first))
+                            yield conform(wanted, name, self.settings.id_column, [])["text"]
+                        first += batch.num_rows
+                first = stop
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
+        """Explain the errors of the block, which reads the file, and check in the end that it is still the same."""
+        try:
+            yield
             self._check_unchanged()
         except BadShardError:
             raise

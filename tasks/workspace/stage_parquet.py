@@ -4,13 +4,15 @@ Guarantees: a file is current only if the key in its footer equals the key of th
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
@@ -33,14 +35,16 @@ class ParquetStageWriter:
         self._writer = writer
         self._schema = schema
         self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add a batch; it is written when a row group is full."""
+    def write(self, batch: pa.RecordBatch, size: int | None = None) -> None:
+        """Add a batch, which counts for `size` bytes, by default its own; it is written when a row group is full."""
         raise_if_stopped()
         self._pending.append(batch)
+        self._pending_bytes += batch.nbytes if size is None else size
         self.rows += batch.num_rows
         if (
-            sum(pending.nbytes for pending in self._pending) >= ROW_GROUP_BYTES
+            self._pending_bytes >= ROW_GROUP_BYTES
             or sum(pending.num_rows for pending in self._pending) >= ROW_GROUP_ROWS
         ):
             self.flush()
@@ -51,6 +55,7 @@ class ParquetStageWriter:
             table = pa.Table.from_batches(self._pending, schema=self._schema)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
             self._pending.clear()
+            self._pending_bytes = 0
 
 
 @contextmanager
@@ -96,6 +101,26 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     with ExitStack() as opened:
         source = path if mirror is None or path.is_file() else opened.enter_context(mirror.open(path))
         yield opened.enter_context(pq.ParquetFile(source, pre_buffer=True))
+
+
+def row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
+    """Return the number of rows up to the end of each row group."""
+    sizes = [file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups)]
+    return np.cumsum(sizes, dtype=np.int64)
+
+
+def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
+    """Read ascending `rows`, (n,), from only the row groups that contain them; leave out columns the file lacks."""
+    with pq.ParquetFile(path) as file:
+        ends = row_group_ends(file)
+        wanted = [name for name in columns if name in file.schema_arrow.names]
+        groups = np.searchsorted(ends, rows, side="right")
+        parts = []
+        for group in np.unique(groups):
+            start = ends[group] - file.metadata.row_group(int(group)).num_rows
+            table = file.read_row_group(int(group), columns=wanted)
+            parts.append(table.take(pa.array(rows[groups == group] - start)))
+    return pa.concat_tables(parts)
 
 
 def read_footer(path: Path) -> pq.FileMetaData | None:

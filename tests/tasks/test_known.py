@@ -15,11 +15,12 @@ from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.ingest import IngestJob, ingest
 from fineweb_mask.tasks.known import LISTED, KnownJob, KnownTexts, list_known
-from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.source.discovery import discover, find_files
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LENIENT = IngestSettings(min_chars=1)
+WITHOUT_TEXTS = IngestSettings(min_chars=1, copy_text=False)
 
 
 @pytest.fixture
@@ -63,6 +64,19 @@ def test_every_text_is_listed_in_the_order_of_the_hashes(
     assert listed["content_hash"].to_pylist() == sorted(map(content_hash, texts))
     ids = {make_document(number)["id"] for number in (0, 1, 3)} | {"b.parquet row 1"}
     assert set(listed["id"].to_pylist()) == ids
+
+
+def test_a_workspace_without_texts_is_listed_by_its_hashes(
+    workspace: Workspace, old: Path, tmp_path: Path, make_document: Callable[..., Any]
+) -> None:
+    lean = Workspace(tmp_path / "lean")
+    source = SourceSettings(path=str(old), extra_columns=[])
+    for shard in discover(source):
+        ingest(IngestJob(root=lean.address, shard=shard, source=source, settings=WITHOUT_TEXTS))
+    job = known_job(workspace, lean.root)
+    assert list_known(job).rows == 4
+    hashes = [content_hash(make_document(number)["text"]) for number in (0, 1, 3, 4)]
+    assert pq.read_table(job.path)["content_hash"].to_pylist() == sorted(hashes)
 
 
 def test_known_documents_are_dropped_and_named_with_their_twins(

@@ -93,7 +93,9 @@ def flat_ids(copied: Any, **changes: Any) -> list[str]:
 def ids_to_write(built: Any, **changes: Any) -> list[str]:
     """Return the ids of a flat dataset in the order in which they are to be written."""
     files = zip(built.documents, built.scores, built.masks, strict=True)
-    shards = [ShardPaths(*(str(built.workspace.resolve(file)) for file in of_shard)) for of_shard in files]
+    shards = [
+        ShardPaths(*(str(built.workspace.resolve(file)) for file in (*of_shard, of_shard[0]))) for of_shard in files
+    ]
     with duckdb.connect() as connection:
         columns = common_schema([pq.read_schema(shard.documents) for shard in shards])
         documents = SelectedDocuments(connection, shards, MaterializeSettings(layout="flat", **changes), columns)
