@@ -2,10 +2,11 @@
 
     python -m benchmarks.million FOLDER --documents 1000000 --shards 20
 
-Makes the corpus in FOLDER first (and finds it there the next time): texts of about 1 kB, of random words with Zipf's
-frequencies, one in a hundred a copy of another shard's. Every stage is a `fineweb-mask run --only STAGE` with the
-sample's recipe, in a process of its own. Memory is that of the process and of those that it forks (their proportional
-set size), without Prefect's temporary server, sampled twice a second: at most, and at most in each quarter of the time.
+Makes the corpus in FOLDER first (and finds it there the next time): texts of about 1 kB on one of 200 topics each, half
+of the words of the topic, with Zipf's frequencies; one in a hundred is a copy of another shard's. Every stage is a
+`fineweb-mask run --only STAGE` with the sample's recipe, in a process of its own. Memory is that of the process and of
+those that it forks (their proportional set size), without Prefect's temporary server, sampled twice a second: at most,
+and at most in each quarter of the time.
 """
 
 import argparse
@@ -22,13 +23,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.materialize import babble
 from benchmarks.tables import show
 from fineweb_mask.models.schemas import FINEWEB
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("ingest", "score", "embed", "select", "materialize")
-CHARACTERS = 1_000
+WORDS = 150  # of a document, about 1 kB
+TOPICS = 200
+OF_TOPIC = 500  # words that only one topic has
 COPIES = 100  # one document in so many is a copy
 EVERY = 0.5  # seconds between two samples of the memory
 SHOWN_WITH = {"select": ("dedup", "select")}  # stages that a command runs besides its own
@@ -42,16 +44,11 @@ def make_corpus(folder: Path, documents: int, shards: int) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     random = np.random.default_rng(0)
-    words = babble(random)
+    words = vocabulary(random, 50_000 + TOPICS * OF_TOPIC)
     n = documents // shards
+    copies = make_texts(random, words, n // COPIES)
     for shard in range(shards):
-        lengths = random.integers(CHARACTERS // 2, CHARACTERS * 3 // 2, n)
-        starts = random.integers(0, len(words) - lengths.max(), n)
-        starts[: n // COPIES] = np.arange(n // COPIES) * 5_000  # in every shard the same
-        lengths[: n // COPIES] = CHARACTERS
-        texts = [
-            words[start : start + length].tobytes().decode() for start, length in zip(starts, lengths, strict=True)
-        ]
+        texts = [*copies, *make_texts(random, words, n - len(copies))]
         rows = {
             "text": texts,
             "id": [f"{shard}-{row}" for row in range(n)],
@@ -61,13 +58,36 @@ def make_corpus(folder: Path, documents: int, shards: int) -> Path:
             "file_path": ["x"] * n,
             "language": ["en"] * n,
             "language_score": [0.95] * n,
-            "token_count": [length // 5 for length in lengths.tolist()],
+            "token_count": [len(text) // 5 for text in texts],
         }
         pq.write_table(
             pa.table([rows[field.name] for field in FINEWEB], schema=FINEWEB), partial / f"{shard:04d}.parquet"
         )
     partial.rename(corpus)
     return corpus
+
+
+def vocabulary(random: np.random.Generator, size: int) -> list[str]:
+    letters = np.array(list("etaoinshrdlcumwfgypbvk"))
+    return ["".join(random.choice(letters, length)) for length in random.integers(2, 11, size)]
+
+
+def make_texts(random: np.random.Generator, words: list[str], n: int) -> list[str]:
+    """Return texts of one topic each: half of the words are its own."""
+    common = len(words) - TOPICS * OF_TOPIC
+    lengths = random.integers(WORDS // 2, WORDS * 3 // 2, n)
+    ends = np.cumsum(lengths)
+    topics = np.repeat(random.integers(0, TOPICS, n), lengths)
+    own = common + topics * OF_TOPIC + zipf(random, OF_TOPIC, len(topics))
+    used = np.where(random.random(len(topics)) < 0.5, own, zipf(random, common, len(topics))).tolist()
+    return [
+        " ".join([words[word] for word in used[end - length : end]]) for end, length in zip(ends, lengths, strict=True)
+    ]
+
+
+def zipf(random: np.random.Generator, size: int, n: int) -> np.ndarray:
+    weights = np.cumsum(1 / np.arange(1, size + 1))
+    return np.searchsorted(weights, random.random(n) * weights[-1])
 
 
 def memory_of(process: int) -> float:
