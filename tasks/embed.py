@@ -105,6 +105,11 @@ class EmbedJob(ShardJob):
         """The name of the shard."""
         return self.documents.name
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return self.settings.device != "cpu" and self.settings.model != STATIC
+
     def depends_on(self) -> Dependencies:
         """Return the settings that change a vector, the documents and the model."""
         return Dependencies(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fineweb_mask.models.quality.combine import combine_scores
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import scores_schema
-from fineweb_mask.models.settings.quality import QualitySettings
+from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_file
@@ -51,6 +51,11 @@ class ScoreJob(ShardJob):
     def name(self) -> str:
         """The name of the shard."""
         return self.documents.name
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return any(isinstance(model.settings, EduScorerSettings) for model in self.models)
 
     def depends_on(self) -> Dependencies:
         """Return how scores are combined, and the documents, models and statistics that they are made from."""

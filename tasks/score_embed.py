@@ -64,6 +64,11 @@ class ScoreEmbedJob(StageJob):
         """The name of the shard."""
         return self.score.name
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return self.embed.settings.device != "cpu"
+
     def depends_on(self) -> Dependencies:
         """Return what the two stages depend on."""
         score, embed = self.score.key, self.embed.key

@@ -25,6 +25,11 @@ class SelectJob(BlocksJob):
         counts=("eligible", "selected"),
     )
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return self.settings.device != "cpu"
+
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut."""
         return self.settings.model_dump(exclude=NOT_READ)

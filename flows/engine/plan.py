@@ -15,6 +15,7 @@ from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit,
 from fineweb_mask.flows.engine.dataset import write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
@@ -442,6 +443,9 @@ class Plan:
     @property
     def _processes(self) -> int:
         """Processes that are worth starting for the documents of the corpus, estimated from the ingested shards."""
+        engine = self._settings.engine
+        if engine.kind == "ray":  # a job has the cores that Ray set aside for it
+            return max(1, int(engine.resources.get(ScoreJob.stage.name, JobResources()).num_cpus))
         expected = self._rows * len(self._shards) // max(1, len(self.documents))
         return useful_processes(expected, self._settings.engine.score_processes)
 

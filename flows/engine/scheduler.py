@@ -6,9 +6,10 @@ from heapq import heappop, heappush
 from itertools import count
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from prefect.futures import PrefectFuture
+from prefect.utilities.annotations import quote
 
 from fineweb_mask.flows.display import events
 from fineweb_mask.flows.display.listeners import listener
@@ -17,10 +18,19 @@ from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.tasks.reporting.sections import StageTime
-from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, record_seconds, recorded_seconds
+from fineweb_mask.tasks.workspace.job import (
+    BadShardError,
+    StageJob,
+    executed_by,
+    record_seconds,
+    recorded_seconds,
+)
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fineweb_mask.flows.engine.cluster import Cluster
 
 OnDone = Callable[[StageFile | None], None]
 """Called with a job's output, or with None if its shard was quarantined."""
@@ -36,7 +46,7 @@ class Jobs(Protocol):
     quarantined: dict[str, str]
     """Why each bad shard was left out."""
     at_once: int
-    """Jobs that run at the same time."""
+    """Jobs that run at the same time on one machine."""
 
     def expect(self, stage: str, jobs: int) -> None:
         """Announce `jobs` more jobs of a stage; a negative number withdraws some."""
@@ -72,10 +82,20 @@ def add_all(jobs: Jobs, group: Sequence[StageJob], on_all: Callable[[list[StageF
         jobs.add(job, collect(index))
 
 
-class _Submitted(NamedTuple):
+class _Waiting(NamedTuple):
+    """A job that is not submitted yet, in the order in which jobs are submitted."""
+
+    place: int  # later stages first
+    number: int
     job: StageJob
     on_done: OnDone
-    future: PrefectFuture[StageFile]
+
+
+class _Submitted(NamedTuple):
+    """A Prefect task run, of one job or of a group of them."""
+
+    jobs: list[_Waiting]
+    future: PrefectFuture[Any]
 
 
 class Scheduler:
@@ -88,14 +108,19 @@ class Scheduler:
     quarantine
         Whether a bad shard is left out; otherwise it ends the run.
     at_once
-        Jobs that are submitted at the same time. Those of later stages go first, so that a shard is finished before
-        the next is begun.
+        Jobs that run at the same time without a cluster. Those of later stages go first, so that a shard is finished
+        before the next is begun.
     refresh
         Stages whose outputs are built again although they are current.
     scope
         Names of the stages that are run; None runs all. The outputs of other stages must exist.
     listing
         The stage files that were there when the run began. Without it, a file is opened to see whether it is current.
+    cluster
+        Runs the jobs; None runs them in threads of this process.
+    group
+        Most jobs of a stage in one Prefect task run, if there is a cluster: the jobs run at the same time, and Prefect
+        shows and retries them together.
     """
 
     def __init__(
@@ -107,18 +132,23 @@ class Scheduler:
         refresh: frozenset[str] = frozenset(),
         scope: frozenset[str] | None = None,
         listing: Listing | None = None,
+        cluster: "Cluster | None" = None,
+        group: int = 1,
     ) -> None:
         self.workspace = workspace
         self.stages: dict[str, StageSummary] = {}
         self.quarantined: dict[str, str] = {}
         self.missing: dict[str, list[str]] = {}
         self._quarantine = quarantine
-        self.at_once = at_once
+        self._cluster = cluster
+        self._group = group
+        self.at_once = at_once if cluster is None else cluster.per_node
         self._refresh = refresh
         self._scope = scope
         self._listing = listing
         self._order = count()
-        self._waiting: list[tuple[int, int, StageJob, OnDone]] = []  # a heap
+        self._waiting: list[_Waiting] = []  # a heap
+        self._in_flight = 0  # jobs
         self._submitted: dict[int, _Submitted] = {}
         self._done: SimpleQueue[tuple[int, float]] = SimpleQueue()
         self._times: dict[str, StageTime] = {}
@@ -146,7 +176,9 @@ class Scheduler:
             if stage.name == "ingest" and self._scope == frozenset({"report"}):
                 on_done(None)  # it was quarantined, or is newer than the dataset that is reported on
             return
-        heappush(self._waiting, (-ALL_STAGES.index(stage.shown_as), next(self._order), job, on_done))
+        if self._is_rebuilt(job):
+            job = job.model_copy(update={"force": True})
+        heappush(self._waiting, _Waiting(-ALL_STAGES.index(stage.shown_as), next(self._order), job, on_done))
 
     def done(self, job: StageJob) -> StageFile | None:
         """Return a job's output if it is current and is not built again, else None."""
@@ -169,17 +201,34 @@ class Scheduler:
             Raised by a job, unless it is a bad shard and those are quarantined.
         """
         while self._waiting or self._submitted:
-            while self._waiting and len(self._submitted) < (at_once or self.at_once):
-                _, number, job, on_done = heappop(self._waiting)
-                future = self._submit(job)
-                self._submitted[number] = _Submitted(job, on_done, future)
-                future.add_done_callback(partial(self._finished, number))
+            most = at_once or (self.at_once if self._cluster is None else self._cluster.in_flight(self._group))
+            while self._waiting and self._in_flight < most:
+                jobs = self._next(most - self._in_flight)
+                self._in_flight += len(jobs)
+                future = self._submit([waiting.job for waiting in jobs])
+                self._submitted[jobs[0].number] = _Submitted(jobs, future)
+                future.add_done_callback(partial(self._finished, jobs[0].number))
             number, ended = self._done.get()
-            job, on_done, future = self._submitted.pop(number)
-            file = self._result(job, future)
-            if file is not None:
-                self._busy.append((ended - file.seconds, ended))
-            on_done(file)
+            jobs, future = self._submitted.pop(number)
+            self._in_flight -= len(jobs)
+            for waiting, answer in zip(jobs, self._answers(jobs, future), strict=True):
+                file = self._result(waiting.job, answer)
+                if file is not None:
+                    self._busy.append((ended - file.seconds, ended))
+                waiting.on_done(file)
+
+    def _next(self, most: int) -> list[_Waiting]:
+        """Take the next job off the heap, and others of its stage if they are submitted in groups."""
+        jobs = [heappop(self._waiting)]
+        stage = jobs[0].job.stage
+        while (
+            len(jobs) < min(most, self._group)
+            and stage.per_shard
+            and self._waiting
+            and self._waiting[0].job.stage is stage
+        ):
+            jobs.append(heappop(self._waiting))
+        return jobs
 
     def run_one(self, job: StageJob) -> StageFile:
         """Run one job by itself and return its output."""
@@ -224,16 +273,22 @@ class Scheduler:
     def _finished(self, number: int, _future: PrefectFuture[Any]) -> None:
         self._done.put((number, perf_counter()))
 
-    def _submit(self, job: StageJob) -> PrefectFuture[StageFile]:
-        stage = job.stage
-        if self._is_rebuilt(job):
-            job = job.model_copy(update={"force": True})
-        report = partial(listener.get().on_job_progress, stage.shown_as, job.name)
-        with reporting_to(report):  # a task copies this context
-            return TASKS[stage.name].task.submit(job=job)
+    def _submit(self, jobs: list[StageJob]) -> PrefectFuture[Any]:
+        stage = jobs[0].stage
+        task = TASKS[stage.name]
+        report = partial(listener.get().on_job_progress, stage.shown_as, jobs[0].name)
+        with reporting_to(report), executed_by(self._cluster):  # a task copies this context
+            if len(jobs) == 1:
+                return task.task.submit(job=jobs[0])
+            return task.group.submit(jobs=quote(jobs), first=jobs[0].name, last=jobs[-1].name)
 
-    def _result(self, job: StageJob, future: PrefectFuture[StageFile]) -> StageFile | None:
-        file = future.result(raise_on_failure=False)
+    @staticmethod
+    def _answers(jobs: list[_Waiting], future: PrefectFuture[Any]) -> list[Any]:
+        """Return the output or the error of every job of a task run."""
+        found = future.result(raise_on_failure=False)
+        return [found] * len(jobs) if len(jobs) == 1 or isinstance(found, BaseException) else found
+
+    def _result(self, job: StageJob, file: StageFile | BaseException) -> StageFile | None:
         stage = job.stage.shown_as
         if isinstance(file, BadShardError) and self._quarantine and job.stage.per_shard:
             self.stages.setdefault(stage, StageSummary(stage=stage)).files += 1

@@ -1,7 +1,7 @@
 """Open a workspace for one run: check the inputs, record the run, stop running tasks if it fails."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -11,6 +11,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
 from fineweb_mask.flows.engine.choices import PretrainedModels, Refit, Share
+from fineweb_mask.flows.engine.cluster import Cluster, check_engine
 from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.registry import SELECTION_INPUTS, refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
@@ -35,6 +36,13 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
+
+
+MOST_TASK_RUNS = 500
+"""Prefect task runs of a stage on a cluster; with more shards, several jobs are one task run."""
+
+MOST_THREADS = 2_000
+"""Task runs that wait for a cluster at the same time; a thread is started when it is needed."""
 
 
 class Session(NamedTuple):
@@ -74,16 +82,8 @@ def open_session(
         only if the workspace had no run before.
     """
     shards = check_inputs(settings)
-    with workspace_of(settings).in_use() as workspace, published_to_ui() as ui:
+    with workspace_of(settings).in_use() as workspace, published_to_ui() as ui, ExitStack() as opened:
         listing, again = Listing.of(workspace), refreshed_by(refresh or [])
-        scheduler = Scheduler(
-            workspace,
-            quarantine=settings.ingest.on_bad_shard == "quarantine",
-            at_once=workers(settings),
-            refresh=again,
-            scope=scope,
-            listing=listing,
-        )
         discard_finished(workspace)
         with workspace.alone():
             if "blocks" in (refit or []):
@@ -92,6 +92,17 @@ def open_session(
                 LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         clear_stop_request()
         offer_slots()
+        cluster = opened.enter_context(connected(settings))
+        scheduler = Scheduler(
+            workspace,
+            quarantine=settings.ingest.on_bad_shard == "quarantine",
+            at_once=workers(settings),
+            refresh=again,
+            scope=scope,
+            listing=listing,
+            cluster=cluster,
+            group=-(-len(shards) // MOST_TASK_RUNS),
+        )
         with recorded(scheduler, settings) as record:
             try:
                 models = PretrainedModels.of(settings)
@@ -112,10 +123,31 @@ def open_session(
                 raise
             finally:
                 end_scoring_processes()
+            if cluster is not None:
+                workspace.refresh_listing()  # other machines wrote the files
             update_index(workspace)
             describe(record, plan)
         if workspace.url is None:
             _update_catalog(workspace, scheduler, plan, keep=keep)
+
+
+@contextmanager
+def connected(settings: PipelineSettings) -> Iterator[Cluster | None]:
+    """Yield the cluster of the recipe's engine; None if it has none.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster cannot be reached.
+    """
+    if settings.engine.kind == "local":
+        yield None
+        return
+    cluster = Cluster(settings.engine)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def _update_catalog(workspace: Workspace, scheduler: Scheduler, plan: Plan, *, keep: bool) -> None:
@@ -152,6 +184,8 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
         find_files(path, "ingest.against")
     shards = discover(settings.source)
     check_columns(settings, shards)
+    if settings.engine.kind == "ray":
+        check_engine(settings.engine)
     if not settings.ingest.copy_text:
         check_can_be_read_again(shards)
     return shards
@@ -164,7 +198,8 @@ def workers(settings: PipelineSettings) -> int:
 
 def runner(settings: PipelineSettings) -> "TaskRunner[PrefectFuture[Any]]":
     """Return the task runner of the recipe's engine."""
-    threads: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=workers(settings))
+    most = workers(settings) if settings.engine.kind == "local" else MOST_THREADS
+    threads: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=most)
     return cast("TaskRunner[PrefectFuture[Any]]", threads)
 
 

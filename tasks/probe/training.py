@@ -197,6 +197,11 @@ class TrainJob(ModelJob):
     tokenizer: StageFile
     keeps_model: bool = False  # to ask it the questions of downstream tasks
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return True
+
     def depends_on(self) -> Dependencies:
         """Return the model and its training, the tokens, and the held-out documents."""
         return Dependencies(

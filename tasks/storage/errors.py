@@ -33,6 +33,18 @@ LOST_CONNECTIONS = {  # by package; as names, to avoid importing these libraries
     "aiohttp": frozenset({"ClientConnectionError", "ClientPayloadError"}),
     "httpx": frozenset({"TransportError"}),
     "httpx2": frozenset({"TransportError"}),
+    "ray": frozenset(  # a process or a node of the cluster ended, or Ray ended it for want of memory
+        {
+            "ActorDiedError",
+            "ActorUnavailableError",
+            "LocalRayletDiedError",
+            "NodeDiedError",
+            "ObjectLostError",
+            "OutOfMemoryError",
+            "RpcError",
+            "WorkerCrashedError",
+        }
+    ),
 }
 # What obstore's errors say, which have no fields: tests/tasks/storage/test_errors.py asks real servers.
 STATUS = re.compile(r"non-2xx status code: (\d{3})")

@@ -96,6 +96,7 @@ class Mirror:
 
     def info(self, path: Path) -> FileInfo | None:
         """Return a file's size and version at the URL, or None if it does not exist there."""
+        self.look_for(path)
         name = self.remote_name(path)
         return None if name is None else self.listing.get(name)
 
@@ -134,6 +135,7 @@ class Mirror:
 
     def download(self, path: Path) -> None:
         """Download a file, or all files below a folder, that exist only at the URL; `pinned` keeps them here."""
+        self.look_for(path)
         for name in self._names(path):
             self._download(name)
 
@@ -163,7 +165,6 @@ class Mirror:
         FileNotFoundError
             If the URL has no such file.
         """
-        self.look_for(path)
         name, remote = self.remote_name(path), self.info(path)
         if name is None or remote is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url_of(path))
@@ -284,7 +285,7 @@ def mirror_at(url: str, scratch: str | Path | None = None, scratch_bytes: int | 
     with _lock:
         if scratch is not None:
             _chosen[name] = Path(scratch).absolute() / name
-        root = _chosen.get(name, _default_scratch() / name)
+        root = _chosen.get(name, default_scratch() / name)
         if root not in _mirrors:
             _mirrors[root] = Mirror(url, root)
         if scratch_bytes is not None:
@@ -292,7 +293,8 @@ def mirror_at(url: str, scratch: str | Path | None = None, scratch_bytes: int | 
         return _mirrors[root]
 
 
-def _default_scratch() -> Path:
+def default_scratch() -> Path:
+    """Return the parent folder of the mirrors of this machine, where no other was named."""
     if named := os.environ.get(SCRATCH):
         return Path(named).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fineweb-mask"

@@ -3,11 +3,14 @@
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
@@ -116,6 +119,11 @@ class StageJob(BaseModel, ABC):
     def shard_names(self) -> list[str]:
         """The shards that the output is of: by default, the one that the job is named after."""
         return [self.name]
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU makes the job faster."""
+        return False
 
     @property
     def workspace(self) -> Workspace:
@@ -233,10 +241,31 @@ def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | N
 Job = TypeVar("Job", bound=StageJob)
 
 
+class Executor(Protocol):
+    """Runs jobs somewhere else than in the calling thread."""
+
+    def submit(self, job: StageJob) -> Future[StageFile]:
+        """Start a job and return its output, or its error, when it is there."""
+
+
+_executor: ContextVar[Executor | None] = ContextVar("executor", default=None)
+
+
+@contextmanager
+def executed_by(executor: Executor | None) -> Iterator[None]:
+    """Let an executor run the jobs of all stages' Prefect tasks that are submitted in the block."""
+    token = _executor.set(executor)
+    try:
+        yield
+    finally:
+        _executor.reset(token)
+
+
 class StageTask(Generic[Job]):
     """A stage's function, made by `stage_task`: call it with a job, or submit `task` to Prefect.
 
-    A call builds the output of a job unless it is current, checks it, and returns the reference to it.
+    A call builds the output of a job unless it is current, checks it, and returns the reference to it. `group` is a
+    task that does so for many jobs, and returns a bad shard's error in place of its reference.
     """
 
     def __init__(self, build: Callable[..., None]) -> None:
@@ -246,15 +275,27 @@ class StageTask(Generic[Job]):
         self.stage = self.job_type.stage
 
         def run(job: StageJob) -> Any:  # noqa: ANN401 - a reference, or the state that holds it
-            file = self(job)  # type: ignore[arg-type]
+            executor = _executor.get()
+            file = self(job) if executor is None else executor.submit(job).result()  # type: ignore[arg-type]
             return Completed(name="Cached", data=file) if file.cached else file
 
-        run.__qualname__ = build.__qualname__
-        self.task: Task[..., StageFile] = Task(
-            run,
+        def run_group(jobs: Sequence[StageJob], first: str, last: str) -> list[StageFile | BadShardError]:  # noqa: ARG001
+            executor = _executor.get()
+            assert executor is not None  # noqa: S101 - groups are made for one
+            futures = [executor.submit(job) for job in jobs]
+            wait(futures)
+            return [_file_or_bad_shard(future) for future in futures]
+
+        self.task: Task[..., StageFile] = self._task_of(run, "{job.name}")
+        self.group: Task[..., list[StageFile | BadShardError]] = self._task_of(run_group, "{first} to {last}")
+
+    def _task_of(self, function: Callable[..., Any], name: str) -> Task[..., Any]:
+        function.__qualname__ = self._build.__qualname__
+        return Task(
+            function,
             name=self.stage.name,
-            description=build.__doc__,
-            task_run_name=self.stage.name + " {job.name}",
+            description=self._build.__doc__,
+            task_run_name=f"{self.stage.name} {name}",
             cache_policy=NO_CACHE,  # the output itself says whether it is current
             persist_result=False,
             retries=3,
@@ -284,6 +325,13 @@ class StageTask(Generic[Job]):
         if built is None:
             raise WorkspaceError(f"{self.stage.name} {job.name}: the output was built but is not current")
         return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
+
+
+def _file_or_bad_shard(future: Future[StageFile]) -> StageFile | BadShardError:
+    try:
+        return future.result()
+    except BadShardError as error:
+        return error
 
 
 def stage_task(build: Callable[..., None]) -> StageTask[Any]:

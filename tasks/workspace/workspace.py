@@ -65,6 +65,10 @@ def disk_errors_explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
+class LockedError(WorkspaceError):
+    """Another process keeps files of a workspace in the same folder."""
+
+
 def _try_lock(file: TextIO, kind: int) -> bool:
     """Lock a file, or return False if it is locked."""
     try:
@@ -206,14 +210,14 @@ class Workspace:
 
         Raises
         ------
-        WorkspaceError
+        LockedError
             If the workspace is at a URL, and another run keeps its files in the same folder of this machine.
         """
         with self._lock_file(".lock") as lock:
             if _try_lock(lock, fcntl.LOCK_EX):
                 self._delete_leftovers()
             elif self._mirror is not None:
-                raise WorkspaceError(
+                raise LockedError(
                     f"another run on this machine keeps files of {self.url} in {self.root}: wait for it, or give this "
                     "one a folder of its own with --set engine.scratch=FOLDER"
                 )

@@ -14,6 +14,7 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "languages": languages,
         "exact_dedup": dedup,
         "against": ["workspaces/older"],
+        "copy_text": False,
         "on_bad_shard": "fail",
     }
     assert IngestSettings.model_validate(given_values).model_dump() == given_values

@@ -1,0 +1,178 @@
+"""Measure what a Ray cluster costs per job, and what stages run at with one node and with two of this machine.
+
+    python -m benchmarks.cluster orchestration FOLDER --jobs 2000 20000
+    python -m benchmarks.cluster stages FOLDER --nodes 1 2
+
+`orchestration`: jobs whose output is there already, so that a process of the cluster only finds it: the time is that of
+Prefect, Ray and this process. The memory is this process's, at each tenth of the jobs. `stages`: the sample, stage by
+stage; each node has one core.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from prefect import flow
+
+from benchmarks.tables import show
+from fineweb_mask.flows.display.listeners import LogLines, listener
+from fineweb_mask.flows.engine.cluster import Cluster
+from fineweb_mask.flows.engine.scheduler import Scheduler
+from fineweb_mask.flows.engine.session import MOST_TASK_RUNS, runner
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.ingest import IngestJob, ingest
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.listing import Listing
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[1]
+STAGES = ("ingest", "score", "embed", "select", "materialize")
+
+
+@contextmanager
+def ray_nodes(count: int) -> Iterator[str]:
+    """Start so many nodes with one core each, and yield the cluster's address."""
+    from ray.cluster_utils import Cluster as Nodes
+
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    nodes = Nodes(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    for _ in range(count - 1):
+        nodes.add_node(**node)
+    try:
+        yield nodes.address
+    finally:
+        nodes.shutdown()
+
+
+def settings_of(folder: Path, address: str, *overrides: str) -> PipelineSettings:
+    engine = ["engine.kind=ray", f"engine.address={address}"]
+    return load_recipe(ROOT / "deployments/recipes/sample.yaml", [*engine, *overrides], str(folder / "workspace"))
+
+
+def memory() -> float:
+    """Return this process's MiB."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
+
+
+class Counting(LogLines):
+    """Counts jobs, without printing a line for each, and notes the memory at every tenth."""
+
+    def __init__(self, jobs: int) -> None:
+        super().__init__()
+        self.done, self.every, self.memory = 0, jobs // 10, list[float]()
+
+    def on_job_end(self, *_: object) -> None:
+        """Count a job."""
+        self.done += 1
+        if self.done % self.every == 0:
+            self.memory.append(memory())
+
+
+def tiny_corpus(folder: Path, files: int) -> Path:
+    corpus = folder / f"tiny-{files}"
+    if not corpus.is_dir():
+        partial = Path(shutil.rmtree(folder / "partial", ignore_errors=True) or folder / "partial")
+        partial.mkdir(parents=True)
+        row = {field.name: None for field in FINEWEB} | {"text": "some words of a page " * 10}
+        table = pa.Table.from_pylist([row], schema=FINEWEB)
+        for number in range(files):
+            pq.write_table(table, partial / f"{number:05d}.parquet")
+        partial.rename(corpus)
+    return corpus
+
+
+def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
+    settings = settings_of(folder, address, f"source.path={tiny_corpus(folder, jobs)}", "ingest.min_chars=1")
+    workspace = Workspace(settings.workspace)
+    workspace.root.mkdir(parents=True, exist_ok=True)
+    LastRun(settings=settings, folder=str(ROOT)).save(workspace)
+    todo = [
+        IngestJob(root=workspace.address, shard=shard, source=settings.source, settings=settings.ingest)
+        for shard in discover(settings.source)
+    ]
+    for job in todo:
+        ingest(job)
+    counting = Counting(jobs)
+    measured: list[float] = []
+
+    @flow(name="tiny jobs", task_runner=runner(settings))
+    def run() -> None:
+        cluster = Cluster(settings.engine)
+        group = -(-jobs // MOST_TASK_RUNS)
+        scheduler = Scheduler(workspace, quarantine=True, at_once=1, listing=Listing({}), cluster=cluster, group=group)
+        scheduler.run_one(todo[0])  # the cluster's processes have imported what they need
+        for _ in range(2 * cluster.per_node):
+            cluster.submit(todo[0]).result()
+        started, before = time.perf_counter(), time.process_time()
+        for job in todo:
+            scheduler.add(job, lambda _: None)
+        scheduler.finish()
+        measured.extend((time.perf_counter() - started, time.process_time() - before))
+        cluster.close()
+
+    token = listener.set(counting)
+    try:
+        run()
+    finally:
+        listener.reset(token)
+    seconds, own = measured
+    parts = [counting.memory[place] for place in (0, 4, 9)]
+    return [f"{jobs:,}", f"{seconds:.1f}", f"{jobs / seconds:,.0f}", f"{1000 * own / jobs:.1f}"] + [
+        f"{part:,.0f}" for part in parts
+    ]
+
+
+def stages(folder: Path, nodes: int) -> list[list[str]]:
+    rows = []
+    shutil.rmtree(folder / "workspace", ignore_errors=True)
+    with ray_nodes(nodes) as address:
+        settings = settings_of(folder, address)
+        for stage in STAGES:
+            started = time.perf_counter()
+            done = {one.stage: one for one in run_stage(stage, settings)}
+            seconds = time.perf_counter() - started
+            rows.append([str(nodes), stage, f"{seconds:.1f}", f"{done[stage].seconds:.1f}"])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["orchestration", "stages"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[2_000, 20_000])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    folder = arguments.folder.absolute()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # of the cluster's processes
+    if arguments.what == "stages":
+        rows = [row for nodes in arguments.nodes for row in stages(folder, nodes)]
+        show("The sample on a cluster", ["nodes", "stage", "s", "s of its jobs"], rows)
+        return
+    if not arguments.one and len(arguments.jobs) > 1:  # each in a process of its own: memory is compared
+        for jobs in arguments.jobs:
+            command = [sys.executable, "-m", "benchmarks.cluster", "orchestration", str(folder), "--jobs", str(jobs)]
+            subprocess.run(command, check=True)
+        return
+    with ray_nodes(1) as address:
+        rows = [orchestration(folder / str(jobs), jobs, address) for jobs in arguments.jobs]
+    columns = ["jobs", "s", "jobs/s", "ms of this process per job", "MiB at a tenth", "half", "the end"]
+    show("Jobs that find their output", columns, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""The sample on a Ray cluster of two nodes of this machine, in a bucket: the same bytes, whoever is killed."""
+
+import http.server
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import TaskRunFilter
+from prefect.settings import PREFECT_API_URL
+
+from fineweb_mask.flows.display.listeners import LogLines, listener
+from fineweb_mask.flows.engine.cluster import Cluster
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.flows.summary import RunSummary
+from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
+from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.embed import EmbedJob, resolve_model
+from fineweb_mask.tasks.ingest import IngestJob
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.conftest import Bucket
+from tests.integration.conftest import RunSample
+from tests.s3 import SeaweedServer, environment
+
+ROOT = Path(__file__).resolve().parents[2]
+ATTEMPTS = 3
+"""To start a node: Ray waits 30 s for it, whatever else the machine does."""
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
+
+
+class Nodes(NamedTuple):
+    """A cluster, and what its processes said to the address of Prefect's server that they were given."""
+
+    cluster: Any  # ray.cluster_utils.Cluster
+    calls: list[str]
+
+    def add(self, **resources: Any) -> Any:
+        """Start a node."""
+        return self.cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20, **resources)
+
+    def remove(self, node: Any) -> None:
+        """Kill a node."""
+        self.cluster.remove_node(node, allow_graceful=False)
+
+
+def begin_cluster(calls: list[str]) -> Nodes:
+    from ray.cluster_utils import Cluster as RayCluster
+
+    head = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    for attempt in range(ATTEMPTS):
+        try:
+            nodes = Nodes(RayCluster(initialize_head=True, head_node_args=head), calls)
+            nodes.add(resources={"b": 1})
+        except Exception:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return nodes
+    raise AssertionError
+
+
+@pytest.fixture(scope="session")
+def nodes(seaweed_server: SeaweedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Two nodes, whose environment has what they need of the bucket, and the address of a server that only counts."""
+    calls: list[str] = []
+
+    class Counting(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            calls.append(self.path)
+            self.send_error(500)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    counting = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+    threading.Thread(target=counting.serve_forever, daemon=True).start()
+    own = {
+        **environment(seaweed_server.url),
+        "PREFECT_API_URL": f"http://127.0.0.1:{counting.server_port}/api",
+        "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("node-cache")),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_memory_monitor_refresh_ms": "0",  # what others on this machine use is not ours
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "2000",
+        "RAY_health_check_failure_threshold": "3",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in own.items():
+            patch.setenv(name, value)
+        started = begin_cluster(calls)
+    yield started
+    started.cluster.shutdown()
+    counting.shutdown()
+
+
+@pytest.fixture
+def engine(nodes: Nodes) -> tuple[str, ...]:
+    """The settings of a run on the cluster."""
+    return ("engine.kind=ray", f"engine.address={nodes.cluster.address}")
+
+
+@pytest.fixture
+def corpus(seaweed_bucket: Bucket, sample_corpus: Path) -> str:
+    """The URL of the sample corpus."""
+    for path in (sample_corpus / "corpus").glob("*.parquet"):
+        seaweed_bucket.write(f"corpus/{path.name}", path.read_bytes())
+    return f"{seaweed_bucket.url}/corpus"
+
+
+def data_of(bucket: Bucket, prefix: str) -> list[bytes]:
+    """Return the dataset's Parquet files."""
+    return [bucket.read(name) for name in sorted(bucket.names(prefix)) if name.endswith(".parquet")]
+
+
+def local_data(workspace: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((workspace / "dataset" / "data").rglob("*.parquet"))]
+
+
+def built(summary: RunSummary) -> dict[str, int]:
+    return {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached}
+
+
+class DoneJobs(LogLines):
+    """Calls a function when a job of a stage ends."""
+
+    def __init__(self, stage: str, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._stage, self._then = stage, then
+
+    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
+        super().on_job_end(stage, job, file)
+        if stage == self._stage:
+            self._then()
+
+
+def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
+    nodes: Nodes,
+    engine: tuple[str, ...],
+    seaweed_bucket: Bucket,
+    corpus: str,
+    run_sample: RunSample,
+    finished: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The second node dies when the first vectors are there; another joins afterwards."""
+    [second] = nodes.cluster.worker_nodes
+    dying: list[Any] = [second]
+
+    def kill() -> None:
+        if dying:
+            nodes.remove(dying.pop())
+
+    token = listener.set(DoneJobs("embed", kill))
+    try:
+        summary = run_sample(f"{seaweed_bucket.url}/ws", f"source.path={corpus}", *engine)
+    finally:
+        listener.reset(token)
+        nodes.add(resources={"b": 1})
+    assert not dying
+    assert summary.status == "done"
+    assert data_of(seaweed_bucket, "ws/dataset/data") == local_data(finished) != []
+    assert built(summary)["embed"] == len(list((finished / "embeddings").glob("*.parquet")))
+    assert nodes.calls == []
+    again = run_sample(f"{seaweed_bucket.url}/ws", f"source.path={corpus}", *engine)
+    assert built(again) == {}
+
+
+def test_a_run_whose_process_is_killed_goes_on_where_it_was(
+    engine: tuple[str, ...],
+    seaweed_bucket: Bucket,
+    corpus: str,
+    run_sample: RunSample,
+    small_sample: tuple[str, ...],
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = f"{seaweed_bucket.url}/ws"
+    script = "from fineweb_mask.tasks.storage import lease\nlease.RENEW_SECONDS, lease.STALE_SECONDS = 0.5, 3.0\n"
+    script += "from fineweb_mask.flows.cli import main\nmain()"
+    command = [sys.executable, "-c", script, "run", "deployments/recipes/sample.yaml", "--workspace", url]
+    command += [f"--set={setting}" for setting in (*small_sample, f"source.path={corpus}", *engine)]
+    own = {"XDG_CACHE_HOME": str(tmp_path / "killed"), "PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    with (tmp_path / "output").open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=output, stderr=subprocess.STDOUT)
+    while process.poll() is None and not seaweed_bucket.names("ws/embeddings/"):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
+    time.sleep(1)  # jobs on the cluster are ended with it
+    before = {name: seaweed_bucket.names("ws/")[name] for name in seaweed_bucket.names("ws/embeddings/")}
+    monkeypatch.setattr("fineweb_mask.tasks.storage.lease.STALE_SECONDS", 3.0)
+    summary = run_sample(url, f"source.path={corpus}", *engine)
+    shards = len(list((finished / "embeddings").glob("*.parquet")))
+    assert built(summary).get("embed", 0) == shards - len(before)
+    assert "ingest" not in built(summary)
+    assert data_of(seaweed_bucket, "ws/dataset/data") == local_data(finished)
+
+
+def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
+    engine: tuple[str, ...],
+    small_sample: tuple[str, ...],
+    server: None,
+    sample_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("fineweb_mask.flows.engine.session.MOST_TASK_RUNS", 1)
+    corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
+    broken = corpus / "CC-MAIN-2024-30_00000.parquet"
+    broken.write_bytes(broken.read_bytes()[:1000])
+    settings = load_recipe("sample", [*small_sample, f"source.path={corpus}", *engine], str(tmp_path / "workspace"))
+    [ingested] = run_stage("ingest", settings)
+    assert ingested.files == len(list(corpus.iterdir()))
+    assert f"{broken.name}: " in caplog.text
+    assert len(list((tmp_path / "workspace" / "documents").glob("*.parquet"))) == len(list(corpus.iterdir())) - 1
+    with get_client(sync_client=True) as client:
+        runs = client.read_task_runs(task_run_filter=TaskRunFilter(name={"like_": "ingest CC-MAIN-2023-50_00000 to"}))
+    assert len(runs) == 1
+
+
+def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
+    nodes: Nodes,
+    engine: tuple[str, ...],
+    small_sample: tuple[str, ...],
+    server: None,
+    tmp_path: Path,
+) -> None:
+    workspace = tmp_path / "workspace"
+    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
+    command += ["--workspace", str(workspace), *(f"--set={setting}" for setting in (*small_sample, *engine))]
+    own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with (tmp_path / "output").open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=output, stderr=subprocess.STDOUT)
+    signal.signal(signal.SIGINT, before)
+    while process.poll() is None and not list((workspace / "fitted").glob(".*encoder*")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    assert process.wait(timeout=60) != 0
+    assert time.monotonic() - started < 15, "it is 5 s on a machine that does nothing else"
+    assert running_jobs() == []
+
+
+def running_jobs() -> list[str]:
+    """Return the command lines of processes that run a job."""
+    found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [line[0] for line in found if line and line[0].startswith(("ray::ingest", "ray::fit", "ray::embed"))]
+
+
+def test_ends_of_processes_are_survived_and_functions_exported_once(
+    nodes: Nodes, sample_corpus: Path, tmp_path: Path
+) -> None:
+    """A bad shard stays one, of its own class, and names the node in the log."""
+    import ray
+
+    workspace = Workspace(tmp_path / "workspace")
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "run.json").write_text("{}")
+    source = SourceSettings(path=str(sample_corpus / "corpus"))
+    cluster = Cluster(EngineSettings(kind="ray", address=nodes.cluster.address))
+    try:
+        jobs = [
+            IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())
+            for shard in discover(source)
+        ]
+        first = [cluster.submit(job) for job in jobs]
+        end_a_process("ray::ingest")
+        documents = [future.result(timeout=120) for future in first]
+        assert [file.name for file in documents] == [job.name for job in jobs]
+        lost = jobs[0].shard.model_copy(update={"url": f"file://{tmp_path}/lost.parquet", "name": "lost"})
+        with pytest.raises(BadShardError, match="lost"):
+            cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=120)
+        again = [
+            cluster.submit(HashJob(root=workspace.address, documents=file, force=True))
+            for file in documents
+            for _ in range(200 // len(documents))
+        ]
+        assert all(future.result(timeout=120).rows for future in again)
+        gcs = ray._private.worker.global_worker.gcs_client
+        assert len(gcs.internal_kv_keys(b"RemoteFunction:", b"fun")) == 1
+    finally:
+        cluster.close()
+
+
+def end_a_process(name: str) -> None:
+    """Kill a process that runs a job; wait until there is one."""
+    for _ in range(1200):
+        for process in psutil.process_iter(["cmdline"]):
+            if (process.info["cmdline"] or [""])[0].startswith(name):
+                process.kill()
+                return
+        time.sleep(0.05)
+    raise TimeoutError(name)
+
+
+def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
+    nodes: Nodes, sample_corpus: Path, minilm: Path, tmp_path: Path
+) -> None:
+    """The GPU is one in Ray's books only: the model runs on the CPU."""
+    workspace = Workspace(tmp_path / "workspace")
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "run.json").write_text("{}")
+    source = SourceSettings(path=str(sample_corpus / "corpus"))
+    cluster = Cluster(EngineSettings(kind="ray", address=nodes.cluster.address, gpus=1))
+    settings = EmbeddingSettings(model=str(minilm), max_tokens=16)
+    model = resolve_model(settings)
+    try:
+        ingests = [
+            IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())
+            for shard in discover(source)
+        ]
+        documents = [future.result(timeout=120) for future in [cluster.submit(job) for job in ingests]]
+        embeds = [
+            EmbedJob(root=workspace.address, documents=file, model=model, settings=settings) for file in documents
+        ]
+        assert all(job.uses_gpu for job in embeds)
+        waiting = [cluster.submit(job) for job in embeds[:2]]
+        time.sleep(1)
+        assert not any(future.done() for future in waiting)  # no node has a GPU
+        joined = nodes.add(num_gpus=1)
+        assert [future.result(timeout=180).rows for future in waiting] == [file.rows for file in documents[:2]]
+        process = cluster.gpu_processes()
+        cluster.submit(embeds[2]).result(timeout=120)
+        assert cluster.gpu_processes() == process != []
+        os.kill(process[0], signal.SIGKILL)
+        assert cluster.submit(embeds[3]).result(timeout=180).rows == documents[3].rows
+        assert cluster.gpu_processes() != process
+    finally:
+        cluster.close()
+        nodes.remove(joined)
