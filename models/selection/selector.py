@@ -31,7 +31,7 @@ from fineweb_mask.models.selection.solvers.baselines import (
     solve_top_quality,
 )
 from fineweb_mask.models.selection.solvers.greedy import solve_greedy
-from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
+from fineweb_mask.models.selection.solvers.mean_field import check_gradients, solve_mean_field
 from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.token_swaps import settle
@@ -221,10 +221,12 @@ class BlockSolver:
             raise SelectionInputError(
                 f"own_metrics {sorted(taken)} have the names of built-in metrics in use: rename them"
             )
+        self._own = {name: metric for name, (metric, _) in own_metrics.items()}
+        if settings.solver == "mean_field":
+            check_gradients(self._own)  # before the ranges are found, which takes minutes
         self.rows, self.quality, self.settings = rows, quality, settings
         self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
         self.knapsack: Knapsack | None = None
-        self._own = {name: metric for name, (metric, _) in own_metrics.items()}
         self._metrics: dict[str, Metric] = {}
         self._pairs: NearDuplicates | None = None
         self._ranges: dict[int, Ranges] = {}  # by budget

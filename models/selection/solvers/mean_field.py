@@ -19,7 +19,7 @@ start included, so no setting ends below its own start.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.metrics.base import SupportsGradient
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMetric
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
@@ -73,11 +73,7 @@ def solve_mean_field(problem: Problem) -> Solution:
     A metric without gradient raises SelectionInputError.
     """
     objective, settings = problem.objective, problem.settings.mean_field
-    for name, metric in objective.metrics.items():
-        if not isinstance(metric, SupportsGradient):
-            raise SelectionInputError(
-                f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
-            )
+    check_gradients(objective.metrics)
     pick = _picks_greedily(objective)
     coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
     path = Annealing(coarse, settings, problem.start)
@@ -100,6 +96,15 @@ def solve_mean_field(problem: Problem) -> Solution:
     spread = objective.deviation(worth)
     inclusion = objective.probabilities(worth, READABLE * spread) if spread > 0 else path.inclusion
     return Solution(best, inclusion, path.inclusion)
+
+
+def check_gradients(metrics: Mapping[str, Metric]) -> None:
+    """Raise SelectionInputError if a metric has no gradient."""
+    for name, metric in metrics.items():
+        if not isinstance(metric, SupportsGradient):
+            raise SelectionInputError(
+                f"metric {name!r} has no gradient(inclusion): add one, or use solver 'policy_gradient'"
+            )
 
 
 def _anneal(problem: Problem, path: "Annealing", best: Tensor, start: float) -> tuple[Tensor, bool]:

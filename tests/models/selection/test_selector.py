@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
 from fineweb_mask.models.selection.ranges import find_ranges
-from fineweb_mask.models.selection.selector import SOLVERS, checked_block
+from fineweb_mask.models.selection.selector import SOLVERS, checked_block, term_ranges
 from tests.models.selection.enumerable import METRICS, any_masks, is_full
 
 FEW_STEPS = {"n_epochs": 5, "n_rollout": 8}
@@ -176,15 +176,29 @@ def chosen_one():
     return SelectionSettings(solver="top_quality")
 
 
+@pytest.fixture(scope="module")
+def ranges_once():
+    """Find ranges once per case: they do not depend on the solver, and take longer than most solvers."""
+    found = {}
+
+    def ranges(case, features, quality, settings, tokens=None):
+        if case not in found:
+            found[case] = term_ranges(features, quality, settings, tokens=tokens)
+        return found[case]
+
+    return ranges
+
+
 @pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_token_budget_is_full_and_never_exceeded(solver, metric, weigh_by, corpus):
+def test_token_budget_is_full_and_never_exceeded(solver, metric, weigh_by, corpus, ranges_once):
     features, quality = (values[:150] for values in corpus)
     tokens = np.random.default_rng(2).lognormal(5, 1, len(quality)).astype(int) + 1
     by_tokens = {"budget_by": "tokens", "weigh_by": weigh_by, "policy_gradient": FEW_STEPS}
     settings = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.2, **by_tokens)
-    selection = select(features, quality, settings, tokens=tokens)
+    ranges = ranges_once(("tokens", weigh_by, metric), features, quality, settings, tokens)
+    selection = select(features, quality, settings, tokens=tokens, ranges=ranges)
     room = round(0.2 * int(tokens.sum())) - int(tokens[selection.indices].sum())
     assert 0 <= room < np.delete(tokens, selection.indices).min()
     weights = tokens[selection.indices] if weigh_by == "tokens" else None
@@ -220,8 +234,8 @@ def test_token_budget_against_enumeration(metrics, weigh_by):
         features, quality = random.normal(size=(10, 4)) + 0.3, random.normal(size=10)
         tokens = random.integers(10, 100, 10)
         chosen = SelectionSettings(metrics=metrics, budget_by="tokens", weigh_by=weigh_by, select_ratio=0.4)
-        selection = select(features, quality, chosen, tokens=tokens)
         block = checked_block(features, quality, chosen, device="cpu", tokens=tokens)
+        selection = select(features, quality, chosen, tokens=tokens, ranges=block.ranges(block.budget))
         masks = any_masks(10)
         values = block.scaled(block.budget, chosen.lamb).objective.value(masks[is_full(masks, block.knapsack)])
         best = float(values.max())
@@ -359,7 +373,7 @@ def test_settings_that_do_not_fit_the_data_are_refused(chosen, tokens, message, 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("case", ["one", "identical", "constant quality", "flat", "wide", "opposite"])
-def test_degenerate_blocks_give_finite_answers(case, solver, metric):
+def test_degenerate_blocks_give_finite_answers(case, solver, metric, ranges_once):
     random = np.random.default_rng(0)
     features, quality = random.normal(size=(30, 5)), random.random(30)
     if case == "one":
@@ -374,11 +388,9 @@ def test_degenerate_blocks_give_finite_answers(case, solver, metric):
         features = random.normal(size=(30, 64))
     else:
         features = np.concatenate([features[:15], -features[:15]])
-    selection = select(
-        features,
-        quality,
-        SelectionSettings(solver=solver, metrics=metric, select_ratio=0.2, policy_gradient=FEW_STEPS),
-    )
+    settings = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.2, policy_gradient=FEW_STEPS)
+    ranges = ranges_once((case, metric), features, quality, settings)
+    selection = select(features, quality, settings, ranges=ranges)
     assert len(selection.indices) == max(1, round(0.2 * len(quality)))
     assert np.isfinite(selection.objective)
     assert np.isfinite(selection.inclusion).all()
