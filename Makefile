@@ -1,8 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One of them takes the tests that need the server, which wait much, the others the rest.
-TEST_PROCESSES ?= 2
+# Two of them take the tests that need a server, which wait much, the others the rest.
+TEST_PROCESSES ?= 3
 # A machine with an NVIDIA GPU takes the registry's CUDA build ("===" rules out a local "+cpu" build);
 # any other takes a CPU build where pip is configured with one.
 TORCH := $(shell command -v nvidia-smi >/dev/null 2>&1 && sed -n 's/^torch==\([^ ;]*\).*/torch===\1/p' requirements.lock)
@@ -19,7 +19,7 @@ test: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
 
 # Start a Prefect server with its UI and a worker on this machine, and deploy: make serve PORT=4300
 serve: $(VENV)/.installed

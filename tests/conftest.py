@@ -15,21 +15,29 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the arrays are small; threads t
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
+OWN_SERVERS = {"test_worker.py"}  # they are killed
+# A third of the time of all tests that need a server; they share a finished workspace with the others, no more.
+SECOND_SERVER = {"test_hub.py", "test_interrupted.py", "test_probe.py", "test_real_pages.py", "test_remote.py"}
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, one takes those that need a server, which it then starts once.
+    """Where several processes share the tests, two take those that need a server, which each then starts once.
 
-    All others are shared out file by file; so are the tests that kill a server, for they take as long as many others.
+    All others are shared out file by file; so are the tests that start servers of their own, for they take as long as
+    many others.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneServer(LoadScopeScheduling):
+    class TwoServers(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", maxsplit=1)[0]
-            return "server" if file.startswith("tests/integration/") and "test_worker" not in file else file
+            folder, _, name = file.rpartition("/")
+            if folder != "tests/integration" or name in OWN_SERVERS:
+                return file
+            return "runs that are killed" if name in SECOND_SERVER else "server"
 
-    return OneServer(config, log)
+    return TwoServers(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -418,7 +418,8 @@ def _png(figure: "Figure") -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    stream, canvas = io.BytesIO(), FigureCanvasAgg(figure)
+    stream = io.BytesIO()
+    canvas: Any = FigureCanvasAgg(figure)  # its methods have no types
     canvas.draw()  # once; `savefig` goes through the figure twice, for its layout and for its pixels
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     image.quantize(PALETTE_COLOURS, dither=Image.Dither.NONE).save(stream, format="png", optimize=True)
