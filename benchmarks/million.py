@@ -32,6 +32,7 @@ WORDS = 150  # of a document, about 1 kB
 TOPICS = 200
 OF_TOPIC = 500  # words that only one topic has
 COPIES = 100  # one document in so many is a copy
+BLOCK = 50_000  # documents that one selection chooses from; one of a million takes hours of two cores
 EVERY = 0.5  # seconds between two samples of the memory
 SHOWN_WITH = {"select": ("dedup", "select")}  # stages that a command runs besides its own
 
@@ -136,6 +137,7 @@ def main() -> None:
     workspace = folder / "workspace"
     shutil.rmtree(workspace, ignore_errors=True)
     options = ["--workspace", str(workspace), "--set", f"source.path={corpus}"]
+    options += ["--set", f"selection.block_size={BLOCK}"]
     options += [word for setting in arguments.set for word in ("--set", setting)]
     rows = []
     for stage in STAGES:
