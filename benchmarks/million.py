@@ -32,7 +32,7 @@ WORDS = 150  # of a document, about 1 kB
 TOPICS = 200
 OF_TOPIC = 500  # words that only one topic has
 COPIES = 100  # one document in so many is a copy
-BLOCK = 50_000  # documents that one selection chooses from; one of a million takes hours of two cores
+BLOCK = 50_000  # documents that one selection chooses from; one of a million did not end in half an hour
 EVERY = 0.5  # seconds between two samples of the memory
 SHOWN_WITH = {"select": ("dedup", "select")}  # stages that a command runs besides its own
 

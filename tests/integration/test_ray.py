@@ -109,6 +109,7 @@ def nodes(seaweed_server: SeaweedServer, tmp_path_factory: pytest.TempPathFactor
     yield started
     started.cluster.shutdown()
     counting.shutdown()
+    counting.server_close()
 
 
 @pytest.fixture

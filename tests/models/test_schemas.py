@@ -11,6 +11,7 @@ from fineweb_mask.models.schemas import (
     MEASURED,
     RESERVED_COLUMNS,
     ROW,
+    SOURCE_ROW,
     documents_schema,
     embeddings_schema,
     scores_schema,
@@ -47,6 +48,6 @@ def test_every_file_starts_with_its_row_and_survives_parquet(schema, tmp_path):
 
 
 def test_no_source_column_and_no_scorer_can_take_a_name_of_the_pipeline():
-    ours = {*MEASURED.names, *MASKS.names, "quality"}
+    ours = {SOURCE_ROW.name, *MEASURED.names, *MASKS.names, "quality"}
     assert ours == RESERVED_COLUMNS
     assert set(FINEWEB.names) | ours <= RESERVED_NAMES
