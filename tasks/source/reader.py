@@ -22,7 +22,8 @@ from fineweb_mask.tasks.storage.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 BATCH_ROWS = 1_000
-QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "texts_file", "_folder", "_random", "_shard", "_row"}  # of the dataset
+QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "texts_file", "_folder", "_random", "_shard", "_row"}
+"""Of the joins that write a dataset."""
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
 BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError)
 
