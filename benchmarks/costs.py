@@ -1,9 +1,9 @@
-"""Work out, on paper, what a corpus takes: machine hours, storage, objects and requests, from rates that were measured.
+"""Work out, on paper, what a corpus takes: machine hours, storage, objects and requests, from rates and prices.
 
     python -m benchmarks.costs                                  # FineWeb, 24 billion documents
     python -m benchmarks.costs --documents 1e9 --embed 400 --gpus 64
 
-Nothing runs. Every input is an option; the defaults are the rates of docs/scaling.md.
+Nothing runs. Every input is an option: put in your own rates and prices, the defaults are guesses.
 """
 
 import argparse
