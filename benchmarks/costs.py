@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from benchmarks.tables import show
 
-REQUESTS = {  # of a job, in its stage: reads (GET, HEAD), writes (PUT, POST), listings
-    "ingest": (6, 1, 0),
-    "hash": (2, 1, 0),
-    "score": (4, 1, 0),
-    "embed": (4, 1, 0),
-    "select": (8, 1, 0),
-    "materialize": (10, 6, 0),
+REQUESTS = {  # of a job, in its stage: reads (GET, HEAD, LIST), writes (PUT, POST)
+    "ingest": (6, 1),
+    "hash": (2, 1),
+    "score": (4, 1),
+    "embed": (4, 1),
+    "select": (8, 1),
+    "materialize": (10, 6),
 }
 
 
@@ -101,7 +101,7 @@ def storage(inputs: Inputs) -> list[list[str]]:
 def requests(inputs: Inputs) -> list[list[str]]:
     """Return, by stage: objects and requests, and their price; jobs are one a shard."""
     rows = []
-    for stage, (reads, writes, _) in REQUESTS.items():
+    for stage, (reads, writes) in REQUESTS.items():
         gets, puts = inputs.shards * reads, inputs.shards * writes
         price = gets / 1000 * inputs.get_thousand + puts / 1000 * inputs.put_thousand
         rows.append([stage, f"{inputs.shards:,.0f}", f"{gets:,.0f}", f"{puts:,.0f}", f"{price:.2f}"])

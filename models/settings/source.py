@@ -66,7 +66,7 @@ class IngestSettings(Settings):
     copy_text: bool = Field(
         True,
         description="Whether the workspace holds the texts. `false` leaves them in the source, which must be Parquet: "
-        "the stages read it again, and a run stops if it was changed.",
+        "the stages read it again, and refuse a file that was changed.",
     )
     on_bad_shard: Literal["quarantine", "fail"] = Field(
         "quarantine",

@@ -144,11 +144,11 @@ class _Texts:
         self._left = pa.array([], pa.string())
 
     def next(self, count: int) -> pa.ChunkedArray:
-        """Return the next texts, (count,)."""
+        """Return the next texts, (count,), or fewer if the file has no more."""
         parts, missing = [self._left], count - len(self._left)
-        while missing > 0:
-            parts.append(next(self._batches))
-            missing -= len(parts[-1])
+        while missing > 0 and (batch := next(self._batches, None)) is not None:
+            parts.append(batch)
+            missing -= len(batch)
         cut = len(parts[-1]) + min(missing, 0)
         self._left = parts[-1].slice(cut)
         return pa.chunked_array([*parts[:-1], parts[-1].slice(0, cut)], pa.string())

@@ -115,7 +115,7 @@ def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str]) -> pa
         ends = row_group_ends(file)
         wanted = [name for name in columns if name in file.schema_arrow.names]
         groups = np.searchsorted(ends, rows, side="right")
-        parts = []
+        parts = [file.schema_arrow.empty_table().select(wanted)]
         for group in np.unique(groups):
             start = ends[group] - file.metadata.row_group(int(group)).num_rows
             table = file.read_row_group(int(group), columns=wanted)
