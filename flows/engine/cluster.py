@@ -6,6 +6,7 @@ a job whose process or node ended; an error that is left is transient for Prefec
 
 import logging
 import os
+import signal
 import threading
 from concurrent.futures import Future
 from importlib.util import find_spec
@@ -166,6 +167,7 @@ def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that i
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing calls home
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # a job that has no GPU sees none
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     options: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:
         ray.init(address=address, namespace="fineweb-mask", log_to_driver=False, configure_logging=False, **options)
@@ -174,6 +176,8 @@ def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that i
             f"engine.address: no Ray cluster answers at {address}: {error}; if it asks for a token, set "
             "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its nodes"
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the run without a word
     return ray
 
 

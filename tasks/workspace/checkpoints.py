@@ -63,7 +63,8 @@ class Checkpoints(Generic[Values_contra]):
         """Write the next rows; their checkpoint is on disk when this returns, unless another run completed the file."""
         batch = self._writer.batch(rows, values)
         with (
-            suppress(FileNotFoundError),  # another run completed the file and deleted the folder
+            # another run completed the file and deleted the folder; mkdir says either error for it
+            suppress(FileNotFoundError, FileExistsError),
             atomic_write(self._path(rows)) as partial,
             pa.ipc.new_file(str(partial), batch.schema) as file,
         ):

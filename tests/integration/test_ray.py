@@ -239,7 +239,9 @@ def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
+    how: signal.Signals,
     nodes: Nodes,
     engine: tuple[str, ...],
     small_sample: tuple[str, ...],
@@ -254,19 +256,21 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     with (tmp_path / "output").open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=output, stderr=subprocess.STDOUT)
     signal.signal(signal.SIGINT, before)
-    while process.poll() is None and not list((workspace / "fitted").glob(".*encoder*")):
+    while process.poll() is None and not list((workspace / "fitted").glob("*encoder*")):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     started = time.monotonic()
     assert process.wait(timeout=60) != 0
     assert time.monotonic() - started < 15, "it is 5 s on a machine that does nothing else"
+    assert "interrupted; run the same command again to resume" in (tmp_path / "output").read_text()
     assert running_jobs() == []
 
 
 def running_jobs() -> list[str]:
     """Return the command lines of processes that run a job."""
-    found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    return [line[0] for line in found if line and line[0].startswith(("ray::ingest", "ray::fit", "ray::embed"))]
+    lines = [process.info["cmdline"] or [""] for process in psutil.process_iter(["cmdline"])]
+    of_ray = [line[0] for line in lines if line[0].startswith("ray::")]
+    return [name for name in of_ray if not name.startswith("ray::IDLE") and not name.endswith("Agent")]
 
 
 def test_ends_of_processes_are_survived_and_functions_exported_once(
