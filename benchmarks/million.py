@@ -4,9 +4,9 @@
 
 Makes the corpus in FOLDER first (and finds it there the next time): texts of about 1 kB on one of 200 topics each, half
 of the words of the topic, with Zipf's frequencies; one in a hundred is a copy of another shard's. Every stage is a
-`fineweb-mask run --only STAGE` with the sample's recipe, in a process of its own. Memory is that of the process and of
-those that it forks (their proportional set size), without Prefect's temporary server, sampled twice a second: at most,
-and at most in each quarter of the time.
+`fineweb-mask run --only STAGE` with the sample's recipe, except for the metric, in a process of its own. Memory is that
+of the process and of those that it forks (their proportional set size), without Prefect's temporary server, sampled
+twice a second: at most, and at most in each quarter of the time.
 """
 
 import argparse
@@ -32,7 +32,11 @@ WORDS = 150  # of a document, about 1 kB
 TOPICS = 200
 OF_TOPIC = 500  # words that only one topic has
 COPIES = 100  # one document in so many is a copy
-BLOCK = 50_000  # documents that one selection chooses from; one of a million did not end in half an hour
+SELECTION = {  # one block of these texts takes minutes with near-duplicates, and did not end in ten with facility:
+    "block_size": 50_000,  # those of a topic are all alike
+    "metrics": "pairwise",
+    "near_duplicates.weight": 0,
+}
 EVERY = 0.5  # seconds between two samples of the memory
 SHOWN_WITH = {"select": ("dedup", "select")}  # stages that a command runs besides its own
 
@@ -137,7 +141,7 @@ def main() -> None:
     workspace = folder / "workspace"
     shutil.rmtree(workspace, ignore_errors=True)
     options = ["--workspace", str(workspace), "--set", f"source.path={corpus}"]
-    options += ["--set", f"selection.block_size={BLOCK}"]
+    options += [word for name, value in SELECTION.items() for word in ("--set", f"selection.{name}={value}")]
     options += [word for setting in arguments.set for word in ("--set", setting)]
     rows = []
     for stage in STAGES:

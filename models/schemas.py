@@ -73,6 +73,16 @@ KNOWN = pa.schema(
 )
 """Rows of a source file that were dropped because a corpus of `ingest.against` holds their text: its id is `twin`."""
 
+ARRAYS = pa.schema(
+    [
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("dtype", pa.string(), nullable=False),  # as NumPy writes it
+        pa.field("shape", pa.list_(pa.int64()), nullable=False),
+        pa.field("content", pa.large_binary(), nullable=False),  # in C order
+    ]
+)
+"""Named arrays."""
+
 RESERVED_COLUMNS = frozenset(
     {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"}
 )

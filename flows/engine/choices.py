@@ -7,15 +7,17 @@ from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerS
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
+from fineweb_mask.tasks.selection.corpus import KeepRuleJob
 from fineweb_mask.tasks.workspace.job import Stage
 
-Refit = Literal["encoder", "quality", "blocks"]
+Refit = Literal["encoder", "quality", "blocks", "selection"]
 """What can be fitted again on the corpus as it is now."""
 
 REFITTED: dict[Refit, list[Stage]] = {
     "encoder": [FitEncoderJob.stage],
     "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
     "blocks": [],  # the record of the groups is deleted
+    "selection": [KeepRuleJob.stage],
 }
 
 

@@ -18,6 +18,8 @@ from fineweb_mask.tasks.dataset.parts import FOLDER
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
+from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.corpus import LearnJob, MeasureJob, SampleJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
@@ -25,6 +27,13 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 COMPARED = (*HashJob.stage.folders, *RepeatsJob.stage.folders, *DedupJob.stage.folders)
 """Folders of files that are read only if duplicates are looked for across shards."""
+
+
+READ_UNTIL = {
+    **dict.fromkeys(RepeatsJob.stage.folders, DedupJob.stage.folders),
+    **{folder: SelectJob.stage.folders for job in (SampleJob, MeasureJob, LearnJob) for folder in job.stage.folders},
+}
+"""Folders of files that are read only until those of later folders are there, which are named with each."""
 
 
 class Removed(BaseModel):
@@ -62,7 +71,7 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
         reached = {path for one in inspections for jobs in one.jobs.values() for job, _ in jobs for path in job.paths()}
         found = [
             *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
-            _entries(workspace, "fitted", reached, is_decided=all(map(_is_fitted, inspections))),
+            _entries(workspace, "fitted", reached, is_decided=all(map(_is_decided, inspections))),
             _entries(workspace, FOLDER, reached, is_decided=all(one.jobs[MATERIALIZE] for one in inspections)),
         ]
         if not dry_run:
@@ -79,7 +88,7 @@ def _stage_files(
 ) -> tuple[Removed, list[Path]]:
     """Return what to remove of a folder of stage files, with the checkpoints in it."""
     unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
-    is_of_corpus = folder in RepeatsJob.stage.folders  # its files are of no single shard
+    is_of_corpus = folder in {*RepeatsJob.stage.folders, *LearnJob.stage.folders}  # its files are of no single shard
     removed, paths = Removed(folder=folder), []
     sizes = workspace.sizes(folder)
     checkpoints: dict[Path, list[Path]] = defaultdict(list)
@@ -105,7 +114,7 @@ def _planned(inspection: Inspection, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
     if folder in COMPARED and inspection.settings.ingest.exact_dedup != "corpus":
         return set(inspection.shards)  # none
-    made = DedupJob.stage.folders if folder in RepeatsJob.stage.folders else (folder,)
+    made = READ_UNTIL.get(folder, (folder,))
     return {
         name
         for jobs in inspection.jobs.values()
@@ -115,9 +124,10 @@ def _planned(inspection: Inspection, folder: str) -> set[str]:
     }
 
 
-def _is_fitted(inspection: Inspection) -> bool:
-    """Return whether all fits of a recipe are planned."""
-    return len(inspection.jobs["fit"]) >= fits(inspection.settings)
+def _is_decided(inspection: Inspection) -> bool:
+    """Return whether all fits of a recipe are planned, and the rule of its selection if it has one."""
+    is_selecting = inspection.settings.selection.scope == "block" or bool(inspection.plan.masks)
+    return is_selecting and len(inspection.jobs["fit"]) >= fits(inspection.settings)
 
 
 def _entries(

@@ -207,7 +207,11 @@ def fits(settings: PipelineSettings) -> int:
 
 def _stage(inspection: Inspection, stage: str) -> StageStatus:
     workspace, settings = inspection.workspace, inspection.settings
-    files = [(job, file) for job, file in inspection.jobs[stage] if file is not None and not isinstance(job, PartJob)]
+    files = [
+        (job, file)
+        for job, file in inspection.jobs[stage]
+        if file is not None and not job.stage.interim and not isinstance(job, PartJob)
+    ]
     seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
     about = stages_shown_as(stage)
     stale = 0

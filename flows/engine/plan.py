@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
+from fineweb_mask.flows.engine.corpus import select_from_corpus
 from fineweb_mask.flows.engine.dataset import write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
-from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
 from fineweb_mask.tasks import embed
@@ -35,6 +36,7 @@ from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.corpus import KeepRuleJob
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.workspace.counts import Counts, account
@@ -205,11 +207,22 @@ class Plan:
         self._finish_preparation()
         self.check_prepared()
         settings = self._settings.selection
+        if settings.scope == "global":
+            self._select_from_corpus()
+            return
         with self._workspace.alone() if self._remembers else nullcontext():
             groups = grouped(self.selectable, settings, remembered_groups(self._workspace, settings))
             if self._remembers:
                 remember_groups(self._workspace, settings, groups)
-        self._select_from(groups)
+        self._select_from(groups, settings)
+
+    def _select_from_corpus(self) -> None:
+        """Select from all shards at once, with what these models made."""
+        models = [model.identity for model in self._models_in_order]
+        models += [file.fingerprint for file in (self._statistics, self._encoder) if file is not None]
+        is_refitted = KeepRuleJob.stage.name in self._refit
+        rule = KeepRuleJob(root=self._root, settings=self._settings.selection, models=models, force=is_refitted)
+        select_from_corpus(self._jobs, self.selectable, rule, self._select_from)
 
     def select_early(self) -> None:
         """Select from each group of shards as soon as these are prepared, where nothing in it depends on later ones.
@@ -217,8 +230,9 @@ class Plan:
         This is so if duplicates are not looked for across shards and blocks follow the order of the names.
         """
         settings = self._settings
-        if settings.ingest.exact_dedup != "corpus" and settings.selection.blocks == "by_shard":
-            self._packing = Packing(settings.selection.block_size)
+        selection = settings.selection
+        if settings.ingest.exact_dedup != "corpus" and (selection.scope, selection.blocks) == ("block", "by_shard"):
+            self._packing = Packing(selection.block_size)
             self._select_full_groups()
 
     def _select_full_groups(self) -> None:
@@ -232,13 +246,12 @@ class Plan:
             if not is_left_out:
                 if not all(name in files for files in (self.duplicates, self.scores, self.embeddings)):
                     return
-                self._select_from(self._packing.add(self._files_of(name)))
+                self._select_from(self._packing.add(self._files_of(name)), self._settings.selection)
             self._unpacked.popleft()
 
-    def _select_from(self, groups: Groups) -> None:
+    def _select_from(self, groups: Groups, settings: PipelineSelectionSettings, rule: StageFile | None = None) -> None:
         """Add the jobs of groups, unless they were added before."""
-        settings = self._settings.selection
-        jobs = [SelectJob(root=self._root, shards=group, settings=settings) for group in groups]
+        jobs = [SelectJob(root=self._root, shards=group, settings=settings, rule=rule) for group in groups]
         new = [job for job in jobs if job.name not in self._selecting]
         self._jobs.expect("select", len(new))
         for job in new:

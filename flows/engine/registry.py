@@ -25,6 +25,7 @@ from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.compare_page import write_compare_page
 from fineweb_mask.tasks.selection.contenders import find_ranges, run_selector
+from fineweb_mask.tasks.selection.corpus import draw_sample, keep_rule, learn_rule, measure
 from fineweb_mask.tasks.selection.frontier import sweep_lambs
 from fineweb_mask.tasks.selection.sweep_page import write_sweep_page
 from fineweb_mask.tasks.workspace.counts import Amount, Counts
@@ -43,6 +44,10 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     score,
     embed,
     score_embed,
+    draw_sample,
+    learn_rule,
+    measure,
+    keep_rule,
     select,
     materialize,
     survey,

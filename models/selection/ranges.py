@@ -7,6 +7,7 @@ its `random_value`, or else the mean over sampled masks; its best end is what th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -48,6 +49,11 @@ class Ranges:
     quality: Term
     metrics: Mapping[str, Term]
 
+    def terms(self, raw: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
+        """Return quality and diversity as they enter J, and then the raw values: "mean_quality" and every metric's."""
+        diversity = sum(weights[name] * term.scaled(raw[name]) for name, term in self.metrics.items())
+        return {"quality": self.quality.scaled(raw["mean_quality"]), "diversity": diversity, **raw}
+
 
 @dataclass(frozen=True)
 class Scaled:
@@ -80,13 +86,8 @@ class Scaled:
     def terms(self, mask: Tensor) -> dict[str, float]:
         """Evaluate every term on a selection, (n,) bool."""
         raw = {name: float(self.objective.metrics[name].value(mask[None])[0]) for name in self.metrics}
-        mean_quality = self.objective.mean_quality(mask)
-        terms = {
-            "quality": self.quality.scaled(mean_quality),
-            "diversity": self.diversity(raw),
-            "mean_quality": mean_quality,
-            **raw,
-        }
+        raw = {"mean_quality": self.objective.mean_quality(mask), **raw}
+        terms = Ranges(self.quality, self.metrics).terms(raw, self.weights)
         if self.near_duplicates:
             terms["near_duplicate_cost"] = -self.near_duplicates * float(self._pairs.value(mask[None])[0])
         return terms
@@ -99,6 +100,37 @@ def built_in_metrics(
     return {name: metric_class(name).for_block(rows, settings, budget, masses) for name in settings.metric_weights}
 
 
+class Ends(Protocol):
+    """Finds the ends of a metric's range."""
+
+    def random(self, metric: Metric, objective: Objective) -> float:
+        """Return the value of a random selection, of the objective's budget."""
+
+    def best(self, metric: Metric, objective: Objective) -> float:
+        """Return the best value, of an objective that is the metric alone."""
+
+
+class BlockEnds:
+    """The ends of a metric's range over the selections of a block."""
+
+    def __init__(self, settings: SelectionSettings, rows: Rows, generator: torch.Generator) -> None:
+        self._settings, self._rows, self._generator = settings, rows, generator
+
+    def random(self, metric: Metric, objective: Objective) -> float:
+        """Return `random_value`, or the mean over a few random selections."""
+        if isinstance(metric, SupportsRandomValue):
+            return metric.random_value(objective.size)
+        keys = torch.rand((RANDOM_MASKS, objective.n), generator=self._generator, device=self._generator.device)
+        masks = torch.stack([objective.top(one) for one in keys])
+        return float(metric.value(masks).double().mean())
+
+    def best(self, metric: Metric, objective: Objective) -> float:
+        """Return the value of the selection that a solver finds."""
+        solve = solve_mean_field if isinstance(metric, SupportsGradient) else solve_policy_gradient
+        problem = Problem(self._rows, objective, self._settings, self._generator)
+        return objective.value_of(settle(problem, solve).mask)
+
+
 def find_ranges(
     rows: Rows,
     quality: Tensor,
@@ -108,11 +140,16 @@ def find_ranges(
     budget: int,
     generator: torch.Generator,
     knapsack: Knapsack | None = None,
+    ends: Ends | None = None,
 ) -> Ranges:
-    """Find the scale of every term, quality (n,) first; for `range` every metric is maximised alone."""
+    """Find the scale of every term, quality (n,) first; for `range` every metric is maximised alone.
+
+    `ends` finds the ends of a metric's range; by default, for selections of the block.
+    """
+    ends = ends or BlockEnds(settings, rows, generator)
     none = Objective(quality, budget, {}, linear_weight=0.0, weights={}, knapsack=knapsack)
     quality_term = Term(none.mean_quality(torch.ones(rows.n, dtype=torch.bool, device=rows.device)))
-    terms = {name: Term(_random_value(metric, none, generator)) for name, metric in metrics.items()}
+    terms = {name: Term(ends.random(metric, none)) for name, metric in metrics.items()}
     if settings.normalize == "range":
         if knapsack is None:
             best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))
@@ -121,8 +158,7 @@ def find_ranges(
         quality_term = _range(quality_term.random, best)
         for name, metric in track("ranges of metrics", list(metrics.items())):
             alone = replace(none, metrics={name: metric}, weights={name: 1.0})
-            best = _best_value(metric, Problem(rows, alone, settings, generator))
-            terms[name] = _range(terms[name].random, best)
+            terms[name] = _range(terms[name].random, ends.best(metric, alone))
     return Ranges(quality_term, terms)
 
 
@@ -156,16 +192,3 @@ def _range(low: float, high: float) -> Term:
     """Map low to 0 and high to 1; a term that does not vary is 0 everywhere."""
     varies = high - low > NO_RANGE * max(abs(low), abs(high))
     return Term(low, low, 1 / (high - low) if varies else 0.0)
-
-
-def _random_value(metric: Metric, objective: Objective, generator: torch.Generator) -> float:
-    if isinstance(metric, SupportsRandomValue):
-        return metric.random_value(objective.size)
-    keys = torch.rand((RANDOM_MASKS, objective.n), generator=generator, device=generator.device)
-    masks = torch.stack([objective.top(one) for one in keys])
-    return float(metric.value(masks).double().mean())
-
-
-def _best_value(metric: Metric, problem: Problem) -> float:
-    solve = solve_mean_field if isinstance(metric, SupportsGradient) else solve_policy_gradient
-    return problem.objective.value_of(settle(problem, solve).mask)

@@ -6,6 +6,7 @@ one block. Sums over documents are accumulated in float64 between blocks.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,20 @@ COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of al
 PCA_ROWS = 8192  # rows from which the principal directions are computed
 AT_THE_MEAN = 1e-5  # of the length sqrt(d): a shorter standardised row is float32 rounding
 BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
+
+
+class Standard(NamedTuple):
+    """What rows are standardised by, (d,) float32 each: their mean, and one over their standard deviation."""
+
+    centre: Tensor
+    inverse_deviation: Tensor  # 0 where a dimension does not vary
+
+    @classmethod
+    def of(cls, centre: Tensor, variance: Tensor) -> "Standard":
+        """Make it from means and variances, (d,) float64."""
+        deviation = variance.sqrt()
+        varies = deviation > 1e-6  # float32 rounding of a unit row's entry
+        return cls(centre.float(), torch.where(varies, 1 / deviation.clamp(min=1e-30), 0.0).float())
 
 
 class Rows:
@@ -72,11 +87,8 @@ class Rows:
             block = block * final_scale[rows, None]
         return block
 
-    def standardised(self) -> "Rows":
-        """Centre and scale every dimension by its mean and standard deviation, then every row to length sqrt(d).
-
-        A dimension that does not vary becomes zero, and so does a row that is at the mean.
-        """
+    def standard(self) -> Standard:
+        """Compute the mean and the standard deviation of every dimension."""
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for rows in self.slices():
             total += self.block(rows).sum(0, dtype=torch.float64)
@@ -84,9 +96,14 @@ class Rows:
         squares = torch.zeros_like(total)
         for rows in self.slices():
             squares += (self.block(rows) - centre).square_().sum(0, dtype=torch.float64)
-        deviation = (squares / self.n).sqrt()
-        varies = deviation > 1e-6  # float32 rounding of a unit row's entry
-        inverse = torch.where(varies, 1 / deviation.clamp(min=1e-30), 0.0).float()
+        return Standard.of(centre, squares / self.n)
+
+    def standardised(self, standard: Standard | None = None) -> "Rows":
+        """Centre and scale every dimension, by default by its own mean and deviation, then every row to length sqrt(d).
+
+        A dimension that does not vary becomes zero, and so does a row that is at the mean.
+        """
+        centre, inverse = standard or self.standard()
         norms = torch.cat(
             [torch.linalg.vector_norm((self.block(rows) - centre).mul_(inverse), dim=1) for rows in self.slices()]
         )
@@ -130,10 +147,10 @@ class Rows:
         matrix = matrix.float()
         return torch.cat([((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
 
-    def principal(self, n_directions: int, generator: torch.Generator) -> Tensor:
-        """Project the rows on the main eigenvectors of the second moment of a sample: (n, n_directions) float32."""
+    def principal_directions(self, count: int, generator: torch.Generator) -> Tensor:
+        """Compute the main eigenvectors of the second moment of a sample of the rows: (d, count) float32."""
         sample = torch.randperm(self.n, generator=generator, device=self.device)[:PCA_ROWS]
-        return self.dot(self.eigenvectors(sample)[:, -n_directions:].contiguous())
+        return self.eigenvectors(sample)[:, -count:].contiguous()
 
     def eigenvectors(self, index: Tensor) -> Tensor:
         """Compute the eigenvectors of the second moment of some rows (b,), the main ones last: (d, d) float32."""

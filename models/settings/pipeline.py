@@ -13,6 +13,7 @@ An unknown key or a wrong type is an error before any work starts.
 (0.1, 'static')
 """
 
+import math
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -22,7 +23,7 @@ from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettin
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
-from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
@@ -30,7 +31,26 @@ from fineweb_mask.models.urls import reject_credentials, require_writable
 class PipelineSelectionSettings(SelectionSettings):
     """How the subset is selected, and from which blocks of documents."""
 
-    scope: Literal["block"] = Field("block", description="`block`: select from each block of documents separately.")
+    scope: Literal["block", "global"] = Field(
+        "block",
+        description="`block`: select from each block of documents separately. `global`: from all documents at once, in "
+        "memory that does not grow with the corpus.",
+    )
+    passes: int = Field(
+        2, ge=1, description="global: times that all vectors are read to improve the selection (count)."
+    )
+    sample: int | None = Field(
+        None,
+        ge=1,
+        description="global: documents, drawn at random, that a selection is learned on, which is kept in memory "
+        "(count). None: what the metrics take. A corpus that has no more is selected from as one block.",
+    )
+    directions: int = Field(
+        128,
+        ge=2,
+        description="global: principal directions in which disf, logdet and vendi are measured (count); all others "
+        "count as one.",
+    )
     block_size: int = Field(1_000_000, ge=1, description="Maximum documents per block.")
     blocks: Literal["mixed", "by_shard"] = Field(
         "by_shard",
@@ -38,6 +58,35 @@ class PipelineSelectionSettings(SelectionSettings):
         "has documents of many shards, so that blocks are alike.",
     )
     device: DeviceName = "auto"
+
+    @model_validator(mode="after")
+    def _global_has_sums_of_parts(self) -> Self:
+        if self.scope == "block":
+            return self
+        for name in self.metric_weights:
+            if METRICS[name].moment is None:
+                raise ValueError(
+                    f"metrics: {name} reads documents together with their neighbours, which are not in one part of a "
+                    "corpus: use scope: block with blocks: mixed, or another metric"
+                )
+        if self.solver != "mean_field":
+            raise ValueError(f"solver: {self.solver} needs all documents in memory: use scope: block, or mean_field")
+        if self.weighed_by != self.budget_by:
+            raise ValueError("weigh_by: scope: global weighs by what budget_by counts: leave it out, or scope: block")
+        return self
+
+    def sample_for(self, documents: int, dimensions: int) -> int:
+        """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
+
+        For every number of a second moment it is 5 (measured: docs/benchmarks.md).
+        """
+        if self.sample is not None:
+            return self.sample
+        kept = min(dimensions, self.directions)
+        numbers = {"first": 20 * dimensions, "second": 5 * kept * (kept + 1) // 2}
+        selected = max(numbers[METRICS[name].moment or "second"] for name in self.metric_weights)
+        share = self.select_ratio if self.budget is None or self.budget_by == "tokens" else self.budget / documents
+        return math.ceil(selected / share)
 
 
 class PipelineSettings(Settings):

@@ -20,11 +20,14 @@ class MetricEntry:
     label: str  # axis label of its raw value in charts; larger is more diverse
     paper_name: str | None = None  # its name in the paper's script, if it has it
     decimals: int = 4  # of its raw value in tables
+    moment: Literal["first", "second"] | None = "second"  # the sum that it is a function of; None: of no small sum
 
 
 METRICS = {
-    "pairwise": MetricEntry("pairwise:Pairwise", "pairwise: minus the mean cosine", "Pair_simi"),
-    "facility": MetricEntry("facility:Facility", "facility: mean cosine to the nearest selected", "Facility"),
+    "pairwise": MetricEntry("pairwise:Pairwise", "pairwise: minus the mean cosine", "Pair_simi", moment="first"),
+    "facility": MetricEntry(
+        "facility:Facility", "facility: mean cosine to the nearest selected", "Facility", moment=None
+    ),
     "disf": MetricEntry("disf:Disf", "disf: minus the norm of the second moment", "DiSF", decimals=2),
     "logdet": MetricEntry("logdet:LogDet", "logdet: log volume of the second moment", decimals=2),
     "vendi": MetricEntry("vendi:Vendi", "vendi: log of the Vendi score"),

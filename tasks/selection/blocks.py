@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
@@ -21,20 +20,18 @@ from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.groups import group_name
+from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_vectors
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
 from fineweb_mask.tasks.workspace.references import digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection
     from fineweb_mask.models.selection.ranges import Ranges
 
 
-VECTORS_AT_ONCE = 16_384  # rows
-VECTOR_COLUMNS = ["embedding", "scale"]
-NOT_READ = {"device", "block_size", "blocks"}
+NOT_READ = {"device", "block_size", "blocks", "passes", "sample", "directions"}
 """Settings on which the selection from a block does not depend."""
 
 
@@ -105,11 +102,11 @@ class Group(NamedTuple):
     @classmethod
     def read(cls, job: BlocksJob) -> Self:
         """Read a job's group."""
-        shards = [_read_shard(job.workspace, shard) for shard in job.shards]
+        shards = [read_columns(job.workspace, shard) for shard in job.shards]
         quality, candidate, tokens = (
-            np.concatenate(parts) for parts in zip(*(arrays for arrays, _ in shards), strict=True)
+            np.concatenate([getattr(shard, name) for shard in shards]) for name in ("quality", "candidate", "tokens")
         )
-        excluded = sum((Counter(counts) for _, counts in shards), Counter())
+        excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
         return cls(job, quality, candidate, tokens, dict(excluded))
 
     def blocks(self) -> Iterator[Block]:
@@ -122,7 +119,8 @@ class Group(NamedTuple):
         job, slices = self.job, self.job.slices
         order = np.arange(len(self.candidate))
         if job.is_mixed:
-            order = np.argsort(self._lots(), kind="stable")
+            drawn = [lots(job.settings.seed, shard.name, shard.rows) for shard in job.shards]
+            order = np.argsort(np.concatenate(drawn), kind="stable")
         edges = np.linspace(0, len(order), slices + 1).round().astype(int)
         for index, (start, stop) in enumerate(pairwise(edges)):
             rows = np.sort(order[start:stop])
@@ -130,34 +128,17 @@ class Group(NamedTuple):
             if len(rows):
                 yield job.group if slices == 1 else f"{job.group}#{index}", rows
 
-    def _lots(self) -> NDArray[np.float64]:
-        """Return a random number for every row, which depends on the seed, the shard's name and the row only."""
-        seed = self.job.settings.seed
-        return np.concatenate(
-            [
-                np.random.default_rng(int(digest([seed, shard.name])[:16], 16)).random(shard.rows)
-                for shard in self.job.shards
-            ]
-        )
-
     def _vectors(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
         """Read the vectors of some rows of the group, ascending: (rows, dimensions)."""
-        from fineweb_mask.models.embedding.arrow import vectors_of
-
         found: NDArray[np.floating[Any]] = np.empty((0, 0), dtype=np.float16)
-        start = filled = 0
+        start = 0
         for shard in self.job.shards:
-            with pq.ParquetFile(self.job.workspace.resolve(shard.embeddings)) as file:
-                for batch in file.iter_batches(VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
-                    first, last = np.searchsorted(rows, [start, start + batch.num_rows])
-                    start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
-                    if not len(chosen):
-                        continue
-                    part, _ = vectors_of(pa.Table.from_batches([batch]).take(chosen))
-                    if not filled:
-                        found = np.empty((len(rows), part.shape[1]), dtype=part.dtype)
-                    found[filled : filled + len(part)] = part
-                    filled += len(part)
+            first, last = np.searchsorted(rows, [start, start + shard.rows])
+            for places, part in read_vectors(self.job.workspace, shard, rows[first:last] - start):
+                if not len(found):
+                    found = np.empty((len(rows), part.shape[1]), dtype=part.dtype)
+                found[first + places.start : first + places.stop] = part
+            start += shard.rows
         return found
 
 
@@ -179,9 +160,17 @@ class Masks:
 
     def enter(self, block: Block, selection: "Selection") -> None:
         """Enter what was selected from a block."""
-        self._selected[block.rows[selection.indices]] = True
-        self._inclusion[block.rows] = selection.inclusion
-        self._names[block.rows] = block.name
+        selected = np.zeros(len(block.rows), dtype=bool)
+        selected[selection.indices] = True
+        self.enter_rows(block.rows, selected, selection.inclusion, block.name)
+
+    def enter_rows(
+        self, rows: NDArray[np.int64], selected: NDArray[np.bool_], inclusion: NDArray[np.float32], name: str
+    ) -> None:
+        """Enter which of some rows of the group, (r,), are selected, with each one's inclusion."""
+        self._selected[rows] = selected
+        self._inclusion[rows] = inclusion
+        self._names[rows] = name
 
     def write(self, blocks: list[dict[str, Any]]) -> None:
         """Write them, with what the reports need of each block."""
@@ -212,29 +201,6 @@ def write_shards(
 def block_settings(settings: PipelineSelectionSettings, block: Block) -> PipelineSelectionSettings:
     """Return the settings of a block, which has a seed of its own."""
     return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
-
-
-def _read_shard(workspace: Workspace, shard: ShardFiles) -> tuple[tuple[NDArray[Any], ...], dict[str, int]]:
-    """Return the quality, candidates and tokens of a shard, and how many rows are excluded, by reason."""
-    from fineweb_mask.models.documents import token_counts
-
-    candidate = np.ones(shard.rows, dtype=bool)
-    candidate[duplicate_rows(workspace, shard.duplicates)] = False
-    has_vector = _has_vector(workspace, shard)
-    excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
-    counts = pq.read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
-    quality = pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
-    tokens = token_counts(counts["token_count"], counts["n_chars"])
-    return (quality, candidate & has_vector, tokens), excluded
-
-
-def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
-    if shard.embeddings.details.get("bad_vectors") == 0:
-        return np.ones(shard.rows, dtype=bool)
-    with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
-        batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
-        valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
-    return np.concatenate([np.empty(0, dtype=bool), *valid])
 
 
 def select_block(settings: PipelineSelectionSettings, block: Block, ranges: "Ranges | None" = None) -> "Selection":

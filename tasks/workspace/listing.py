@@ -20,7 +20,19 @@ from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_a
 from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-FOLDERS = ("documents", "known", "hashes", "repeats", "duplicates", "scores", "embeddings", "masks")
+FOLDERS = (
+    "documents",
+    "known",
+    "hashes",
+    "repeats",
+    "duplicates",
+    "scores",
+    "embeddings",
+    "samples",
+    "passes",
+    "rules",
+    "masks",
+)
 """Folders of stage files; other files with the names of shards are looked at one by one."""
 
 READERS = 32

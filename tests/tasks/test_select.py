@@ -18,58 +18,12 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
+from tests.tasks.number_shards import DIMENSIONS, numbers
 from tests.tasks.stage_files import newest
-
-DIMENSIONS = 8
 
 
 def settings(**changes: Any) -> PipelineSelectionSettings:
     return PipelineSelectionSettings(**{"select_ratio": 0.25, "device": "cpu"} | changes)
-
-
-def numbers(
-    workspace: Workspace,
-    name: str,
-    rows: int,
-    *,
-    seed: int = 0,
-    duplicates: tuple[int, ...] = (),
-    bad: tuple[int, ...] = (),
-) -> ShardFiles:
-    """Write a shard of random vectors and qualities; the rows to leave out have the best quality."""
-    dice = np.random.default_rng(seed)
-    vectors = dice.normal(size=(rows, DIMENSIONS)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    quality = dice.normal(size=rows).astype(np.float32)
-    quality[[*duplicates, *bad]] = 50.0
-    mask = np.isin(np.arange(rows), bad)
-    row = pa.array(np.arange(rows), pa.uint32())
-    embedding = pa.FixedSizeListArray.from_arrays(
-        pa.array(vectors.astype(np.float16).reshape(-1)), DIMENSIONS, mask=pa.array(mask)
-    )
-    tables = {
-        "documents": {"row": row, "token_count": pa.array(range(10, 10 + rows), pa.int64()), "n_chars": row},
-        "scores": {"row": row, "quality": pa.array(quality)},
-        "embeddings": {"row": row, "embedding": embedding},
-        "duplicates": {"row": pa.array(duplicates, pa.uint32())},
-    }
-    files = {}
-    for stage, columns in tables.items():
-        table = pa.table(columns)
-        key = StageKey(stage=stage, version=1, settings=str(seed), inputs=f"{name} {rows} {duplicates} {bad}")
-        path = workspace.shard_path(stage, name, key)
-        with stage_file_writer(path, table.schema, key) as writer:
-            for batch in table.to_batches():
-                writer.write(batch)
-        files[stage] = StageFile(
-            stage=stage,
-            name=name,
-            path=workspace.relative(path),
-            rows=table.num_rows,
-            bytes=path.stat().st_size,
-            fingerprint=key.fingerprint,
-        )
-    return ShardFiles(**files)
 
 
 def run(workspace: Workspace, shards: list[ShardFiles], given: PipelineSelectionSettings) -> list[StageFile]:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import Effort
 from fineweb_mask.models.selection.metrics.kernel import KernelMetric
-from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows, Standard
 
 
 class Disf(KernelMetric):
@@ -20,9 +20,10 @@ class Disf(KernelMetric):
     """
 
     effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
+    has_directions = True
 
-    def __init__(self, rows: Rows, masses: Tensor | None = None) -> None:
-        self.rows, self.masses = rows.standardised(), masses
+    def __init__(self, rows: Rows, masses: Tensor | None = None, standard: Standard | None = None) -> None:
+        self.rows, self.masses = rows.standardised(standard), masses
         if masses is not None:
             self.rows = self.rows.times(masses.sqrt())
         self.diagonal = torch.cat([self.rows.block(part).square().sum(1).square() for part in self.rows.slices()])
@@ -76,22 +77,28 @@ class Disf(KernelMetric):
         """Return 0: a norm's tangents all go through the origin."""
         return 0.0
 
-    def reduced(self, n_directions: int, generator: torch.Generator) -> "Disf":
-        """Approximate the metric in its principal directions, where there are much more: O(n_directions^2) per row.
+    @classmethod
+    def for_part(cls, rows: Rows, standard: Standard, masses: Tensor | None = None) -> "Disf":
+        """Make the metric of a part of a corpus, standardised as the corpus is."""
+        return cls(rows, masses, standard)
 
-        All other directions become one of equal variance: this is exact for their share of ||C||_F if the
-        selection's moment is isotropic there. A random sign makes it uncorrelated with the rest. The rows are not
-        scaled to one length again: what is outside the principal directions would then count too much.
+    def signs(self, generator: torch.Generator) -> Tensor:
+        """Draw a random sign for every row, (n,)."""
+        return torch.randint(0, 2, (self.rows.n,), generator=generator, device=self.rows.device) * 2 - 1
+
+    def in_directions(self, directions: Tensor, signs: Tensor) -> "Disf":
+        """Keep the rows' parts in orthonormal directions (d, r); all others become one of equal variance.
+
+        This is exact for their share of ||C||_F if the selection's moment is isotropic there. A random sign of every
+        row, (n,), makes it uncorrelated with the rest. The rows are not scaled to one length again: what is outside the
+        directions would then count too much.
         """
-        if self.rows.d < 2 * n_directions:
-            return self
-        kept = self.rows.principal(n_directions - 1, generator)
+        kept = self.rows.dot(directions)
         rest = (self.diagonal.sqrt() - kept.square().sum(1)).clamp_(min=0)
-        others = rest.sqrt() / (self.rows.d - n_directions + 1) ** 0.25
-        sign = torch.randint(0, 2, others.shape, generator=generator, device=others.device) * 2 - 1
+        others = rest.sqrt() / (self.rows.d - directions.shape[1]) ** 0.25
         metric = object.__new__(Disf)
         metric.masses = self.masses
-        metric.rows = Rows(torch.cat([kept, (others * sign)[:, None]], dim=1))
+        metric.rows = Rows(torch.cat([kept, (others * signs)[:, None]], dim=1))
         metric.diagonal = metric.rows.block(slice(None)).square().sum(1).square()
         return metric
 

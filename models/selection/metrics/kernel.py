@@ -28,7 +28,6 @@ class KernelMetric(MomentMetric):
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
-    credit: Tensor | None = None  # (n,) float32: D = outer(v, mass) + sum of credits / mass^2
 
     @abstractmethod
     def scores(self, moment: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Tangent, Weighed
-from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.rows import Rows, Standard
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 
@@ -31,8 +31,10 @@ class MomentMetric(Weighed, BuiltInMetric):
     swaps_as_promised: ClassVar[bool] = False  # the objective gains at least what the swap model says
     sweep_effort = 0.5  # the proof costs more than the solve
     effort: ClassVar[Effort] = EFFORT  # of the certificate
+    has_directions: ClassVar[bool] = False  # `in_directions` approximates F
 
     rows: Rows
+    credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
 
     @abstractmethod
     def __init__(self, rows: Rows, masses: Tensor | None = None) -> None: ...
@@ -46,6 +48,11 @@ class MomentMetric(Weighed, BuiltInMetric):
         masses: Tensor | None = None,
     ) -> Self:
         """Make the metric with masses (n,) for a budget of tokens."""
+        return cls(rows, masses)
+
+    @classmethod
+    def for_part(cls, rows: Rows, standard: Standard, masses: Tensor | None = None) -> Self:  # noqa: ARG003
+        """Make the metric of a part of a corpus, with the mean and deviation of the corpus."""
         return cls(rows, masses)
 
     @abstractmethod
@@ -80,6 +87,24 @@ class MomentMetric(Weighed, BuiltInMetric):
         """Differentiate F at the moment of the inclusion probabilities, (n,): (n,) float32."""
         return self.gradient_at(self.moment(inclusion), float(self.size(inclusion)))
 
-    def reduced(self, n_directions: int, generator: torch.Generator) -> Self:  # noqa: ARG002 - for subclasses
-        """Return an approximation in fewer directions for the annealing, where there is a faster one."""
+    def in_directions(self, directions: Tensor, signs: Tensor) -> Self:  # noqa: ARG002 - for subclasses
+        """Approximate F by the rows' parts in orthonormal directions (d, r), where that is faster.
+
+        `signs` (n,) are 1 or -1, at random.
+        """
         return self
+
+    def directions(self, count: int, generator: torch.Generator) -> Tensor | None:
+        """Compute the principal directions that an approximation in `count` keeps, (d, count - 1), or None for all."""
+        if not self.has_directions or self.rows.d < 2 * count:
+            return None
+        return self.rows.principal_directions(count - 1, generator)
+
+    def signs(self, generator: torch.Generator) -> Tensor:  # noqa: ARG002 - for subclasses
+        """Draw the signs that `in_directions` needs, if any: (n,)."""
+        return torch.ones(self.rows.n, device=self.rows.device)
+
+    def reduced(self, count: int, generator: torch.Generator) -> Self:
+        """Approximate F in the principal directions, where there are much more: O(count^2) per row."""
+        directions = self.directions(count, generator)
+        return self if directions is None else self.in_directions(directions, self.signs(generator))

@@ -23,6 +23,7 @@ class SpectralMetric(MomentMetric):
     """
 
     effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
+    has_directions = True
     copies = 1  # directions that the last dimension stands for
 
     def __init__(self, rows: Rows, masses: Tensor | None = None) -> None:
@@ -95,16 +96,14 @@ class SpectralMetric(MomentMetric):
         batch.masses = None if self.masses is None else self.masses[index]
         return batch
 
-    def reduced(self, n_directions: int, generator: torch.Generator) -> Self:
-        """Approximate F in the principal directions, where there are many more; all others are of equal eigenvalue.
+    def in_directions(self, directions: Tensor, signs: Tensor) -> Self:  # noqa: ARG002 - squares have none
+        """Keep the rows' parts in orthonormal directions (d, r); all others are of equal eigenvalue.
 
         The last dimension holds what a row has outside of them, and stands for so many directions.
         """
-        if self.rows.d < 2 * n_directions:
-            return self
-        kept = self.rows.principal(n_directions - 1, generator)
+        kept = self.rows.dot(directions)
         metric = copy(self)
-        metric.copies = self.rows.d - n_directions + 1
+        metric.copies = self.rows.d - directions.shape[1]
         whole = 1.0 if self.masses is None else self.masses
         rest = (whole - kept.square().sum(1)).clamp_(min=0) / metric.copies
         metric.rows = Rows(torch.cat([kept, rest.sqrt()[:, None]], dim=1))

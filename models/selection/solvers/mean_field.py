@@ -19,7 +19,7 @@ start included, so no setting ends below its own start.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -272,16 +272,7 @@ class Annealing:
             for moment in [self.moments[name]]
         ]
 
-        def rises(share: float) -> bool:
-            return linear + sum(weight * derivative(share) for weight, derivative in curved) > 0
-
-        low, high = 0.0, 1.0
-        if rises(high):
-            return high
-        for _ in range(30):
-            middle = (low + high) / 2
-            low, high = (middle, high) if rises(middle) else (low, middle)
-        return low
+        return highest_share(lambda share: linear + sum(weight * derivative(share) for weight, derivative in curved))
 
     def _newton(self, reached: dict[str, Tensor], spread: Tensor) -> None:
         """Move the moments M towards those of the probabilities that they imply.
@@ -320,6 +311,17 @@ class Annealing:
         shift = (root * (solved[:, 0] - unit * (unit @ solved[:, 0]))).float()
         for name, metric in self.kernels.items():
             self.moments[name] += residuals[name] - metric.moment_of(features[name], shift)
+
+
+def highest_share(derivative: Callable[[float], float]) -> float:
+    """Find the share of a way, from 0 to 1, at which a concave function of this derivative is highest: by bisection."""
+    low, high = 0.0, 1.0
+    if derivative(high) > 0:
+        return high
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if derivative(middle) > 0 else (low, middle)
+    return low
 
 
 def _near(spread: Tensor, most: int, costs: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -141,6 +141,9 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
     assert isinstance(chosen, SelectionSettings)
     assert set(PipelineSelectionSettings.model_fields) - set(SelectionSettings.model_fields) == {
         "scope",
+        "passes",
+        "sample",
+        "directions",
         "blocks",
         "block_size",
         "device",
@@ -148,3 +151,33 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
     assert chosen.metric_weights == {"pairwise": 1.0, "facility": 2.0}
     assert chosen.mean_field.swap_rounds == 3
     assert chosen.mean_field.n_near == MeanFieldSettings().n_near
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"metrics": {"pairwise": 1, "facility": 1}}, "facility reads documents together with their neighbours"),
+        ({"solver": "greedy"}, "greedy needs all documents in memory"),
+        ({"budget_by": "tokens", "weigh_by": "documents"}, "weighs by what budget_by counts"),
+    ],
+)
+def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(changes, says):
+    PipelineSettings.model_validate(recipe(selection={"scope": "block"} | changes))
+    with pytest.raises(ValidationError, match=says):
+        PipelineSettings.model_validate(recipe(selection={"scope": "global"} | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "documents"),
+    [
+        ({"metrics": "pairwise"}, 20 * 768 * 10),
+        ({"metrics": "disf"}, 5 * 128 * 129 // 2 * 10),
+        ({"metrics": {"pairwise": 1, "vendi": 1}}, 5 * 128 * 129 // 2 * 10),
+        ({"metrics": "disf", "directions": 1000}, 5 * 768 * 769 // 2 * 10),
+        ({"metrics": "pairwise", "budget": 2_000}, 20 * 768 * 50),
+        ({"metrics": "pairwise", "sample": 7}, 7),
+    ],
+)
+def test_the_sample_is_as_large_as_the_metrics_take(changes, documents):
+    settings = PipelineSelectionSettings(scope="global", **changes)
+    assert settings.sample_for(100_000, 768) == documents

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.graphs.pairs import Pairs
+from fineweb_mask.models.selection.metrics import cliques as cliques_module
 from fineweb_mask.models.selection.metrics.cliques import cover_with_cliques
 from tests.models.selection.enumerable import random_masks
 
@@ -16,9 +17,12 @@ def random_pairs(n, share, seed):
     return Pairs(first, second, weights), weights
 
 
+@pytest.mark.parametrize("limit", [None, "MOST_PAIRS", "MOST_WORK"])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_cliques_sum_to_the_weights_of_the_pairs(share, seed):
+def test_cliques_sum_to_the_weights_of_the_pairs(share, seed, limit, monkeypatch):
+    if limit is not None:
+        monkeypatch.setattr(cliques_module, limit, 20)
     n = 14
     pairs, weights = random_pairs(n, share, seed)
     cliques = cover_with_cliques(n, pairs, weights)

@@ -1,0 +1,210 @@
+"""Measure one selection over a whole corpus, which is read in parts, against the optimum of all documents in memory.
+
+    python -m benchmarks.corpus optimum --n 200000
+    python -m benchmarks.corpus growth FOLDER --n 100000 1000000
+
+Each shard has a mixture of 60 clusters, and a mean quality, of its own. 100% is the objective of one selection from all
+documents in memory, 0% that of a random one. `growth` writes the vectors to FOLDER (1.5 GB for a million) and measures
+every size in a process of its own.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from benchmarks.tables import show
+from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.survey import Survey, sampled
+from fineweb_mask.models.selection.corpus.whole import DIRECTIONS, apply, select_corpus
+from fineweb_mask.models.selection.inputs import checked_features
+from fineweb_mask.models.selection.selector import BlockSolver, Selection
+from fineweb_mask.models.selection.solvers.problem import History
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
+
+CLUSTERS = 60
+METRICS = ("pairwise", "disf", "logdet")
+PART = 50_000  # documents that are read at once
+
+
+def shard_of(number: int, n: int, d: int) -> Documents:
+    """Make a shard of n documents."""
+    centres = np.random.default_rng(0).standard_normal((CLUSTERS, d), dtype=np.float32)
+    random = np.random.default_rng(number + 1)
+    cluster = random.choice(CLUSTERS, n, p=random.dirichlet(np.full(CLUSTERS, 0.3)))
+    vectors = centres[cluster] + 1.5 * random.standard_normal((n, d), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    liked = 0.5 * np.random.default_rng(0).standard_normal(CLUSTERS)
+    quality = random.standard_normal(n) + 0.7 * random.standard_normal() + liked[cluster]
+    return Documents(vectors.astype(np.float16), quality.astype(np.float32), random.random(n))
+
+
+def settings_of(metric: str) -> PipelineSelectionSettings:
+    return PipelineSelectionSettings(
+        scope="global", metrics=metric, near_duplicates=NearDuplicateSettings(weight=0), select_ratio=0.1
+    )
+
+
+def optimum(arguments: argparse.Namespace) -> None:
+    n, d, shards = arguments.n, arguments.d, arguments.shards
+    parts = [shard_of(number, n // shards, d) for number in range(shards)]
+    everyone = Documents.concatenate(parts)
+    rows = checked_features(everyone.vectors, torch.device("cpu"))
+    lines = []
+    for metric in arguments.metrics:
+        settings = settings_of(metric)
+        rate = min(1.0, settings.sample_for(n, d) / n) if arguments.rate is None else arguments.rate
+        found = select_corpus(lambda: parts, settings, rate=rate, passes=arguments.passes)
+        started = time.perf_counter()
+        best, solver = solve(everyone, rows, found, settings)
+        seconds = time.perf_counter() - started
+        objective = solver.scaled(solver.budget, settings.lamb).objective
+        blocks = torch.cat([select_block(part, found, settings) for part in parts])
+        span = best.objective - found.random_objective
+
+        def share(value: float) -> str:
+            return f"{100 * (value - found.random_objective) / span:.2f}%"  # noqa: B023
+
+        lines.append(
+            [metric, f"{rate * n:,.0f}", share(objective.value_of(blocks))]
+            + [share(step.objective) for step in found.steps]
+            + [share(found.upper_bound), share(best.upper_bound or np.nan), f"{seconds:,.0f}"]
+        )
+        show(
+            f"{n:,} x {d} in {shards} shards that differ",
+            ["metric", "sample", "a block for each shard"]
+            + [f"pass {number + 1}" for number in range(arguments.passes)]
+            + ["bound of the passes", "bound of one block", "one block s"],
+            lines,
+        )
+
+
+def solve(documents: Documents, rows, found, settings: SelectionSettings) -> tuple[Selection, BlockSolver]:  # noqa: ANN001
+    """Select from documents in memory, on the scale of the selection from the corpus and in its coordinates."""
+    metrics = {name: (metric, 1.0) for name, metric in found.rule.frame.metrics(documents, rows).items()}
+    alone = settings.model_copy(update={"metrics": {}})
+    solver = BlockSolver(rows, torch.from_numpy(documents.quality), alone, metrics)
+    solver.take_ranges(found.ranges)
+    history = History()
+    scaled, solution = solver.solve(solver.budget, history, settings.lamb)
+    return solver.selection(scaled, solution, history, settings.lamb), solver
+
+
+def select_block(part: Documents, found, settings: SelectionSettings) -> torch.Tensor:  # noqa: ANN001
+    selection, _ = solve(part, checked_features(part.vectors, torch.device("cpu")), found, settings)
+    mask = torch.zeros(len(part.quality), dtype=torch.bool)
+    mask[torch.from_numpy(selection.indices)] = True
+    return mask
+
+
+def growth(arguments: argparse.Namespace) -> None:
+    lines = []
+    for metric in arguments.metrics:
+        before = None
+        for n in arguments.n:
+            command = [sys.executable, "-m", "benchmarks.corpus", "one", str(arguments.folder), "--metrics", metric]
+            output = subprocess.run([*command, "--n", str(n)], check=True, capture_output=True, text=True).stdout
+            times = json.loads(output.splitlines()[-1])
+            exponent = "-" if before is None else f"{np.log(times['pass'] / before[1]) / np.log(n / before[0]):.2f}"
+            before = (n, times["pass"])
+            numbers = [f"{times[name]:,.1f}" for name in ("survey", "learn", "pass", "correct")]
+            lines.append([metric, f"{n:,}", f"{times['sample']:,}", *numbers, exponent, f"{times['mib']:,.0f}"])
+            show(
+                f"Parts of {PART:,} x {arguments.d}, seconds",
+                [
+                    "metric",
+                    "n",
+                    "sample",
+                    "survey",
+                    "learn",
+                    "one pass",
+                    "learn again",
+                    "exponent of a pass",
+                    "peak MiB",
+                ],
+                lines,
+            )
+
+
+def one(arguments: argparse.Namespace) -> None:
+    """Time one size, and print the times and the largest memory."""
+    [metric], [n], device = arguments.metrics, arguments.n, torch.device("cpu")
+    settings = settings_of(metric)
+    sample = min(settings.sample_for(max(n, 1_000_000), arguments.d), n)
+    for number in range(n // PART):
+        path = arguments.folder / f"{number}.npz"
+        if not path.exists():
+            arguments.folder.mkdir(parents=True, exist_ok=True)
+            part = shard_of(number, PART, arguments.d)
+            np.savez(path, vectors=part.vectors, quality=part.quality, lots=part.lots)
+
+    def parts() -> Iterator[Documents]:
+        for number in range(n // PART):
+            with np.load(arguments.folder / f"{number}.npz") as arrays:
+                yield Documents(arrays["vectors"], arrays["quality"], arrays["lots"])
+
+    times = {}
+
+    def timed(name: str, call):  # noqa: ANN001, ANN202
+        started = time.perf_counter()
+        result = call()
+        times[name] = time.perf_counter() - started
+        return result
+
+    surveyed = timed("survey", lambda: [(Survey.of(part, device), sampled(part, sample / n)) for part in parts()])
+    drawn = Documents.concatenate([chosen for _, chosen in surveyed])
+    survey = Survey.total([found for found, _ in surveyed])
+    del surveyed
+    make = partial(SampleProblem, drawn, survey, settings, DIRECTIONS, device)
+
+    def learn():  # noqa: ANN202
+        problem = make()
+        return problem, problem.learn()
+
+    problem, learned = timed("learn", learn)
+    outcome = timed("pass", lambda: apply(parts, learned.rule, learned.margin, problem.budget, device))
+    timed("correct", lambda: problem.corrected(learned, outcome))
+    peak = psutil.Process().memory_info().rss if sys.platform != "linux" else high_water()
+    print(json.dumps(times | {"sample": len(drawn.quality), "mib": peak / 2**20}))
+
+
+def high_water() -> int:
+    """Return the largest resident memory of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmHWM")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for name, run in (("optimum", optimum), ("growth", growth), ("one", one)):
+        command = commands.add_parser(name)
+        command.set_defaults(run=run)
+        command.add_argument("--d", type=int, default=768)
+        command.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS)
+        if name == "optimum":
+            command.add_argument("--n", type=int, default=200_000)
+            command.add_argument("--shards", type=int, default=20)
+            command.add_argument("--passes", type=int, default=3)
+            command.add_argument("--rate", type=float, help="share in the sample; by default, what the recipe takes")
+        else:
+            command.add_argument("folder", type=Path)
+            command.add_argument("--n", type=int, nargs="+", default=[100_000, 1_000_000])
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()

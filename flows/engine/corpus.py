@@ -1,0 +1,91 @@
+"""Learn one selection over a whole corpus, by jobs that draw a sample, learn, and pass over all shards."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.selection.corpus import KeepRuleJob, LearnJob, MeasureJob, SampleJob
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+Select = Callable[[list[list[ShardFiles]], PipelineSelectionSettings, StageFile | None], None]
+"""Adds the jobs that select from groups of shards, by a rule if there is one."""
+
+
+def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, select: Select) -> None:
+    """Select from all shards at once, by a rule that an earlier run may have learned; from few documents, as one block.
+
+    Raises
+    ------
+    SettingsError
+        If no rule can do what the settings ask.
+    """
+    settings = rule.settings
+
+    def by_rule(kept: StageFile | None) -> None:
+        select([[shard] for shard in shards], settings, kept)
+
+    if not rule.force and jobs.done(rule) is not None:
+        jobs.add(rule, by_rule)
+        return
+    rows = sum(shard.rows for shard in shards)
+    sample = settings.sample_for(rows, max(shard.embeddings.details["dimensions"] for shard in shards))
+    if sample >= rows:
+        select([shards], settings.model_copy(update={"block_size": rows, "blocks": "by_shard"}), None)
+        return
+    if settings.near_duplicates.forbid:
+        raise SettingsError(
+            f"selection.near_duplicates.forbid: not with scope: global and more than {sample:,} documents, because "
+            "near-duplicates are in different shards: leave it out, or use scope: block"
+        )
+    learn_selection(jobs, shards, rule, sample / rows, by_rule)
+
+
+def learn_selection(
+    jobs: Jobs,
+    shards: Sequence[ShardFiles],
+    keep: KeepRuleJob,
+    rate: float,
+    on_kept: Callable[[StageFile | None], None],
+) -> None:
+    """Add the jobs that learn a rule and keep it; each adds those that come after it.
+
+    Parameters
+    ----------
+    jobs
+        Takes the jobs.
+    shards
+        All shards of the corpus.
+    keep
+        The last job.
+    rate
+        Share of the documents in the sample.
+    on_kept
+        Called with the rule.
+    """
+    root, settings = keep.root, keep.settings
+
+    def add_one(job: LearnJob | KeepRuleJob, on_done: OnDone) -> None:
+        jobs.expect(job.stage.shown_as, 1)
+        jobs.add(job, on_done)
+
+    def on_sampled(samples: list[StageFile]) -> None:
+        first = LearnJob(root=root, settings=settings, number=0, samples=samples)
+        add_one(first, partial(on_learned, first))
+
+    def on_learned(job: LearnJob, learned: StageFile | None) -> None:
+        if learned is None:
+            return
+        if learned.details["passes"] == settings.passes:
+            add_one(keep.model_copy(update={"learned": learned}), on_kept)
+            return
+        measured = [MeasureJob(root=root, settings=settings, shard=shard, rule=learned) for shard in shards]
+        add_all(jobs, measured, partial(on_measured, job, learned))
+
+    def on_measured(job: LearnJob, learned: StageFile, tallies: list[StageFile]) -> None:
+        following = job.model_copy(update={"number": job.number + 1, "before": learned, "tallies": tuple(tallies)})
+        add_one(following, partial(on_learned, following))
+
+    add_all(jobs, [SampleJob(root=root, settings=settings, shard=shard, rate=rate) for shard in shards], on_sampled)

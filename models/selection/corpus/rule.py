@@ -1,0 +1,182 @@
+"""Say how much every document of a corpus is worth: the tangent of the objective at what is to be selected."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fineweb_mask.models.selection.corpus.documents import Arrays, Documents
+from fineweb_mask.models.selection.inputs import checked_features
+from fineweb_mask.models.selection.metrics.base import metric_class
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
+from fineweb_mask.models.selection.rows import Rows, Standard
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """In what coordinates the metrics measure documents, the same for all parts of a corpus."""
+
+    standard: Standard
+    directions: Mapping[str, Tensor | None]  # metric -> what it keeps of a row, (d, r), or all
+    mean_tokens: float | None = None  # with a budget of tokens: what a document's mass of 1 is
+
+    def masses(self, documents: Documents, device: torch.device) -> Tensor | None:
+        """Return what documents weigh in the means of the objective, (n,) float32; None if all weigh the same."""
+        if self.mean_tokens is None or documents.tokens is None:
+            return None
+        return torch.as_tensor(documents.tokens / self.mean_tokens, dtype=torch.float32, device=device)
+
+    def metrics(self, documents: Documents, rows: Rows) -> dict[str, MomentMetric]:
+        """Make the metrics of documents, whose unit rows are given."""
+        masses, signs = self.masses(documents, rows.device), torch.as_tensor(documents.signs, device=rows.device)
+        found = {}
+        for name, directions in self.directions.items():
+            kind = metric_class(name)
+            assert issubclass(kind, MomentMetric)  # noqa: S101 - checked with the settings
+            metric = kind.for_part(rows, self.standard, masses)
+            found[name] = metric if directions is None else metric.in_directions(directions, signs)
+        return found
+
+
+READABLE = 0.25  # temperature of the inclusion, in standard deviations of what documents are worth
+
+
+class CorpusObjective(NamedTuple):
+    """J = linear_weight * mean quality + sum of weights * metrics + constant, for selections of one size."""
+
+    linear_weight: float
+    weights: Mapping[str, float]  # of the metrics' raw values
+    constant: float
+    size: float  # documents, or mass, of a full selection: all denominators
+    longest: float  # largest mass of a document
+
+    def value(self, raw: Mapping[str, float]) -> float:
+        """Compute J from "mean_quality" and every metric's value."""
+        diversity = sum(weight * raw[name] for name, weight in self.weights.items())
+        return self.linear_weight * raw["mean_quality"] + diversity + self.constant
+
+
+class Place(NamedTuple):
+    """A place in the order of documents: by worth, the higher first, and then by tie, the lower first."""
+
+    worth: float
+    tie: float
+
+    def admits(self, worth: NDArray[np.float32], ties: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which documents, (n,), are at this place or before it."""
+        level = np.float32(self.worth)
+        found: NDArray[np.bool_] = (worth > level) | ((worth == level) & (ties <= self.tie))
+        return found
+
+
+FIRST, LAST = Place(float("inf"), 0.0), Place(float("-inf"), 1.0)
+
+
+class Measured(NamedTuple):
+    """Documents as a rule sees them."""
+
+    metrics: dict[str, MomentMetric]
+    masses: Tensor | None  # (n,) float32
+    gains: Tensor  # (n,) float32, what each adds to J
+    worth: NDArray[np.float32]  # (n,): the gain, or the gain per token
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """The tangent of an objective at moments: height + sum of gains is at least J, and J at these moments."""
+
+    frame: Frame
+    objective: CorpusObjective
+    moments: Mapping[str, Tensor]  # of every metric
+    height: float
+    spread: float  # standard deviation of what documents are worth
+    threshold: Place = LAST  # the last place that is selected
+
+    def measure(self, documents: Documents, device: torch.device) -> Measured:
+        """Compute what documents are worth."""
+        metrics = self.frame.metrics(documents, checked_features(documents.vectors, device))
+        masses = self.frame.masses(documents, device)
+        return self.measure_with(metrics, documents, masses)
+
+    def measure_with(self, metrics: dict[str, MomentMetric], documents: Documents, masses: Tensor | None) -> "Measured":
+        """Compute what documents are worth, with metrics that are made."""
+        gains = linear_gains(self.objective, documents, metrics, masses)
+        for name, metric in metrics.items():
+            moment = self.moments[name].to(gains.device)
+            gains += metric.gradient_at(moment, self.objective.size, self.objective.weights[name])
+        worth = (gains if masses is None else gains / masses).cpu().numpy()
+        return Measured(metrics, masses, gains, worth)
+
+    def select(self, documents: Documents, device: torch.device) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return which documents the rule selects, (n,), and the inclusion of each, (n,): one half at the threshold."""
+        worth = self.measure(documents, device).worth
+        distance = (worth.astype(np.float64) - self.threshold.worth) / (READABLE * self.spread or 1.0)
+        inclusion = 1 / (1 + np.exp(-distance.clip(-80, 80)))
+        return self.threshold.admits(worth, documents.ties), inclusion.astype(np.float32)
+
+    def arrays(self) -> Arrays:
+        """Return what `of_arrays` makes the rule of."""
+        frame, objective = self.frame, self.objective
+        mean_tokens = float("nan") if frame.mean_tokens is None else frame.mean_tokens
+        found: dict[str, NDArray[Any]] = {
+            "centre": frame.standard.centre.cpu().numpy(),
+            "inverse_deviation": frame.standard.inverse_deviation.cpu().numpy(),
+            "weights": np.array(list(objective.weights.values())),
+            "metrics": np.array([name.encode() for name in objective.weights], dtype=np.bytes_),
+            "objective": np.array([objective.linear_weight, objective.constant, objective.size, objective.longest]),
+            "numbers": np.array([self.height, self.spread, *self.threshold, mean_tokens]),
+        }
+        for name, moment in self.moments.items():
+            found[f"moments/{name}"] = moment.cpu().numpy()
+            if (directions := frame.directions[name]) is not None:
+                found[f"directions/{name}"] = directions.cpu().numpy()
+        return found
+
+    @classmethod
+    def of_arrays(cls, arrays: Arrays, device: torch.device) -> Self:
+        """Make the rule of its arrays."""
+
+        def tensor(name: str) -> Tensor:
+            return torch.as_tensor(arrays[name], device=device)
+
+        names = [name.decode() for name in arrays["metrics"].tolist()]
+        linear_weight, constant, size, longest = arrays["objective"].tolist()
+        height, spread, worth, tie, mean_tokens = arrays["numbers"].tolist()
+        directions = {name: tensor(f"directions/{name}") if f"directions/{name}" in arrays else None for name in names}
+        weights = dict(zip(names, arrays["weights"].tolist(), strict=True))
+        return cls(
+            Frame(
+                Standard(tensor("centre"), tensor("inverse_deviation")),
+                directions,
+                None if math.isnan(mean_tokens) else mean_tokens,
+            ),
+            CorpusObjective(linear_weight, weights, constant, size, longest),
+            {name: tensor(f"moments/{name}") for name in names},
+            height,
+            spread,
+            Place(worth, tie),
+        )
+
+    def at(self, threshold: Place) -> Self:
+        """Return the same rule with another threshold."""
+        return replace(self, threshold=threshold)
+
+
+def linear_gains(
+    objective: CorpusObjective, documents: Documents, metrics: Mapping[str, MomentMetric], masses: Tensor | None
+) -> Tensor:
+    """Compute what documents add to J through their quality and what else does not depend on others: (n,) float32."""
+    device = next(iter(metrics.values())).rows.device if metrics else torch.device("cpu")
+    gains = torch.as_tensor(documents.quality, device=device) * (objective.linear_weight / objective.size)
+    if masses is None:
+        return gains
+    gains *= masses
+    for name, metric in metrics.items():
+        if metric.credit is not None:
+            gains += metric.credit * (objective.weights[name] / objective.size**2)
+    return gains

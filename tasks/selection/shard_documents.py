@@ -1,0 +1,96 @@
+"""Read what a selection needs of a shard: quality, tokens, which documents can be selected, their lots and vectors."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.selection.corpus.documents import Documents
+
+VECTORS_AT_ONCE = 16_384
+"""Rows that are read at the same time, where those of a whole block are wanted."""
+
+PART_ROWS = 65_536
+"""Rows of a shard that are judged at the same time."""
+
+VECTOR_COLUMNS = ["embedding", "scale"]
+
+
+class ShardColumns(NamedTuple):
+    """What a selection reads of a shard, the vectors aside."""
+
+    quality: NDArray[np.float32]  # (rows,)
+    candidate: NDArray[np.bool_]  # (rows,): neither a duplicate nor without a vector
+    tokens: NDArray[np.int64]  # (rows,)
+    excluded: dict[str, int]  # rows that are no candidates, by reason
+
+
+def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
+    """Read the quality, candidates and tokens of a shard, and how many rows are excluded, by reason."""
+    from fineweb_mask.models.documents import token_counts
+
+    candidate = np.ones(shard.rows, dtype=bool)
+    candidate[duplicate_rows(workspace, shard.duplicates)] = False
+    has_vector = _has_vector(workspace, shard)
+    excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
+    counts = pq.read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
+    quality = pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
+    tokens = token_counts(counts["token_count"], counts["n_chars"])
+    return ShardColumns(quality, candidate & has_vector, tokens, excluded)
+
+
+def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
+    if shard.embeddings.details.get("bad_vectors") == 0:
+        return np.ones(shard.rows, dtype=bool)
+    with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
+        batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
+        valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
+    return np.concatenate([np.empty(0, dtype=bool), *valid])
+
+
+def lots(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
+    """Draw a number from 0 to 1 for every row, (rows,), which depends on the seed, the shard's name and the row only.
+
+    >>> bool((lots(0, "a", 5)[:3] == lots(0, "a", 3)).all())
+    True
+    """
+    return np.random.default_rng(int(digest([seed, shard])[:16], 16)).random(rows)
+
+
+def read_vectors(
+    workspace: Workspace, shard: ShardFiles, rows: NDArray[np.int64], at_once: int = VECTORS_AT_ONCE
+) -> Iterator[tuple[slice, NDArray[np.floating[Any]]]]:
+    """Yield the vectors of some rows of a shard, ascending, with their places in `rows`: (b, d) each."""
+    from fineweb_mask.models.embedding.arrow import vectors_of
+
+    start = 0
+    with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
+        for batch in file.iter_batches(at_once, columns=VECTOR_COLUMNS):
+            first, last = np.searchsorted(rows, [start, start + batch.num_rows])
+            start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
+            if len(chosen):
+                vectors, _ = vectors_of(pa.Table.from_batches([batch]).take(chosen))
+                yield slice(int(first), int(last)), vectors
+
+
+def read_parts(
+    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, seed: int, *, by_tokens: bool
+) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
+    """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
+    from fineweb_mask.models.selection.corpus.documents import Documents
+
+    rows, drawn = columns.candidate.nonzero()[0], lots(seed, shard.name, shard.rows)
+    parts = read_vectors(workspace, shard, rows, PART_ROWS)
+    for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
+        chosen = rows[places]
+        tokens = columns.tokens[chosen] if by_tokens else None
+        yield chosen, Documents(vectors, columns.quality[chosen], drawn[chosen], tokens)

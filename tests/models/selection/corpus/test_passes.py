@@ -1,0 +1,124 @@
+"""A pass finds the exact threshold and exact sums, also where many documents are worth the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.passes import Margin, Tally, conclude, margin_at
+from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place
+from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.survey import Survey, sampled
+from fineweb_mask.models.selection.corpus.whole import apply
+from fineweb_mask.models.settings.selection import SelectionSettings
+
+CPU = torch.device("cpu")
+
+
+def problem_of(parts, rate=0.5, **changes):
+    tokens = parts[0].tokens is not None
+    settings = SelectionSettings(
+        **{"metrics": {"pairwise": 1, "disf": 1}, "budget_by": "tokens" if tokens else "documents"} | changes
+    )
+    survey = Survey.total([Survey.of(part, CPU) for part in parts])
+    return SampleProblem(Documents.concatenate([sampled(part, rate) for part in parts]), survey, settings, 128, CPU)
+
+
+@pytest.fixture(scope="module")
+def problem(parts):
+    return problem_of(parts)
+
+
+def selected_by(rule, parts):
+    return [rule.select(part, CPU)[0] for part in parts]
+
+
+def test_the_threshold_selects_the_budget_and_the_sums_are_those_of_the_selected(problem, parts):
+    learned = problem.learn()
+    outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
+    masks = selected_by(outcome.rule, parts)
+    assert sum(mask.sum() for mask in masks) == outcome.sums.documents == problem.budget == 340
+    chosen = Documents.concatenate([part.take(mask) for part, mask in zip(parts, masks, strict=True)])
+    assert outcome.raw["mean_quality"] == pytest.approx(chosen.quality.mean(), rel=1e-5)
+    metrics = outcome.rule.measure(chosen, CPU).metrics
+    for name, metric in metrics.items():
+        everyone = torch.ones((1, len(chosen.quality)), dtype=torch.bool)
+        assert outcome.raw[name] == pytest.approx(float(metric.value(everyone)[0]), rel=1e-4)
+
+
+def test_the_margin_is_small_and_holds_the_threshold(problem, parts):
+    learned = problem.learn()
+    tally = Tally.total([Tally.of(learned.rule, learned.margin, part, CPU) for part in parts])
+    assert conclude(learned.rule, learned.margin, tally, problem.budget, CPU) is not None
+    assert len(tally.margin.quality) < 0.15 * 3400
+    assert tally.counts.sum() == 3400
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_a_margin_in_the_wrong_place_is_moved(problem, parts, above):
+    learned = problem.learn()
+    right = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
+    worth = learned.margin.levels
+    places = (FIRST, Place(float(worth[-2]), 0.0)) if above else (Place(float(worth[2]), 0.0), LAST)
+    margin = Margin(*places, worth)
+    tally = Tally.total([Tally.of(learned.rule, margin, part, CPU) for part in parts])
+    assert conclude(learned.rule, margin, tally, problem.budget, CPU) is None
+    moved = margin_at(margin, tally, problem.budget)
+    assert len(moved.levels) == len(worth)
+    outcome = apply(lambda: parts, learned.rule, margin, problem.budget, CPU)
+    assert outcome.rule.threshold == right.rule.threshold
+    assert outcome.objective == pytest.approx(right.objective, rel=1e-6)
+
+
+def test_all_documents_can_be_selected(parts):
+    problem = problem_of(parts, select_ratio=1.0)
+    learned = problem.learn()
+    outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
+    assert all(mask.all() for mask in selected_by(outcome.rule, parts))
+
+
+def test_of_documents_that_are_worth_the_same_chance_decides(parts):
+    parts = [part._replace(quality=np.repeat(np.float32([0, 1]), len(part.quality) // 2)) for part in parts]
+    problem = problem_of(parts, lamb=1.0, select_ratio=0.2)
+    learned = problem.learn()
+    outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
+    masks = selected_by(outcome.rule, parts)
+    assert sum(mask.sum() for mask in masks) == 680
+    assert outcome.raw["mean_quality"] == 1.0
+    for mask in masks:
+        best = mask[len(mask) // 2 :]
+        assert best.mean() == pytest.approx(0.4, abs=4 * np.sqrt(0.24 / len(best)))
+        assert abs(best[: len(best) // 2].mean() - best[len(best) // 2 :].mean()) < 8 * np.sqrt(0.24 / len(best))
+
+
+def test_a_budget_of_tokens_is_filled_to_less_than_one_document(parts_with_tokens):
+    parts = parts_with_tokens
+    problem = problem_of(parts)
+    learned = problem.learn()
+    outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
+    masks = selected_by(outcome.rule, parts)
+    used = sum(int(part.tokens[mask].sum()) for part, mask in zip(parts, masks, strict=True))
+    assert used == outcome.sums.tokens
+    assert problem.budget - 2000 < used <= problem.budget
+
+
+def test_parts_without_documents_in_the_margin_count(problem, parts):
+    learned = problem.learn()
+    everything = [part.take(np.array([index])) for part in parts for index in range(len(part.quality))][:50]
+    tally = Tally.total([Tally.of(learned.rule, learned.margin, part, CPU) for part in everything])
+    assert tally.counts.sum() == 50
+
+
+@pytest.mark.parametrize("name", ["parts", "parts_with_tokens"])
+def test_arrays_make_the_same_tally_and_margin(name, request):
+    parts = request.getfixturevalue(name)
+    problem = problem_of(parts)
+    learned = problem.learn()
+    margin = Margin.of_arrays(learned.margin.arrays())
+    tallies = [Tally.of(learned.rule, margin, part, CPU) for part in parts]
+    again = [Tally.of_arrays(tally.arrays()) for tally in tallies]
+    outcomes = [
+        conclude(learned.rule, learned.margin, Tally.total(some), problem.budget, CPU) for some in (tallies, again)
+    ]
+    assert outcomes[0].objective == outcomes[1].objective
+    assert outcomes[0].rule.threshold == outcomes[1].rule.threshold

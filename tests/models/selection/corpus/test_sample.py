@@ -1,0 +1,69 @@
+"""What is learned on a sample, and what a pass corrects."""
+
+import numpy as np
+import pytest
+import torch
+
+from fineweb_mask.models.selection import select
+from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
+from fineweb_mask.models.selection.corpus.survey import Survey, sampled
+from fineweb_mask.models.selection.corpus.whole import apply
+from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
+
+CPU = torch.device("cpu")
+
+
+def settings_of(**changes):
+    return SelectionSettings(**{"near_duplicates": NearDuplicateSettings(weight=0)} | changes)
+
+
+def problem_of(parts, rate, settings, **options):
+    survey = Survey.total([Survey.of(part, CPU) for part in parts])
+    sample = Documents.concatenate([sampled(part, rate) for part in parts])
+    return SampleProblem(sample, survey, settings, options.pop("directions", 128), CPU, **options)
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "disf", "logdet", "vendi"])
+def test_a_sample_of_all_documents_has_the_ranges_of_the_block(parts, metric):
+    whole = Documents.concatenate(parts)
+    settings = settings_of(metrics=metric)
+    problem = problem_of(parts, 1.0, settings)
+    found = select(whole.vectors, whole.quality, settings)
+    ours = problem.ranges.metrics[metric]
+    assert problem.random_objective == pytest.approx(found.random_objective, abs=0.02)
+    best = select(whole.vectors, whole.quality, settings_of(metrics=metric, lamb=0.0))
+    assert ours.random + 1 / ours.factor == pytest.approx(best.terms[metric], rel=0.02)
+
+
+def test_what_an_earlier_problem_found_is_not_sought_again(parts):
+    settings = settings_of(metrics={"pairwise": 1, "disf": 1})
+    first = problem_of(parts, 0.5, settings, directions=5)
+    again = problem_of(parts, 0.5, settings, directions=5, ranges=first.ranges, frame=first.frame)
+    assert again.objective == first.objective
+    one, other = (problem.learn().rule for problem in (first, again))
+    assert one.threshold == other.threshold
+    np.testing.assert_array_equal(*(rule.measure(parts[0], CPU).worth for rule in (one, other)))
+
+
+def test_a_correction_brings_the_moments_of_the_rule_to_those_it_selects(parts):
+    """The sample alone errs in the moments; the next rule knows by how much."""
+    problem = problem_of(parts, 0.3, settings_of(metrics="disf"))
+    learned, errors, reached = problem.learn(), [], []
+    for _ in range(3):
+        outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
+        selected = outcome.sums.moments["disf"]
+        errors.append(float((selected - learned.rule.moments["disf"]).norm() / selected.norm()))
+        reached.append(outcome.objective)
+        learned = problem.corrected(learned, outcome)
+    assert errors[1] < errors[0]
+    assert reached[1] > reached[0]
+
+
+def test_arrays_make_the_same_learned_rule(parts):
+    problem = problem_of(parts, 0.5, settings_of(metrics={"pairwise": 1, "logdet": 1}))
+    learned = problem.learn()
+    again = Learned.of_arrays(learned.arrays(), CPU)
+    assert again.margin.upper == learned.margin.upper
+    for name, moment in learned.moments.items():
+        assert again.moments[name].equal(moment)
