@@ -91,6 +91,7 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     bound = min(step["upper_bound"] for step in details["steps"])
     return {
         "name": job.group,
+        "by_rule": True,
         **dict(zip(("documents", "selected", "tokens", "tokens_selected"), counts, strict=True)),
         "objective": details["objective"],
         "random_objective": details["random_objective"],

@@ -1,5 +1,6 @@
 """Learn one selection over a whole corpus, by jobs that draw a sample, learn, and pass over all shards."""
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -9,6 +10,8 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.corpus import KeepRuleJob, LearnJob, MeasureJob, SampleJob
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+logger = logging.getLogger(__name__)
 
 Select = Callable[[list[list[ShardFiles]], PipelineSelectionSettings, StageFile | None], None]
 """Adds the jobs that select from groups of shards, by a rule if there is one."""
@@ -39,6 +42,12 @@ def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, 
         raise SettingsError(
             f"selection.near_duplicates.forbid: not with scope: global and more than {sample:,} documents, because "
             "near-duplicates are in different shards: leave it out, or use scope: block"
+        )
+    if settings.near_duplicates.counted:
+        logger.warning(
+            "selection.scope: global does not charge for near-duplicates in more than %s documents: look at their "
+            "share in the report, or use scope: block",
+            f"{sample:,}",
         )
     learn_selection(jobs, shards, rule, sample / rows, by_rule)
 

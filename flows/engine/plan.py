@@ -36,6 +36,7 @@ from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.blocks import merged
 from fineweb_mask.tasks.selection.corpus import KeepRuleJob
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
@@ -333,8 +334,8 @@ class Plan:
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
-        """What the selection recorded of every block."""
-        return [block for group in self.groups for block in group.details["blocks"]]
+        """What the selection recorded of every block, or of the whole corpus."""
+        return merged([block for group in self.groups for block in group.details["blocks"]])
 
     @property
     def counts(self) -> Counts:

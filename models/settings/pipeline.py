@@ -34,7 +34,7 @@ class PipelineSelectionSettings(SelectionSettings):
     scope: Literal["block", "global"] = Field(
         "block",
         description="`block`: select from each block of documents separately. `global`: from all documents at once, in "
-        "memory that does not grow with the corpus.",
+        "memory that does not grow with the corpus; near-duplicates are not charged for.",
     )
     passes: int = Field(
         2, ge=1, description="global: times that all vectors are read to improve the selection (count)."

@@ -292,7 +292,8 @@ def claim(blocks: Sequence[dict[str, Any]]) -> str:
         return "This solver gives no bound on the best possible selection."
     assumed = next((block["bound_assumes"] for block in blocks if block.get("bound_assumes")), None)
     estimated = "" if assumed is None else f" This is estimated, not proven ({assumed})."
-    return f"No selection of this size can be more than {gap:.4%} better, in any block.{estimated}"
+    where = ", in any block" if len(blocks) > 1 else ""
+    return f"No selection of this size can be more than {gap:.4%} better{where}.{estimated}"
 
 
 def certificate(blocks: Sequence[dict[str, Any]]) -> Section:

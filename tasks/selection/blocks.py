@@ -236,3 +236,21 @@ def describe(block: Block, selection: "Selection") -> dict[str, Any]:
         "terms": selection.terms,
         "history": [[step, objective] for step, _seconds, objective in selection.history],
     }
+
+
+def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make one block of those that one rule selected from, whose objective and bound are the corpus's.
+
+    >>> part = {"name": "a", "by_rule": True, "documents": 3, "selected": 1, "tokens": 9, "tokens_selected": 2}
+    >>> [merged_block] = merged([part, part])
+    >>> merged_block["name"], merged_block["documents"]
+    ('the whole corpus', 6)
+    """
+    parts = [block for block in blocks if block.get("by_rule")]
+    if not parts:
+        return blocks
+    totals = {
+        name: sum(part[name] for part in parts) for name in ("documents", "selected", "tokens", "tokens_selected")
+    }
+    whole = {name: value for name, value in parts[0].items() if name != "by_rule"}
+    return [whole | {"name": "the whole corpus"} | totals, *(block for block in blocks if not block.get("by_rule"))]
