@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.settings import PREFECT_API_URL
 
+from fineweb_mask.flows.engine.garbage import collect_garbage
 from fineweb_mask.flows.engine.inspection import workspace_status
 from fineweb_mask.tasks.workspace.job import BadShardError
 
@@ -201,6 +202,32 @@ def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sa
     status = workspace_status(workspace)
     assert all(stage.missing == 0 for stage in status.stages)
     assert [stage.stale for stage in status.stages] == stale
+
+
+def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_corpus, tmp_path):
+    corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
+    overrides = (
+        f"source.path={corpus}",
+        "selection.scope=global",
+        "selection.metrics=pairwise",
+        "selection.sample=600",
+    )
+    summary = run_sample(workspace, *overrides)
+    assert built(summary)["select"] == 4 + 1 + 2 * (4 + 1) + 1 + 4  # sample, rule, two passes, the best rule, masks
+    assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
+    [block] = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
+    assert (block["name"], block["documents"]) == ("the whole corpus", summary.counts.documents_eligible)
+    assert block["random_objective"] < block["objective"] <= block["upper_bound"] + 1e-6
+    before = masks(workspace)
+    removed = {found.folder for found in collect_garbage(str(workspace), [])}
+    assert {"samples", "passes", "rules"} <= removed
+    add_shard(corpus / "CC-MAIN-2000-01_00000.parquet")
+    grown = run_sample(workspace, *overrides)
+    assert built(grown)["select"] == 1
+    assert {name: masks(workspace)[name] for name in before} == before
+    assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
+    refitted = run_sample(workspace, *overrides, refit=["selection"])
+    assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible) != grown.documents_kept
 
 
 def test_a_workspace_without_texts_selects_and_writes_the_same(run_sample, workspace, tmp_path):
