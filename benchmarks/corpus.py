@@ -115,11 +115,12 @@ def growth(arguments: argparse.Namespace) -> None:
         before = None
         for n in arguments.n:
             command = [sys.executable, "-m", "benchmarks.corpus", "one", str(arguments.folder), "--metrics", metric]
-            output = subprocess.run([*command, "--n", str(n)], check=True, capture_output=True, text=True).stdout
+            command += ["--n", str(n)] + (["--sample", str(arguments.sample)] if arguments.sample else [])
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             times = json.loads(output.splitlines()[-1])
             exponent = "-" if before is None else f"{np.log(times['pass'] / before[1]) / np.log(n / before[0]):.2f}"
             before = (n, times["pass"])
-            numbers = [f"{times[name]:,.1f}" for name in ("survey", "learn", "pass", "correct")]
+            numbers = [f"{times[name]:,.1f}" for name in ("survey", "learn", "pass", "read", "correct")]
             lines.append([metric, f"{n:,}", f"{times['sample']:,}", *numbers, exponent, f"{times['mib']:,.0f}"])
             show(
                 f"Parts of {PART:,} x {arguments.d}, seconds",
@@ -130,6 +131,7 @@ def growth(arguments: argparse.Namespace) -> None:
                     "survey",
                     "learn",
                     "one pass",
+                    "its reading",
                     "learn again",
                     "exponent of a pass",
                     "peak MiB",
@@ -142,7 +144,7 @@ def one(arguments: argparse.Namespace) -> None:
     """Time one size, and print the times and the largest memory."""
     [metric], [n], device = arguments.metrics, arguments.n, torch.device("cpu")
     settings = settings_of(metric)
-    sample = min(settings.sample_for(max(n, 1_000_000), arguments.d), n)
+    sample = min(arguments.sample or settings.sample_for(n, arguments.d), n)
     for number in range(n // PART):
         path = arguments.folder / f"{number}.npz"
         if not path.exists():
@@ -150,17 +152,21 @@ def one(arguments: argparse.Namespace) -> None:
             part = shard_of(number, PART, arguments.d)
             np.savez(path, vectors=part.vectors, quality=part.quality, lots=part.lots)
 
+    times: dict[str, float] = {}
+
     def parts() -> Iterator[Documents]:
         for number in range(n // PART):
+            started = time.perf_counter()
             with np.load(arguments.folder / f"{number}.npz") as arrays:
-                yield Documents(arrays["vectors"], arrays["quality"], arrays["lots"])
-
-    times = {}
+                part = Documents(arrays["vectors"], arrays["quality"], arrays["lots"])
+            times["read"] += time.perf_counter() - started
+            yield part
 
     def timed(name: str, call):  # noqa: ANN001, ANN202
-        started = time.perf_counter()
+        """Time a call, without what it reads; `read` is left with the time of that."""
+        started, times["read"] = time.perf_counter(), 0.0
         result = call()
-        times[name] = time.perf_counter() - started
+        times[name] = time.perf_counter() - started - times["read"]
         return result
 
     surveyed = timed("survey", lambda: [(Survey.of(part, device), sampled(part, sample / n)) for part in parts()])
@@ -175,9 +181,10 @@ def one(arguments: argparse.Namespace) -> None:
 
     problem, learned = timed("learn", learn)
     outcome = timed("pass", lambda: apply(parts, learned.rule, learned.margin, problem.budget, device))
+    reading = times["read"]
     timed("correct", lambda: problem.corrected(learned, outcome))
     peak = psutil.Process().memory_info().rss if sys.platform != "linux" else high_water()
-    print(json.dumps(times | {"sample": len(drawn.quality), "mib": peak / 2**20}))
+    print(json.dumps(times | {"read": reading, "sample": len(drawn.quality), "mib": peak / 2**20}))
 
 
 def high_water() -> int:
@@ -203,6 +210,7 @@ def main() -> None:
             command.add_argument("--rate", type=float, help="share in the sample; by default, what the recipe takes")
         else:
             command.add_argument("folder", type=Path)
+            command.add_argument("--sample", type=int, help="documents; by default, what the recipe takes")
             command.add_argument("--n", type=int, nargs="+", default=[100_000, 1_000_000])
     arguments = parser.parse_args()
     arguments.run(arguments)

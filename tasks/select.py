@@ -21,7 +21,7 @@ class SelectJob(BlocksJob):
 
     stage: ClassVar[Stage] = Stage(
         "select",
-        version=2,
+        version=3,
         folders=("masks",),
         run_with=("select",),
         documents=lambda file: (

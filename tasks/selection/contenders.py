@@ -99,7 +99,7 @@ def contested(settings: PipelineSelectionSettings, budget_by: Unit) -> PipelineS
 class RangesJob(ProductJob, BlocksJob):
     """Find the ranges of the terms over the blocks of a group of shards."""
 
-    stage: ClassVar[Stage] = Stage("scale", version=1, folders=("compare/ranges",))
+    stage: ClassVar[Stage] = Stage("scale", version=2, folders=("compare/ranges",))
 
     @property
     def manifest_path(self) -> Path:
@@ -161,7 +161,7 @@ class TimedJob(BlocksJob):
 class ContenderJob(TimedJob):
     """Select from one group of shards, by the selector that a comparison calls `selector`."""
 
-    stage: ClassVar[Stage] = Stage("contend", version=1, folders=("compare/masks", "probe/masks"))
+    stage: ClassVar[Stage] = Stage("contend", version=2, folders=("compare/masks", "probe/masks"))
     selector: str
     arm: str | None = None  # of the probe; None for the comparison
 

@@ -26,7 +26,7 @@ from fineweb_mask.tasks.workspace.job import Stage, stage_task
 class FrontierJob(TimedJob):
     """Select from one group of shards for every weight of quality, and measure what was selected."""
 
-    stage: ClassVar[Stage] = Stage("frontier", version=1, folders=("sweep/masks",))
+    stage: ClassVar[Stage] = Stage("frontier", version=2, folders=("sweep/masks",))
     lambs: tuple[float, ...]
 
     def settings_read(self) -> object:

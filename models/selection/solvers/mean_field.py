@@ -49,6 +49,7 @@ SMALL_BLOCK = 128  # most documents for which swaps also start from drawn select
 STARTS = 20  # of them
 SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every moment metric uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
+ASTRAY = 0.01  # of the moments: how far they may be from those of the probabilities after Newton's steps
 CLOSE = 1e-3  # of what annealing gained: if no selection can be better by more, there is nothing to refine
 
 
@@ -65,6 +66,8 @@ class Schedule(NamedTuple):
 NEWTON = Schedule(0.3, 0.02, 6, 3)
 LINE_SEARCH = Schedule(0.5, 0.02, 24, 8)
 DAMPED = Schedule(1.0, 0.03, 60, 4)
+AVERAGED = Schedule(0.5, 0.03, 60, 60)
+COOLING = 30  # steps of that schedule until it is cold; over the others the moments are averaged
 
 
 def solve_mean_field(problem: Problem) -> Solution:
@@ -83,6 +86,9 @@ def solve_mean_field(problem: Problem) -> Solution:
     if bool(best.all()):
         return Solution(best, path.inclusion, path.inclusion)
     best, closed = _anneal(problem, path, best, reached)
+    if path.by_newton and not closed and path.residual() > ASTRAY:
+        path.restart_without_newton()
+        best, closed = _anneal(problem, path, best, objective.value_of(best))
     if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem))
     elif coarse is not objective and all(isinstance(metric, KernelMetric) for metric in path.smooth.values()):
@@ -119,7 +125,7 @@ def _anneal(problem: Problem, path: "Annealing", best: Tensor, start: float) -> 
         if value > reached:
             best, reached = rounded, value
         problem.history.record(step, reached)
-        exact = path.by_newton and path.near_duplicates is None
+        exact = path.is_at_optimum and path.near_duplicates is None
         if exact and path.bound() - reached <= CLOSE * (reached - start):
             return best, True
     return best, False
@@ -195,16 +201,39 @@ class Annealing:
         plain = len(self.kernels) + (self.near_duplicates is not None) == len(active)
         self.by_newton = plain and all(metric.linear_in_v for metric in self.smooth.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
-        self.n_steps = settings.n_steps or self.schedule.n_steps
+        self.n_steps = self.n_cooling = settings.n_steps or self.schedule.n_steps
         self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))
         self._gradient: Tensor | None = None
         self._straight = objective.linear  # the gradient of all that has no moment
+        self._mean: dict[str, Tensor] | None = None  # of the moments since it is cold, if they are averaged
+        self._steps = 0
 
     def temperatures(self) -> Iterator[float]:
         """Yield temperatures that fall geometrically; with a start, the hot part of the schedule is skipped."""
         cooling = self.schedule.coldest / self.schedule.hottest
         for step in track("annealing steps", range(self.first_step, self.n_steps)):
-            yield self.schedule.hottest * cooling ** (step / max(self.n_steps - 1, 1))
+            yield self.schedule.hottest * cooling ** min(step / max(self.n_cooling - 1, 1), 1.0)
+
+    def residual(self) -> float:
+        """Compute how far the moments are from those of the probabilities, as a share of these."""
+        shares = [0.0]
+        for name, metric in self.smooth.items():
+            reached = metric.moment(self.inclusion)
+            length = torch.linalg.vector_norm(reached).clamp(min=1e-30)
+            shares.append(float(torch.linalg.vector_norm(self.moments[name] - reached) / length))
+        return max(shares)
+
+    def restart_without_newton(self) -> None:
+        """Begin again from equal probabilities, with line searches, and the mean of the last moments as the answer.
+
+        Newton's steps read the curvature off a few documents. Where these do not stand for the others, such as in a
+        corpus of few clusters, the steps go astray.
+        """
+        self.by_newton, self.schedule, self.first_step, self._steps = False, AVERAGED, 0, 0
+        self.n_cooling, self.n_steps = COOLING, AVERAGED.n_steps
+        self.inclusion = torch.full_like(self.inclusion, self.objective.share)
+        self.moments = {name: metric.moment(self.inclusion) for name, metric in self.smooth.items()}
+        self._mean, self._gradient = self.moments, None
 
     def gradient(self) -> Tensor:
         """Return the gradient of the objective with respect to the inclusion probabilities, (n,) float32."""
@@ -227,7 +256,12 @@ class Annealing:
 
     def ranking(self) -> Tensor:
         """Return what documents are ranked by, (n,): Newton's pi saturates, the others' is an average."""
-        return self.objective.priority(self.gradient()) if self.by_newton else self.inclusion
+        return self.objective.priority(self.gradient()) if self.is_at_optimum else self.inclusion
+
+    @property
+    def is_at_optimum(self) -> bool:
+        """Whether the moments are meant to be those of the optimum, so that their tangents bound the objective."""
+        return self.by_newton or self._mean is not None
 
     def bound(self) -> float:
         """Bound the objective of every selection by the tangents at the moments; moment metrics only.
@@ -255,8 +289,15 @@ class Annealing:
         else:
             share = min(DAMPING if self.others else 1.0, self._line_search(target, reached))
             self.inclusion = torch.lerp(self.inclusion, target, share)
-            for name, moment in self.moments.items():
-                self.moments[name] = torch.lerp(moment, reached[name], share)
+            self.moments = {name: torch.lerp(moment, reached[name], share) for name, moment in self.moments.items()}
+            if self._mean is not None:
+                self._steps += 1
+                newest = 1 / max(1, self._steps - COOLING)
+                self._mean = {
+                    name: torch.lerp(self._mean[name], moment, newest) for name, moment in self.moments.items()
+                }
+                if self._steps == self.n_steps:
+                    self.moments = self._mean
         self._gradient = None
 
     def _line_search(self, target: Tensor, reached: dict[str, Tensor]) -> float:

@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.synthetic import clustered
 from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.solvers import mean_field
 from tests.models.selection.enumerable import METRICS
 
 
@@ -45,3 +46,18 @@ def test_disf_annealed_in_fewer_directions_is_nearly_as_good(monkeypatch):
     reduced = select(features, quality, chosen)
     assert reduced.objective > whole.random_objective + 0.98 * (whole.objective - whole.random_objective)
     assert reduced.upper_bound >= max(whole.objective, reduced.objective) - 1e-5
+
+
+def test_where_newtons_steps_go_astray_the_moments_are_averaged(monkeypatch):
+    """Of few clusters, the documents near the threshold do not stand for the others."""
+    random = np.random.default_rng(0)
+    centres, cluster = random.normal(size=(60, 32)), random.choice(60, 6000, p=random.dirichlet(np.full(60, 0.3)))
+    features = centres[cluster] + 0.7 * random.normal(size=(6000, 32))
+    quality = random.normal(size=6000) + random.normal(size=60)[cluster]
+    unswapped = {"near_duplicates": {"weight": 0}, "mean_field": {"swap_rounds": 0}}
+    settings = SelectionSettings(lamb=0.02, normalize="none", **unswapped)
+    averaged = select(features, quality, settings)
+    monkeypatch.setattr(mean_field, "ASTRAY", np.inf)
+    astray = select(features, quality, settings)
+    assert averaged.gap < 0.001
+    assert astray.gap > 0.1
