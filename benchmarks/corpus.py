@@ -2,10 +2,12 @@
 
     python -m benchmarks.corpus optimum --n 200000
     python -m benchmarks.corpus growth FOLDER --n 100000 1000000
+    python -m benchmarks.corpus real web_mix.parquet --shards-by origin --output OUT
 
 Each shard has a mixture of 60 clusters, and a mean quality, of its own. 100% is the least upper bound on the objective
 of any selection, 0% the objective of a random one. `growth` writes the vectors to FOLDER (1.5 GB for a million) and
-measures every size in a process of its own.
+measures every size in a process of its own. `real` takes one shard for each origin or topic of real documents, and a
+sample of half of them; its 100% is one selection from all in memory. Near-duplicates are charged for nowhere.
 """
 
 import argparse
@@ -21,16 +23,22 @@ import numpy as np
 import psutil
 import torch
 
+from benchmarks.blocks import BLOCKS, prepared, selected, value
 from benchmarks.tables import show
 from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.corpus.whole import DIRECTIONS, apply, select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
-from fineweb_mask.models.selection.selector import BlockSolver, Selection
+from fineweb_mask.models.selection.measures import Measures, coverage
+from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block, select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
+from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.blocks import Group
+from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.selection.shard_documents import lots
 
 CLUSTERS = 60
 METRICS = ("pairwise", "disf", "logdet")
@@ -195,15 +203,66 @@ def high_water() -> int:
     raise OSError("/proc/self/status has no VmHWM")
 
 
+def real(arguments: argparse.Namespace) -> None:
+    recipe, shards = prepared(arguments.documents, arguments.shards_by, arguments.output)
+    root, ordered = recipe.workspace, sorted(shards, key=lambda shard: shard.name)
+    rows, lines = sum(shard.rows for shard in ordered), []
+    for metric in arguments.metrics:
+        for lamb in (0.8, 0.5):
+            settings = PipelineSelectionSettings(
+                metrics=metric, lamb=lamb, near_duplicates=NearDuplicateSettings(weight=0), select_ratio=0.1
+            )
+            groups = [
+                Group.read(
+                    SelectJob(root=root, shards=[shard], settings=settings.model_copy(update={"block_size": rows}))
+                )
+                for shard in ordered
+            ]
+            blocks = [next(group.blocks()) for group in groups]
+            parts = [
+                Documents(block.vectors, block.quality, lots(0, shard.name, shard.rows)[block.rows])
+                for block, shard in zip(blocks, ordered, strict=True)
+            ]
+            everyone = Documents.concatenate(parts)
+            solver = checked_block(everyone.vectors, everyone.quality, settings, device="cpu")
+            whole = select(everyone.vectors, everyone.quality, settings, ranges=solver.ranges(solver.budget))
+            found = select_corpus(lambda: parts, settings, rate=0.5)  # noqa: B023
+            masks = {"random": np.random.default_rng(0).permutation(len(everyone.quality)) < solver.budget}
+            for cut in ("by_shard", "mixed"):
+                of_blocks = settings.model_copy(update={"blocks": cut, "block_size": -(-rows // BLOCKS)})
+                jobs = [SelectJob(root=root, shards=group, settings=of_blocks) for group in grouped(shards, of_blocks)]
+                chosen = np.split(selected(jobs), np.cumsum([shard.rows for shard in ordered])[:-1])
+                masks[cut] = np.concatenate([one[block.rows] for one, block in zip(chosen, blocks, strict=True)])
+            masks["global"] = np.concatenate(found.masks)
+            masks["one block"] = np.isin(np.arange(len(everyone.quality)), whole.indices)
+            measures, shard_of_row = (
+                Measures(everyone.vectors, everyone.quality),
+                np.repeat(np.arange(len(parts)), [len(part.quality) for part in parts]),
+            )
+            for name, mask in masks.items():
+                reached = value(solver, torch.from_numpy(mask), lamb)
+                rate = measures.of(mask.nonzero()[0])["near_duplicates"]
+                spread = coverage(np.bincount(shard_of_row[mask], minlength=len(parts))).effective
+                lines.append(
+                    [metric, str(lamb), name, f"{100 * reached / whole.objective:.2f}%", f"{rate:.1%}", f"{spread:.1f}"]
+                )
+    columns = ["metric", "lamb", "selected by", "objective", "near-duplicates", "effective shards"]
+    show(f"{arguments.documents.stem}: {rows:,} documents in {len(shards)} shards", columns, lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for name, run in (("optimum", optimum), ("growth", growth), ("one", one)):
+    for name, run in (("optimum", optimum), ("growth", growth), ("one", one), ("real", real)):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
         command.add_argument("--d", type=int, default=768)
         command.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS)
-        if name == "optimum":
+        if name == "real":
+            command.add_argument("documents", type=Path)
+            command.add_argument("--shards-by", required=True, metavar="COLUMN")
+            command.add_argument("--output", type=Path, required=True)
+        elif name == "optimum":
             command.add_argument("--n", type=int, default=200_000)
             command.add_argument("--shards", type=int, default=20)
             command.add_argument("--passes", type=int, default=3)

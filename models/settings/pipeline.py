@@ -33,15 +33,15 @@ class PipelineSelectionSettings(SelectionSettings):
 
     scope: Literal["block", "global"] = Field(
         "block",
-        description="`block`: select from each block of documents separately. `global`: from all documents at once, in "
-        "memory that does not grow with the corpus; near-duplicates are not charged for.",
+        description="`block`: select from each block of documents separately. `global`: from all documents at once, "
+        "which are read in parts; near-duplicates are not charged for.",
     )
     passes: int = Field(
         2, ge=1, description="global: times that all vectors are read to improve the selection (count)."
     )
     sample: int | None = Field(
         None,
-        ge=1,
+        ge=100,
         description="global: documents, drawn at random, that a selection is learned on, which is kept in memory "
         "(count). None: what the metrics take. A corpus that has no more is selected from as one block.",
     )

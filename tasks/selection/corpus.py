@@ -7,6 +7,7 @@ Every pass is one job for each shard, `MeasureJob`, and one that gathers them, `
 rule. Where the documents at the threshold are not among those that a pass kept, the pass is made again around it.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -165,22 +166,26 @@ def _learn_first(job: LearnJob, device: "torch.device") -> None:
 
 def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     from fineweb_mask.models.selection.corpus.documents import prefixed, without_prefix
-    from fineweb_mask.models.selection.corpus.passes import Tally, conclude, margin_at
+    from fineweb_mask.models.selection.corpus.passes import Tally, conclude, find_threshold, margin_at
     from fineweb_mask.models.selection.corpus.sample import Learned
 
     arrays = read_arrays(job.workspace.resolve(before))
     learned = Learned.of_arrays(without_prefix("next", arrays), device)
     best: Arrays = prefixed("best", without_prefix("best", arrays))
     details = dict(before.details)
-    tallies = track("parts", list(job.tallies))
-    found = [arrays for file in tallies if (arrays := read_arrays(job.workspace.resolve(file)))]
-    tally = Tally.total([Tally.of_arrays(arrays) for arrays in found])
-    outcome = conclude(learned.rule, learned.margin, tally, details["budget"], device)
-    if outcome is None:
-        margin = margin_at(learned.margin, tally, details["budget"])
-        again = learned.with_margin(margin)
+
+    def tallies() -> Iterator[Tally]:
+        for file in track("parts", list(job.tallies)):
+            if arrays := read_arrays(job.workspace.resolve(file)):
+                yield Tally.of_arrays(arrays)
+
+    rankings = [tally.ranking for tally in tallies()]
+    threshold = find_threshold(learned.margin, rankings, details["budget"])
+    if threshold is None:
+        again = learned.with_margin(margin_at(learned.margin, rankings, details["budget"]))
         write_arrays(job.output, job.key, {**best, **prefixed("next", again.arrays())}, details)
         return
+    outcome = conclude(learned.rule, threshold, tallies(), device)
     details["passes"] += 1
     details["steps"] = [*details["steps"], {"objective": outcome.objective, "upper_bound": outcome.upper_bound}]
     if outcome.objective >= max(step["objective"] for step in details["steps"]):

@@ -67,14 +67,14 @@ def lots(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
 
 
 def read_vectors(
-    workspace: Workspace, shard: ShardFiles, rows: NDArray[np.int64], at_once: int = VECTORS_AT_ONCE
+    workspace: Workspace, shard: ShardFiles, rows: NDArray[np.int64], at_once: int | None = None
 ) -> Iterator[tuple[slice, NDArray[np.floating[Any]]]]:
     """Yield the vectors of some rows of a shard, ascending, with their places in `rows`: (b, d) each."""
     from fineweb_mask.models.embedding.arrow import vectors_of
 
     start = 0
     with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
-        for batch in file.iter_batches(at_once, columns=VECTOR_COLUMNS):
+        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
             first, last = np.searchsorted(rows, [start, start + batch.num_rows])
             start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
             if len(chosen):

@@ -5,7 +5,7 @@ of all others only sums are. When the parts are added up, the threshold is found
 exact, because those of the margin's selected documents are added then.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Measured, Place, Rule
 from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
 
 
 class Margin(NamedTuple):
@@ -101,6 +102,16 @@ class Sums:
         )
 
 
+class Ranking(NamedTuple):
+    """What the threshold is found by: a few numbers for each document of the margin."""
+
+    worth: NDArray[np.float32]  # (m,)
+    ties: NDArray[np.float64]  # (m,)
+    costs: NDArray[np.int64]  # (m,)
+    spent: int  # cost of the documents before the margin
+    counts: NDArray[np.int64]  # (b + 1,), see `Tally`
+
+
 @dataclass(frozen=True, eq=False)
 class Tally:
     """What a pass keeps of a part: sums before the margin, the margin's documents, and counts by level."""
@@ -136,9 +147,15 @@ class Tally:
         margin = Documents.of_arrays(without_prefix("margin", arrays))
         return cls(before, margin, arrays["worth"], arrays["counts"])
 
+    @property
+    def ranking(self) -> Ranking:
+        """What the threshold is found by."""
+        spent = self.before.documents if self.margin.tokens is None else self.before.tokens
+        return Ranking(self.worth, self.margin.ties, self.margin.costs, spent, self.counts)
+
     @classmethod
     def total(cls, tallies: Sequence[Self]) -> Self:
-        """Add up the tallies of parts, in their order."""
+        """Add up the tallies of a part's parts, in their order."""
         before = tallies[0].before
         for tally in tallies[1:]:
             before = before + tally.before
@@ -160,42 +177,58 @@ class Outcome(NamedTuple):
     raw: dict[str, float]  # "mean_quality", and every metric's value under its name
 
 
-def conclude(rule: Rule, margin: Margin, tally: Tally, budget: int, device: torch.device) -> Outcome | None:
-    """Find the threshold at which a rule fills a budget of documents or tokens, and what it reaches.
+def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> Place | None:
+    """Find the last place that is selected within a budget of documents or tokens, from the rankings of all parts.
 
-    None if the threshold is not in the margin: pass again, with the margin that `margin_at` finds.
+    None if it is not in the margin: pass again, with the margin that `margin_at` finds.
+
+    Raises
+    ------
+    SelectionInputError
+        If the budget of tokens does not hold the document of most worth.
     """
-    spent = tally.before.tokens if tally.margin.tokens is not None else tally.before.documents
-    left, costs = budget - spent, tally.margin.costs
+    worth, ties, costs = (
+        np.concatenate([getattr(one, name) for one in rankings]) for name in ("worth", "ties", "costs")
+    )
+    spent = sum(one.spent for one in rankings)
+    left = budget - spent
     if left < 0 or not len(costs):
         return None
-    order = np.lexsort((tally.margin.ties, -tally.worth))
+    order = np.lexsort((ties, -worth))
     reach = costs[order].cumsum()
     taken = int(np.searchsorted(reach, left, side="right"))
-    if taken == len(order) and reach[-1] < left and spent + reach[-1] < tally.counts.sum():
+    if taken == len(order) and reach[-1] < left and spent + reach[-1] < sum(one.counts.sum() for one in rankings):
         return None
-    chosen = np.zeros(len(order), dtype=bool)
-    chosen[order[:taken]] = True
-    measured = rule.measure(tally.margin, device)
-    masses = np.ones(len(order)) if measured.masses is None else measured.masses.cpu().double().numpy()
-    gains = torch.as_tensor(tally.worth.astype(np.float64) * masses, device=device)  # as they were in the parts
-    measured = measured._replace(gains=gains)
-    sums = tally.before + Sums.of(tally.margin, measured, chosen)
-    if not sums.documents:
+    if not taken and not spent:
         raise SelectionInputError(
             f"tokens: the budget of {budget} does not hold the document that is worth most: raise it"
         )
-    last = order[taken - 1]
-    threshold = Place(float(tally.worth[last]), float(tally.margin.ties[last])) if taken else margin.upper
+    return Place(float(worth[order[taken - 1]]), float(ties[order[taken - 1]])) if taken else margin.upper
+
+
+def conclude(rule: Rule, threshold: Place, tallies: Iterable[Tally], device: torch.device) -> Outcome:
+    """Sum what a rule selects with a threshold, from the tallies of all parts, one after the other."""
+    sums, metrics = None, dict[str, MomentMetric]()
+    for tally in tallies:
+        part = tally.before
+        if len(tally.worth):
+            measured = rule.measure(tally.margin, device)
+            metrics = measured.metrics
+            masses = np.ones(len(tally.worth)) if measured.masses is None else measured.masses.cpu().double().numpy()
+            gains = torch.as_tensor(tally.worth.astype(np.float64) * masses, device=device)  # as they were in the part
+            chosen = threshold.admits(tally.worth, tally.margin.ties)
+            part = part + Sums.of(tally.margin, measured._replace(gains=gains), chosen)
+        sums = part if sums is None else sums + part
+    assert sums is not None  # noqa: S101 - the threshold is that of a document
     raw = {"mean_quality": sums.quality / sums.mass}
-    for name, metric in measured.metrics.items():
+    for name, metric in metrics.items():
         value = float(metric.of_moment(sums.moments[name].to(device), sums.mass))
         raw[name] = value + sums.credits.get(name, 0.0) / sums.mass**2
-    bound = _bound(rule, measured, sums)
+    bound = _bound(rule, metrics, sums)
     return Outcome(rule.at(threshold), sums, rule.objective.value(raw), bound, raw)
 
 
-def _bound(rule: Rule, measured: Measured, sums: Sums) -> float:
+def _bound(rule: Rule, metrics: Mapping[str, MomentMetric], sums: Sums) -> float:
     """Bound J of every selection with at least the mass of the documents of most worth, and at most that of a full one.
 
     With a budget of documents, these are all selections. With one of tokens, the gains are those for a full selection,
@@ -204,13 +237,14 @@ def _bound(rule: Rule, measured: Measured, sums: Sums) -> float:
     """
     objective = rule.objective
     fill = objective.size / sums.mass
-    credited = sum(objective.weights[name] for name, metric in measured.metrics.items() if metric.credit is not None)
+    credited = sum(objective.weights[name] for name, metric in metrics.items() if metric.credit is not None)
     return rule.height + fill * sums.gains + (fill**2 - fill) * credited * objective.longest / objective.size
 
 
-def margin_at(margin: Margin, tally: Tally, budget: int) -> Margin:
+def margin_at(margin: Margin, rankings: Sequence[Ranking], budget: int) -> Margin:
     """Return the margin between the two levels that the threshold is between."""
-    reach = tally.counts[::-1].cumsum()[::-1]  # cost of the documents from a bucket's lower level on
+    counts = np.sum([one.counts for one in rankings], axis=0)
+    reach = counts[::-1].cumsum()[::-1]  # cost of the documents from a bucket's lower level on
     bucket = int((reach >= budget).sum()) - 1
     levels = margin.levels.tolist()
     return Margin(

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from fineweb_mask.models.selection.corpus.documents import Documents
-from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, Tally, conclude, margin_at
+from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, Tally, conclude, find_threshold, margin_at
 from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
@@ -127,8 +127,9 @@ def select_corpus(
 def apply(parts: Parts, rule: Rule, margin: Margin, budget: int, device: torch.device) -> Outcome:
     """Pass over all parts with a rule, and again where its threshold was not in the margin."""
     while True:
-        tally = Tally.total([Tally.of(rule, margin, part, device) for part in parts()])
-        outcome = conclude(rule, margin, tally, budget, device)
-        if outcome is not None:
-            return outcome
-        margin = margin_at(margin, tally, budget)
+        tallies = [Tally.of(rule, margin, part, device) for part in parts()]
+        rankings = [tally.ranking for tally in tallies]
+        threshold = find_threshold(margin, rankings, budget)
+        if threshold is not None:
+            return conclude(rule, threshold, tallies, device)
+        margin = margin_at(margin, rankings, budget)

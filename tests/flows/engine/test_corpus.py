@@ -12,7 +12,7 @@ from fineweb_mask.flows.engine.registry import TASKS
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection import corpus, shard_documents
+from fineweb_mask.tasks.selection import corpus
 from fineweb_mask.tasks.selection.corpus import KeepRuleJob
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -91,8 +91,7 @@ def masks_of(workspace, shards, settings, rule):
 
 @pytest.mark.parametrize("by", ["documents", "tokens"])
 @pytest.mark.parametrize("metrics", ["pairwise", {"disf": 1, "logdet": 0.5}], ids=str)
-def test_jobs_select_what_one_process_selects(workspace, shards, monkeypatch, by, metrics):
-    monkeypatch.setattr(shard_documents, "PART_ROWS", 128)
+def test_jobs_select_what_one_process_selects(workspace, shards, by, metrics):
     settings = settings_of(metrics=metrics, budget_by=by, directions=4)
     rule, jobs = learn(workspace, shards, settings)
     assert jobs.expected == len(jobs.built) == 5 + 1 + 2 * (5 + 1) + 1

@@ -90,6 +90,9 @@ def test_a_wrong_type_is_refused(section, key, value):
         ("selection", "lamb", float("nan")),
         ("selection", "solver", "magic"),
         ("selection", "scope", "corpus"),
+        ("selection", "sample", 99),
+        ("selection", "passes", 0),
+        ("selection", "directions", 1),
         ("selection", "block_size", 0),
         ("selection", "budget", 0),
         ("materialize", "file_size", 1000),
@@ -175,7 +178,7 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
         ({"metrics": {"pairwise": 1, "vendi": 1}}, 5 * 128 * 129 // 2 * 10),
         ({"metrics": "disf", "directions": 1000}, 5 * 768 * 769 // 2 * 10),
         ({"metrics": "pairwise", "budget": 2_000}, 20 * 768 * 50),
-        ({"metrics": "pairwise", "sample": 7}, 7),
+        ({"metrics": "pairwise", "sample": 700}, 700),
     ],
 )
 def test_the_sample_is_as_large_as_the_metrics_take(changes, documents):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.corpus.documents import Documents
-from fineweb_mask.models.selection.corpus.passes import Margin, Tally, conclude, margin_at
+from fineweb_mask.models.selection.corpus.passes import Margin, Tally, conclude, find_threshold, margin_at
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
@@ -48,8 +48,9 @@ def test_the_threshold_selects_the_budget_and_the_sums_are_those_of_the_selected
 
 def test_the_margin_is_small_and_holds_the_threshold(problem, parts):
     learned = problem.learn()
-    tally = Tally.total([Tally.of(learned.rule, learned.margin, part, CPU) for part in parts])
-    assert conclude(learned.rule, learned.margin, tally, problem.budget, CPU) is not None
+    tallies = [Tally.of(learned.rule, learned.margin, part, CPU) for part in parts]
+    assert find_threshold(learned.margin, [tally.ranking for tally in tallies], problem.budget) is not None
+    tally = Tally.total(tallies)
     assert len(tally.margin.quality) < 0.15 * 3400
     assert tally.counts.sum() == 3400
 
@@ -61,9 +62,9 @@ def test_a_margin_in_the_wrong_place_is_moved(problem, parts, above):
     worth = learned.margin.levels
     places = (FIRST, Place(float(worth[-2]), 0.0)) if above else (Place(float(worth[2]), 0.0), LAST)
     margin = Margin(*places, worth)
-    tally = Tally.total([Tally.of(learned.rule, margin, part, CPU) for part in parts])
-    assert conclude(learned.rule, margin, tally, problem.budget, CPU) is None
-    moved = margin_at(margin, tally, problem.budget)
+    rankings = [Tally.of(learned.rule, margin, part, CPU).ranking for part in parts]
+    assert find_threshold(margin, rankings, problem.budget) is None
+    moved = margin_at(margin, rankings, problem.budget)
     assert len(moved.levels) == len(worth)
     outcome = apply(lambda: parts, learned.rule, margin, problem.budget, CPU)
     assert outcome.rule.threshold == right.rule.threshold
@@ -117,8 +118,11 @@ def test_arrays_make_the_same_tally_and_margin(name, request):
     margin = Margin.of_arrays(learned.margin.arrays())
     tallies = [Tally.of(learned.rule, margin, part, CPU) for part in parts]
     again = [Tally.of_arrays(tally.arrays()) for tally in tallies]
-    outcomes = [
-        conclude(learned.rule, learned.margin, Tally.total(some), problem.budget, CPU) for some in (tallies, again)
-    ]
+    outcomes = []
+    for some in (tallies, again, [Tally.total(tallies)]):
+        threshold = find_threshold(margin, [tally.ranking for tally in some], problem.budget)
+        outcomes.append(conclude(learned.rule, threshold, some, CPU))
+    assert outcomes[2].objective == pytest.approx(outcomes[0].objective, rel=1e-6)
+    assert outcomes[2].rule.threshold == outcomes[0].rule.threshold
     assert outcomes[0].objective == outcomes[1].objective
     assert outcomes[0].rule.threshold == outcomes[1].rule.threshold
