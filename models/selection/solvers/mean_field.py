@@ -86,7 +86,7 @@ def solve_mean_field(problem: Problem) -> Solution:
     if bool(best.all()):
         return Solution(best, path.inclusion, path.inclusion)
     best, closed = _anneal(problem, path, best, reached)
-    if path.by_newton and not closed and path.residual() > ASTRAY:
+    if path.may_go_astray and not closed and path.residual() > ASTRAY:
         path.restart_without_newton()
         best, closed = _anneal(problem, path, best, objective.value_of(best))
     if pick and not closed:
@@ -213,6 +213,11 @@ class Annealing:
         cooling = self.schedule.coldest / self.schedule.hottest
         for step in track("annealing steps", range(self.first_step, self.n_steps)):
             yield self.schedule.hottest * cooling ** min(step / max(self.n_cooling - 1, 1), 1.0)
+
+    @property
+    def may_go_astray(self) -> bool:
+        """Whether the steps are Newton's, as many as suit them, in a block that swaps alone do not repair."""
+        return self.by_newton and self.settings.n_steps is None and self.objective.n > SMALL
 
     def residual(self) -> float:
         """Compute how far the moments are from those of the probabilities, as a share of these."""
