@@ -8,7 +8,7 @@ rule. Where the documents at the threshold are not among those that a pass kept,
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -97,7 +97,7 @@ def draw_sample(job: SampleJob) -> None:
             **prefixed("survey", Survey.total(surveys).arrays()),
             **prefixed("sample", Documents.concatenate(chosen).arrays()),
         }
-    write_arrays(job.output, job.key, arrays, {"candidates": int(columns.candidate.sum())})
+    write_arrays(job.output, job.key, arrays, {})
 
 
 class LearnJob(_CorpusJob):
@@ -182,7 +182,7 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     rankings = [tally.ranking for tally in tallies()]
     threshold = find_threshold(learned.margin, rankings, details["budget"])
     if threshold is None:
-        again = learned.with_margin(margin_at(learned.margin, rankings, details["budget"]))
+        again = replace(learned, margin=margin_at(learned.margin, rankings, details["budget"]))
         write_arrays(job.output, job.key, {**best, **prefixed("next", again.arrays())}, details)
         return
     outcome = conclude(learned.rule, threshold, tallies(), device)

@@ -34,11 +34,9 @@ from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.ranges import BlockEnds, Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.rows import Standard
-from fineweb_mask.models.selection.solvers.mean_field import highest_share
+from fineweb_mask.models.selection.solvers.mean_field import AVERAGED, COOLING, highest_share
 from fineweb_mask.models.settings.selection import SelectionSettings
 
-HOTTEST, COLDEST = 0.5, 0.03  # temperatures of the annealing, in standard deviations of the gains
-COOLING, STEPS = 30, 60  # steps until it is cold, and in all
 DEVIATIONS = 5.0  # of the number of documents before the threshold: the margin holds it but for one time in a million
 LEVELS = 1024  # of worth, between which a pass counts documents
 
@@ -58,10 +56,6 @@ class Learned:
             **prefixed("margin", self.margin.arrays()),
             **prefixed("moments", {name: moment.cpu().numpy() for name, moment in self.moments.items()}),
         }
-
-    def with_margin(self, margin: Margin) -> Self:
-        """Return the same rule, with its threshold expected elsewhere."""
-        return replace(self, margin=margin)
 
     @classmethod
     def of_arrays(cls, arrays: Arrays, device: torch.device) -> Self:
@@ -192,13 +186,13 @@ class SampleProblem:
 
         inclusion = torch.full_like(self.quality, block.share)
         moments = mean = moments_of(inclusion)
-        for step in track("annealing steps", range(STEPS)):
+        for step in track("annealing steps", range(AVERAGED.n_steps)):
             gains = linear.clone()
             for name, metric in metrics.items():
                 weight = objective.weights[name] * self._scale
                 gains += metric.gradient_at(moments[name], objective.size, weight)
             cooled = min(step / (COOLING - 1), 1.0)
-            temperature = HOTTEST * (COLDEST / HOTTEST) ** cooled * block.deviation(gains)
+            temperature = AVERAGED.hottest * (AVERAGED.coldest / AVERAGED.hottest) ** cooled * block.deviation(gains)
             if temperature <= 0:  # all documents are worth the same
                 break
             target = block.probabilities(gains, temperature)
