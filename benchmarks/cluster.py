@@ -1,11 +1,11 @@
 """Measure what a Ray cluster costs per job, and what stages run at with one node and with two of this machine.
 
     python -m benchmarks.cluster orchestration FOLDER --jobs 2000 20000
-    python -m benchmarks.cluster stages FOLDER --nodes 1 2
+    python -m benchmarks.cluster stages FOLDER --nodes 1 2 --documents 200000 --shards 16
 
 `orchestration`: jobs whose output is there already, so that a process of the cluster only finds it: the time is that of
-Prefect, Ray and this process. The memory is this process's, at each tenth of the jobs. `stages`: the sample, stage by
-stage; each node has one core.
+Prefect, Ray and this process. The memory is this process's, at each tenth of the jobs. `stages`: synthetic
+documents of 1 kB, stage by stage, with the recipe of `benchmarks.million`; each node has one core.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect import flow
 
+from benchmarks.million import SELECTION, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.engine.cluster import Cluster
@@ -39,7 +40,7 @@ from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
-STAGES = ("ingest", "score", "embed", "select", "materialize")
+BLOCK = 25_000  # documents that are selected together, so that two nodes have blocks to share
 
 
 @contextmanager
@@ -136,16 +137,20 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
     ]
 
 
-def stages(folder: Path, nodes: int) -> list[list[str]]:
+def stages(folder: Path, nodes: int, documents: int, shards: int) -> list[list[str]]:
     rows = []
+    corpus = make_corpus(folder, documents, shards)
     shutil.rmtree(folder / "workspace", ignore_errors=True)
+    selection = [f"selection.{name}={value}" for name, value in (SELECTION | {"block_size": BLOCK}).items()]
     with ray_nodes(nodes) as address:
-        settings = settings_of(folder, address)
+        settings = settings_of(folder, address, f"source.path={corpus}", *selection)
         for stage in STAGES:
             started = time.perf_counter()
             done = {one.stage: one for one in run_stage(stage, settings)}
             seconds = time.perf_counter() - started
-            rows.append([str(nodes), stage, f"{seconds:.1f}", f"{done[stage].seconds:.1f}"])
+            busy = sum(done[name].seconds for name in SHOWN_WITH.get(stage, (stage,)))
+            rates = [f"{documents / seconds:,.0f}", f"{documents / busy:,.0f}"]
+            rows.append([str(nodes), stage, f"{seconds:.1f}", f"{busy:.1f}", *rates])
     return rows
 
 
@@ -155,13 +160,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, nargs="+", default=[2_000, 20_000])
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--documents", type=int, default=200_000)
+    parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folder = arguments.folder.absolute()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # of the cluster's processes
     if arguments.what == "stages":
-        rows = [row for nodes in arguments.nodes for row in stages(folder, nodes)]
-        show("The sample on a cluster", ["nodes", "stage", "s", "s of its jobs"], rows)
+        size = (arguments.documents, arguments.shards)
+        rows = [row for nodes in arguments.nodes for row in stages(folder, nodes, *size)]
+        columns = ["nodes", "stage", "s", "s of its jobs", "documents/s", "documents/s of a job"]
+        show("{:,} documents of 1 kB in {} shards on a cluster".format(*size), columns, rows)
         return
     if not arguments.one and len(arguments.jobs) > 1:  # each in a process of its own: memory is compared
         for jobs in arguments.jobs:
