@@ -7,8 +7,8 @@ the block's name: the choice does not depend on the order of work.
 from typing import Any, ClassVar
 
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.arrays import read_arrays
 from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
+from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
 from fineweb_mask.tasks.selection.shard_documents import ShardColumns, read_parts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile

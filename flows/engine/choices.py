@@ -7,7 +7,7 @@ from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerS
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
-from fineweb_mask.tasks.selection.corpus import KeepRuleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.workspace.job import Stage
 
 Refit = Literal["encoder", "quality", "blocks", "selection"]

@@ -7,7 +7,7 @@ from functools import partial
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.corpus import KeepRuleJob, LearnJob, MeasureJob, SampleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob, MeasureJob, SampleJob
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 

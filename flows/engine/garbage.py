@@ -19,7 +19,7 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.corpus import LearnJob, MeasureJob, SampleJob
+from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag

@@ -37,7 +37,7 @@ from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import merged
-from fineweb_mask.tasks.selection.corpus import KeepRuleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.workspace.counts import Counts, account

@@ -25,7 +25,7 @@ from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.compare_page import write_compare_page
 from fineweb_mask.tasks.selection.contenders import find_ranges, run_selector
-from fineweb_mask.tasks.selection.corpus import draw_sample, keep_rule, learn_rule, measure
+from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_rule, learn_rule, measure
 from fineweb_mask.tasks.selection.frontier import sweep_lambs
 from fineweb_mask.tasks.selection.sweep_page import write_sweep_page
 from fineweb_mask.tasks.workspace.counts import Amount, Counts

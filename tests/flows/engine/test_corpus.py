@@ -13,7 +13,7 @@ from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection import corpus
-from fineweb_mask.tasks.selection.corpus import KeepRuleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.number_shards import numbers

@@ -1,0 +1,1 @@
+"""Select from a whole corpus at once, shard by shard: learn a rule, and keep it."""
