@@ -73,6 +73,15 @@ KNOWN = pa.schema(
 )
 """Rows of a source file that were dropped because a corpus of `ingest.against` holds their text: its id is `twin`."""
 
+CHARGES = pa.schema(
+    [
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("charge", pa.float32(), nullable=False),  # part of the objective
+    ]
+)
+"""What candidates of one cell pay for near-duplicates that come before them, by shard and row."""
+
 ARRAYS = pa.schema(
     [
         pa.field("name", pa.string(), nullable=False),

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
-from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
+from fineweb_mask.tasks.selection.corpus.learning import read_learned
+from fineweb_mask.tasks.selection.corpus.near_duplicates import read_charges
 from fineweb_mask.tasks.selection.shard_documents import ShardColumns, read_parts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -18,6 +19,7 @@ class SelectJob(BlocksJob):
     """Select from one group of shards; with a rule, from one shard."""
 
     rule: StageFile | None = None  # of the whole corpus
+    charges: tuple[StageFile, ...] = ()  # what the corpus's documents pay for near-duplicates
 
     stage: ClassVar[Stage] = Stage(
         "select",
@@ -41,7 +43,8 @@ class SelectJob(BlocksJob):
         if self.rule is None:
             return super().depends_on()
         settings = [self.rule.fingerprint, self.settings.seed, self.settings.budget_by]
-        return Dependencies(settings=settings, inputs=super().depends_on().inputs)
+        charges = [file.fingerprint for file in self.charges]
+        return Dependencies(settings=settings, inputs=[*super().depends_on().inputs, *charges])
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut."""
@@ -69,18 +72,18 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.corpus.documents import without_prefix
-    from fineweb_mask.models.selection.corpus.rule import Rule
     from fineweb_mask.models.selection.measures import relative_gap
 
     device = torch.device(choose_device(job.settings.device))
     [shard] = job.shards
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
-    arrays = read_arrays(job.workspace.resolve(kept))
-    rule = Rule.of_arrays(without_prefix("best", arrays), device)
+    rule = read_learned(job.workspace, kept, "best", device).rule
+    charges = read_charges(job.workspace, job.charges, shard.name, shard.rows) if job.charges else None
     for rows, part in read_parts(
         job.workspace, shard, columns, job.settings.seed, by_tokens=job.settings.budget_by == "tokens"
     ):
+        if charges is not None:
+            part = part._replace(charges=charges[rows])  # noqa: PLW2901
         with gpu_slot(str(device)):
             selected, inclusion = rule.select(part, device)
         masks.enter_rows(rows, selected, inclusion, job.group)

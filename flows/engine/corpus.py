@@ -1,20 +1,26 @@
 """Learn one selection over a whole corpus, by jobs that draw a sample, learn, and pass over all shards."""
 
-import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Any, NamedTuple
 
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob, MeasureJob, SampleJob
+from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargedJob, charges_jobs
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
-logger = logging.getLogger(__name__)
+Select = Callable[[list[SelectJob]], None]
+"""Adds jobs that select."""
 
-Select = Callable[[list[list[ShardFiles]], PipelineSelectionSettings, StageFile | None], None]
-"""Adds the jobs that select from groups of shards, by a rule if there is one."""
+
+class Found(NamedTuple):
+    """What a pass found."""
+
+    measured: list[StageFile]  # by shard
+    charges: list[StageFile]  # by cell
 
 
 def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, select: Select) -> None:
@@ -25,10 +31,11 @@ def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, 
     SettingsError
         If no rule can do what the settings ask.
     """
-    settings = rule.settings
+    root, settings = rule.root, rule.settings
 
     def by_rule(kept: StageFile | None) -> None:
-        select([[shard] for shard in shards], settings, kept)
+        if kept is not None:
+            select_by_rule(jobs, shards, kept, settings, root, select)
 
     if not rule.force and jobs.done(rule) is not None:
         jobs.add(rule, by_rule)
@@ -36,20 +43,39 @@ def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, 
     rows = sum(shard.rows for shard in shards)
     sample = settings.sample_for(rows, max(shard.embeddings.details["dimensions"] for shard in shards))
     if sample >= rows:
-        select([shards], settings.model_copy(update={"block_size": rows, "blocks": "by_shard"}), None)
+        one_block = settings.model_copy(update={"block_size": rows, "blocks": "by_shard"})
+        select([SelectJob(root=root, shards=shards, settings=one_block)])
         return
     if settings.near_duplicates.forbid:
         raise SettingsError(
             f"selection.near_duplicates.forbid: not with scope: global and more than {sample:,} documents, because "
             "near-duplicates are in different shards: leave it out, or use scope: block"
         )
-    if settings.near_duplicates.counted:
-        logger.warning(
-            "selection.scope: global does not charge for near-duplicates in more than %s documents: look at their "
-            "share in the report, or use scope: block",
-            f"{sample:,}",
-        )
     learn_selection(jobs, shards, rule, sample / rows, by_rule)
+
+
+def select_by_rule(
+    jobs: Jobs,
+    shards: Sequence[ShardFiles],
+    kept: StageFile,
+    settings: PipelineSelectionSettings,
+    root: str,
+    select: Select,
+) -> None:
+    """Select from all shards by a rule that is kept, and find first what near-duplicates pay, if that is not known."""
+    of_all: dict[str, Any] = {"root": root, "settings": settings, "rule": kept}
+    if not kept.details["best_cells"]:
+        select([SelectJob(shards=[shard], **of_all) for shard in shards])
+        return
+    measured_with = kept.details["best_measured_with"]
+    passes = [MeasureJob(shard=shard, part="best", measured_with=measured_with, **of_all) for shard in shards]
+    charges = charges_jobs(root, settings, passes)
+    paid = tuple(job.reference() for job in charges)
+    selecting = [SelectJob(shards=[shard], charges=paid, **of_all) for shard in shards]
+    if all(jobs.done(job) is not None for job in selecting):  # what is read to find the charges may be removed
+        select(selecting)
+        return
+    add_all(jobs, passes, lambda _: add_all(jobs, charges, lambda _: select(selecting)))
 
 
 def learn_selection(
@@ -57,7 +83,7 @@ def learn_selection(
     shards: Sequence[ShardFiles],
     keep: KeepRuleJob,
     rate: float,
-    on_kept: Callable[[StageFile | None], None],
+    on_kept: OnDone,
 ) -> None:
     """Add the jobs that learn a rule and keep it; each adds those that come after it.
 
@@ -74,27 +100,68 @@ def learn_selection(
     on_kept
         Called with the rule.
     """
-    root, settings = keep.root, keep.settings
+    _Learning(jobs, shards, keep, on_kept).begin(rate)
 
-    def add_one(job: LearnJob | KeepRuleJob, on_done: OnDone) -> None:
-        jobs.expect(job.stage.shown_as, 1)
-        jobs.add(job, on_done)
 
-    def on_sampled(samples: list[StageFile]) -> None:
-        first = LearnJob(root=root, settings=settings, number=0, samples=samples)
-        add_one(first, partial(on_learned, first))
+class _Learning(NamedTuple):
+    """Adds the jobs that learn a rule: after each, those that read its output."""
 
-    def on_learned(job: LearnJob, learned: StageFile | None) -> None:
-        if learned is None:
-            return
-        if learned.details["passes"] == settings.passes:
-            add_one(keep.model_copy(update={"learned": learned}), on_kept)
-            return
-        measured = [MeasureJob(root=root, settings=settings, shard=shard, rule=learned) for shard in shards]
-        add_all(jobs, measured, partial(on_measured, job, learned))
+    jobs: Jobs
+    shards: Sequence[ShardFiles]
+    keep: KeepRuleJob
+    on_kept: OnDone
 
-    def on_measured(job: LearnJob, learned: StageFile, tallies: list[StageFile]) -> None:
-        following = job.model_copy(update={"number": job.number + 1, "before": learned, "tallies": tuple(tallies)})
-        add_one(following, partial(on_learned, following))
+    @property
+    def common(self) -> dict[str, Any]:
+        """What all jobs have."""
+        return {"root": self.keep.root, "settings": self.keep.settings}
 
-    add_all(jobs, [SampleJob(root=root, settings=settings, shard=shard, rate=rate) for shard in shards], on_sampled)
+    def begin(self, rate: float) -> None:
+        """Draw the sample, and learn the first rule."""
+        samples = [SampleJob(shard=shard, rate=rate, **self.common) for shard in self.shards]
+        add_all(self.jobs, samples, lambda files: self.learn(LearnJob(number=0, samples=files, **self.common), None))
+
+    def learn(self, job: LearnJob, found: Found | None) -> None:
+        """Learn a rule, and pass over the shards with it, or keep the best one."""
+
+        def on_learned(learned: StageFile | None) -> None:
+            if learned is None:
+                return
+            if learned.details["passes"] == self.keep.settings.passes:
+                self.add_one(self.keep.model_copy(update={"learned": learned}), self.on_kept)
+            elif found is not None and learned.details["again"]:
+                self.measure_charged(job, learned, found)
+            else:
+                self.measure(job, learned)
+
+        self.add_one(job, on_learned)
+
+    def measure(self, job: LearnJob, learned: StageFile) -> None:
+        """Pass over all shards, and find what their candidates pay for near-duplicates."""
+        passes = [MeasureJob(shard=shard, rule=learned, **self.common) for shard in self.shards]
+        cells = charges_jobs(self.keep.root, self.keep.settings, passes)
+
+        def on_measured(measured: list[StageFile]) -> None:
+            if cells:
+                add_all(self.jobs, cells, lambda paid: self.measure_charged(job, learned, Found(measured, paid)))
+            else:
+                self.gather(job, learned, Found(measured, []), [])
+
+        add_all(self.jobs, passes, on_measured)
+
+    def measure_charged(self, job: LearnJob, learned: StageFile, found: Found) -> None:
+        """Pass over the candidates of all shards, less what they pay."""
+        charged = [
+            ChargedJob(measured=file, charges=found.charges, rule=learned, **self.common) for file in found.measured
+        ]
+        add_all(self.jobs, charged, lambda files: self.gather(job, learned, found, files))
+
+    def gather(self, job: LearnJob, learned: StageFile, found: Found, charged: list[StageFile]) -> None:
+        """Gather a pass, and go on."""
+        update = {"number": job.number + 1, "before": learned, "tallies": tuple(found.measured)}
+        self.learn(job.model_copy(update={**update, "charged": tuple(charged)}), found)
+
+    def add_one(self, job: LearnJob | KeepRuleJob, on_done: OnDone) -> None:
+        """Add one job, which the listeners do not expect yet."""
+        self.jobs.expect(job.stage.shown_as, 1)
+        self.jobs.add(job, on_done)

@@ -223,7 +223,7 @@ class Plan:
         models += [file.fingerprint for file in (self._statistics, self._encoder) if file is not None]
         is_refitted = KeepRuleJob.stage.name in self._refit
         rule = KeepRuleJob(root=self._root, settings=self._settings.selection, models=models, force=is_refitted)
-        select_from_corpus(self._jobs, self.selectable, rule, self._select_from)
+        select_from_corpus(self._jobs, self.selectable, rule, self._add_selecting)
 
     def select_early(self) -> None:
         """Select from each group of shards as soon as these are prepared, where nothing in it depends on later ones.
@@ -250,9 +250,11 @@ class Plan:
                 self._select_from(self._packing.add(self._files_of(name)), self._settings.selection)
             self._unpacked.popleft()
 
-    def _select_from(self, groups: Groups, settings: PipelineSelectionSettings, rule: StageFile | None = None) -> None:
-        """Add the jobs of groups, unless they were added before."""
-        jobs = [SelectJob(root=self._root, shards=group, settings=settings, rule=rule) for group in groups]
+    def _select_from(self, groups: Groups, settings: PipelineSelectionSettings) -> None:
+        self._add_selecting([SelectJob(root=self._root, shards=group, settings=settings) for group in groups])
+
+    def _add_selecting(self, jobs: list[SelectJob]) -> None:
+        """Add jobs, unless they were added before."""
         new = [job for job in jobs if job.name not in self._selecting]
         self._jobs.expect("select", len(new))
         for job in new:
@@ -525,7 +527,9 @@ class Plan:
             names = in_order_of_arrival(self._workspace, self.documents)
             if self._remembers:
                 remember_arrivals(self._workspace, names)
-        return DedupJob(root=self._root, hashes=[self._hash_job(self.documents[name]).reference for name in names])
+        documents = [self.documents[name] for name in names]
+        hashes = [self._hash_job(shard).reference(shard.rows) for shard in documents]
+        return DedupJob(root=self._root, hashes=hashes)
 
     def _on_compared(self, job: DedupJob, buckets: list[StageFile]) -> None:
         self._jobs.add(job.model_copy(update={"repeats": tuple(buckets)}), partial(self._on_deduplicated, job))

@@ -26,6 +26,7 @@ from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.compare_page import write_compare_page
 from fineweb_mask.tasks.selection.contenders import find_ranges, run_selector
 from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_rule, learn_rule, measure
+from fineweb_mask.tasks.selection.corpus.near_duplicates import find_charges, measure_charged
 from fineweb_mask.tasks.selection.frontier import sweep_lambs
 from fineweb_mask.tasks.selection.sweep_page import write_sweep_page
 from fineweb_mask.tasks.workspace.counts import Amount, Counts
@@ -47,6 +48,8 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     draw_sample,
     learn_rule,
     measure,
+    find_charges,
+    measure_charged,
     keep_rule,
     select,
     materialize,

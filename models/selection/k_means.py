@@ -29,13 +29,18 @@ def fit_centres(rows: Rows, n_clusters: int, n_moves: int, generator: torch.Gene
     start = torch.randperm(rows.n, generator=generator, device=rows.device)[:n_clusters]
     centres = rows.take(start)
     for _ in track("rounds of k-means", range(n_moves)):
-        labels = torch.cat([labels for _, labels in _nearest_centre(rows, centres)])
+        labels = nearest_centres(rows, centres)
         order = labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
         sizes = torch.bincount(labels, minlength=n_clusters)
         sums = torch.stack([rows.take(members).sum(0) for members in torch.split(order, sizes.tolist())])
         moved = torch.nn.functional.normalize(sums, dim=1)
         centres = torch.where(sizes[:, None] > 0, moved, centres)  # an empty cluster does not move
     return centres
+
+
+def nearest_centres(rows: Rows, centres: Tensor) -> Tensor:
+    """Return the nearest of the centres (c, d) of each row, by cosine: (n,) int64."""
+    return torch.cat([labels for _, labels in _nearest_centre(rows, centres)])
 
 
 def _nearest_centre(rows: Rows, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -28,18 +28,6 @@ class HashJob(ShardJob):
         """Return the documents' fingerprint."""
         return Dependencies(settings=None, inputs=[self.documents.fingerprint])
 
-    @property
-    def reference(self) -> StageFile:
-        """The reference to the output, which may not be built yet."""
-        return StageFile(
-            stage=self.stage.name,
-            name=self.name,
-            path=self.workspace.relative(self.output),
-            rows=self.documents.rows,
-            bytes=0,  # not known yet
-            fingerprint=self.key.fingerprint,
-        )
-
 
 @stage_task
 def sort_hashes(job: HashJob) -> None:

@@ -182,6 +182,17 @@ class ShardJob(StageJob):
         """Return the shard's file."""
         return [self.output]
 
+    def reference(self, rows: int = 0) -> StageFile:
+        """Return the reference to the output of so many rows, which may not be built yet: its size is not known."""
+        return StageFile(
+            stage=self.stage.name,
+            name=self.name,
+            path=self.workspace.relative(self.output),
+            rows=rows,
+            bytes=0,
+            fingerprint=self.key.fingerprint,
+        )
+
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it is current, else None."""
         return find_file(self, self.stage.folders[0], self.name, listing)

@@ -31,6 +31,7 @@ FOLDERS = (
     "samples",
     "passes",
     "rules",
+    "charges",
     "masks",
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""

@@ -21,6 +21,7 @@ class Documents(NamedTuple):
     quality: NDArray[np.float32]  # (n,)
     lots: NDArray[np.float64]  # (n,) uniform random numbers from 0 to 1, which belong to the documents
     tokens: NDArray[np.int64] | None = None  # (n,), with a budget of tokens
+    charges: NDArray[np.float32] | None = None  # (n,) parts of the objective, once near-duplicates are charged for
 
     def take(self, index: NDArray[Any]) -> Self:
         """Return some of the documents, by position (b,) or mask (n,)."""
@@ -29,28 +30,30 @@ class Documents(NamedTuple):
             quality=self.quality[index],
             lots=self.lots[index],
             tokens=None if self.tokens is None else self.tokens[index],
+            charges=None if self.charges is None else self.charges[index],
         )
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Documents]") -> "Documents":
         """Put parts one after the other."""
         tokens = [part.tokens for part in parts if part.tokens is not None]
+        charges = [part.charges for part in parts if part.charges is not None]
         return cls(
             np.concatenate([part.vectors for part in parts]),
             np.concatenate([part.quality for part in parts]),
             np.concatenate([part.lots for part in parts]),
             np.concatenate(tokens) if tokens else None,
+            np.concatenate(charges) if charges else None,
         )
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the documents of."""
-        found = {"vectors": self.vectors, "quality": self.quality, "lots": self.lots}
-        return found if self.tokens is None else found | {"tokens": self.tokens}
+        return {name: array for name, array in self._asdict().items() if array is not None}
 
     @classmethod
     def of_arrays(cls, arrays: Arrays) -> Self:
         """Make the documents of their arrays."""
-        return cls(arrays["vectors"], arrays["quality"], arrays["lots"], arrays.get("tokens"))
+        return cls(**{name: arrays[name] for name in cls._fields if name in arrays})
 
     @property
     def costs(self) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ of all others only sums are. When the parts are added up, the threshold is found
 exact, because those of the margin's selected documents are added then.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -49,6 +50,7 @@ class Sums:
     credits: Mapping[str, float]  # of the metrics that have them
     gains: float
     moments: Mapping[str, Tensor]
+    charges: float = 0.0
 
     @classmethod
     def of(cls, documents: Documents, measured: Measured, chosen: NDArray[np.bool_]) -> "Sums":
@@ -70,13 +72,14 @@ class Sums:
             credits=credits_of,
             gains=float(measured.gains[mask].sum(dtype=torch.float64)),
             moments={name: metric.moment(mask).cpu() for name, metric in measured.metrics.items()},
+            charges=0.0 if documents.charges is None else float(documents.charges[chosen].sum(dtype=np.float64)),
         )
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the sums of."""
         return {
             "counts": np.array([self.documents, self.tokens], dtype=np.int64),
-            "numbers": np.array([self.mass, self.quality, self.gains]),
+            "numbers": np.array([self.mass, self.quality, self.gains, self.charges]),
             **prefixed("credits", {name: np.array(credit) for name, credit in self.credits.items()}),
             **prefixed("moments", {name: moment.numpy() for name, moment in self.moments.items()}),
         }
@@ -85,10 +88,10 @@ class Sums:
     def of_arrays(cls, arrays: Arrays) -> Self:
         """Make the sums of their arrays."""
         documents, tokens = arrays["counts"].tolist()
-        mass, quality, gains = arrays["numbers"].tolist()
+        mass, quality, gains, charges = arrays["numbers"].tolist()
         credits_of = {name: float(credit) for name, credit in without_prefix("credits", arrays).items()}
         moments = {name: torch.from_numpy(moment) for name, moment in without_prefix("moments", arrays).items()}
-        return cls(documents, tokens, mass, quality, credits_of, gains, moments)
+        return cls(documents, tokens, mass, quality, credits_of, gains, moments, charges)
 
     def __add__(self, other: "Sums") -> "Sums":
         return Sums(
@@ -99,6 +102,7 @@ class Sums:
             {name: value + other.credits[name] for name, value in self.credits.items()},
             self.gains + other.gains,
             {name: moment + other.moments[name] for name, moment in self.moments.items()},
+            self.charges + other.charges,
         )
 
 
@@ -124,7 +128,11 @@ class Tally:
     @classmethod
     def of(cls, rule: Rule, margin: Margin, part: Documents, device: torch.device) -> Self:
         """Pass over a part."""
-        measured = rule.measure(part, device)
+        return cls.of_measured(margin, part, rule.measure(part, device))
+
+    @classmethod
+    def of_measured(cls, margin: Margin, part: Documents, measured: Measured) -> Self:
+        """Pass over a part, as a rule sees it."""
         before = margin.upper.admits(measured.worth, part.ties)
         within = margin.lower.admits(measured.worth, part.ties) & ~before
         buckets = np.searchsorted(margin.levels, measured.worth, side="right")
@@ -173,8 +181,9 @@ class Outcome(NamedTuple):
     rule: Rule  # with the threshold that fills the budget
     sums: Sums  # of the selection
     objective: float
-    upper_bound: float  # of the objective of every selection of as many documents, or as many tokens or more
+    upper_bound: float  # of J of every selection of as many documents, or as many tokens or more; inf with charges
     raw: dict[str, float]  # "mean_quality", and every metric's value under its name
+    near_duplicate_cost: float = 0.0  # as it enters the objective
 
 
 def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> Place | None:
@@ -208,9 +217,10 @@ def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> 
 
 def conclude(rule: Rule, threshold: Place, tallies: Iterable[Tally], device: torch.device) -> Outcome:
     """Sum what a rule selects with a threshold, from the tallies of all parts, one after the other."""
-    sums, metrics = None, dict[str, MomentMetric]()
+    sums, metrics, is_charged = None, dict[str, MomentMetric](), False
     for tally in tallies:
         part = tally.before
+        is_charged = is_charged or tally.margin.charges is not None
         if len(tally.worth):
             measured = rule.measure(tally.margin, device)
             metrics = measured.metrics
@@ -224,8 +234,9 @@ def conclude(rule: Rule, threshold: Place, tallies: Iterable[Tally], device: tor
     for name, metric in metrics.items():
         value = float(metric.of_moment(sums.moments[name].to(device), sums.mass))
         raw[name] = value + sums.credits.get(name, 0.0) / sums.mass**2
-    bound = _bound(rule, metrics, sums)
-    return Outcome(rule.at(threshold), sums, rule.objective.value(raw), bound, raw)
+    cost = sums.charges * rule.objective.size / sums.mass
+    bound = math.inf if is_charged else _bound(rule, metrics, sums)
+    return Outcome(rule.at(threshold), sums, rule.objective.value(raw) - cost, bound, raw, cost)
 
 
 def _bound(rule: Rule, metrics: Mapping[str, MomentMetric], sums: Sums) -> float:

@@ -82,7 +82,7 @@ class Measured(NamedTuple):
 
     metrics: dict[str, MomentMetric]
     masses: Tensor | None  # (n,) float32
-    gains: Tensor  # (n,) float32, what each adds to J
+    gains: Tensor  # (n,) float32, what each adds to J, less its charge
     worth: NDArray[np.float32]  # (n,): the gain, or the gain per token
 
 
@@ -109,6 +109,8 @@ class Rule:
         for name, metric in metrics.items():
             moment = self.moments[name].to(gains.device)
             gains += metric.gradient_at(moment, self.objective.size, self.objective.weights[name])
+        if documents.charges is not None:
+            gains -= torch.as_tensor(documents.charges, device=gains.device)
         worth = (gains if masses is None else gains / masses).cpu().numpy()
         return Measured(metrics, masses, gains, worth)
 

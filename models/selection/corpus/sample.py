@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
+from fineweb_mask.models.selection.corpus.near_duplicates import SPARE, Search, cell_centres
 from fineweb_mask.models.selection.corpus.passes import Margin, Outcome
 from fineweb_mask.models.selection.corpus.rule import (
     FIRST,
@@ -48,6 +49,7 @@ class Learned:
     rule: Rule
     margin: Margin
     moments: Mapping[str, Tensor]  # scaled up, without correction
+    search: Search | None = None  # if near-duplicates are charged for
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes it of."""
@@ -55,16 +57,18 @@ class Learned:
             **prefixed("rule", self.rule.arrays()),
             **prefixed("margin", self.margin.arrays()),
             **prefixed("moments", {name: moment.cpu().numpy() for name, moment in self.moments.items()}),
+            **prefixed("search", {} if self.search is None else self.search.arrays()),
         }
 
     @classmethod
     def of_arrays(cls, arrays: Arrays, device: torch.device) -> Self:
         """Make it of its arrays."""
-        moments = without_prefix("moments", arrays)
+        moments, search = without_prefix("moments", arrays), without_prefix("search", arrays)
         return cls(
             Rule.of_arrays(without_prefix("rule", arrays), device),
             Margin.of_arrays(without_prefix("margin", arrays)),
             {name: torch.as_tensor(moment, device=device) for name, moment in moments.items()},
+            Search.of_arrays(search, device) if search else None,
         )
 
 
@@ -78,11 +82,13 @@ class SampleProblem:
     survey
         Sums over all documents of the corpus.
     settings
-        What to maximise. `solver` and `near_duplicates` are not read.
+        What to maximise. `solver` and `near_duplicates.forbid` are not read.
     directions
         Principal directions in which metrics of the second moment are measured.
     ranges, frame
         The scales of the terms and the coordinates, if an earlier problem found them.
+    spare
+        Documents for each one of the budget among which near-duplicates are looked for.
     """
 
     def __init__(
@@ -95,8 +101,9 @@ class SampleProblem:
         *,
         ranges: Ranges | None = None,
         frame: Frame | None = None,
+        spare: float = SPARE,
     ) -> None:
-        self.sample, self.settings, self.documents = sample, settings, survey.documents
+        self.sample, self.settings, self.documents, self.spare = sample, settings, survey.documents, spare
         rows = checked_features(sample.vectors, device)
         self.quality = torch.as_tensor(sample.quality, device=device)
         generator = torch.Generator(device).manual_seed(settings.seed)
@@ -151,22 +158,36 @@ class SampleProblem:
             for name, metric in self.metrics.items()
         )
         rule = Rule(self.frame, self.objective, moments, height, 0.0)
-        measured = rule.measure_with(self.metrics, self.sample, self._masses)
-        rule = replace(rule, spread=float(measured.worth.std(dtype=np.float64)))
-        order = np.lexsort((self.sample.ties, -measured.worth))
-        block = self.scaled.objective
-        limit = block.budget if block.knapsack is None else block.knapsack.limit
+        worth, order, limit = self._ranked(rule)
+        rule = replace(rule, spread=float(worth.std(dtype=np.float64)))
         taken = int(np.searchsorted(self.sample.costs[order].cumsum(), limit, side="right"))
         mask = torch.zeros_like(self.quality, dtype=torch.bool)
         mask[torch.as_tensor(order[:taken].copy(), device=mask.device)] = True
         own = {name: metric.moment(mask) * self._scale for name, metric in self.metrics.items()}
-        return Learned(rule, self._margin(measured.worth, order, taken), own)
+        margin = self._margin(worth, order, taken)
+        search = self.search(rule, margin, self.spare) if self.settings.near_duplicates.weight > 0 else None
+        return Learned(rule, margin, own, search)
 
     def corrected(self, learned: Learned, outcome: Outcome) -> Learned:
         """Learn the next rule, from what a pass over the corpus measured of one."""
         device = self.quality.device
         offset = {name: outcome.sums.moments[name].to(device) - own for name, own in learned.moments.items()}
         return self.learn(offset)
+
+    def search(self, rule: Rule, margin: Margin, spare: float) -> Search:
+        """Return where near-duplicates are looked for: among so many documents for each one of the budget."""
+        worth, order, limit = self._ranked(rule)
+        last = int(np.searchsorted(self.sample.costs[order].cumsum(), spare * limit))
+        floor = float(worth[order[last]]) if last < len(order) else -math.inf
+        seed, device = self.settings.seed, self.quality.device
+        return Search(floor, cell_centres(self.sample, spare * self.objective.size, seed, device), margin)
+
+    def _ranked(self, rule: Rule) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
+        """Return what the sample's documents are worth, their order, and how much of their costs is selected."""
+        worth = rule.measure_with(self.metrics, self.sample, self._masses).worth
+        block = self.scaled.objective
+        limit = block.budget if block.knapsack is None else block.knapsack.limit
+        return worth, np.lexsort((self.sample.ties, -worth)), limit
 
     def anneal(
         self, block: Objective, objective: CorpusObjective, offset: Mapping[str, Tensor]

@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_charges
 from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, Tally, conclude, find_threshold, margin_at
 from fineweb_mask.models.selection.corpus.rule import Rule
-from fineweb_mask.models.selection.corpus.sample import SampleProblem
+from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.ranges import Ranges
@@ -81,7 +82,7 @@ def select_corpus(
     parts
         Returns the parts; it is called `passes` + 2 times.
     settings
-        What to maximise. `solver` and `near_duplicates` are not read.
+        What to maximise. `solver` and `near_duplicates.forbid` are not read.
     rate
         Share of the documents in the sample that the rule is learned on, which is kept in memory.
     passes
@@ -104,24 +105,64 @@ def select_corpus(
     survey = Survey.total([one for one, _ in surveyed])
     sample = Documents.concatenate([chosen for _, chosen in surveyed])
     problem = SampleProblem(sample, survey, settings, directions, device)
-    learned, outcomes = problem.learn(), list[Outcome]()
+    learned, tried = problem.learn(), list[_Tried]()
     for number in range(passes):
-        outcomes.append(apply(parts, learned.rule, learned.margin, problem.budget, device))
+        tried.append(_try(parts, problem, learned, device))
         if number + 1 < passes:
-            learned = problem.corrected(learned, outcomes[-1])
-    best = max(outcomes, key=lambda outcome: outcome.objective)
-    bound = min(outcome.upper_bound for outcome in outcomes)
+            learned = problem.corrected(learned, tried[-1].outcome)
+    best = max(tried, key=lambda one: one.outcome.objective)
+    bound = min(one.upper_bound for one in tried)
     return CorpusSelection(
-        masks=[best.rule.select(part, device)[0] for part in parts()],
-        objective=best.objective,
+        masks=best.masks or [best.outcome.rule.select(part, device)[0] for part in parts()],
+        objective=best.outcome.objective,
         upper_bound=bound,
         random_objective=problem.random_objective,
-        gap=relative_gap(best.objective, bound, problem.random_objective),
-        raw=best.raw,
-        steps=[Step(outcome.objective, outcome.upper_bound) for outcome in outcomes],
-        rule=best.rule,
+        gap=relative_gap(best.outcome.objective, bound, problem.random_objective),
+        raw=best.outcome.raw,
+        steps=[Step(one.outcome.objective, one.upper_bound) for one in tried],
+        rule=best.outcome.rule,
         ranges=problem.ranges,
     )
+
+
+class _Tried(NamedTuple):
+    """What a rule selects."""
+
+    outcome: Outcome
+    upper_bound: float
+    masks: list[NDArray[np.bool_]] | None  # of the parts, if near-duplicates are charged
+
+
+def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.device) -> _Tried:
+    """Pass over all parts with a rule, and find what it selects when near-duplicates are charged."""
+    outcome = apply(parts, learned.rule, learned.margin, problem.budget, device)
+    if learned.search is None:
+        return _Tried(outcome, outcome.upper_bound, None)
+    search = learned.search
+    while True:
+        found = [search.candidates(part, learned.rule.measure(part, device).worth, device) for part in parts()]
+        candidates = [part.take(index) for part, (index, _) in zip(parts(), found, strict=True)]
+        charges = [np.zeros(len(index), dtype=np.float32) for index, _ in found]
+        for cell in range(len(search.centres)):
+            inside = [(cells == cell).nonzero()[0] for _, cells in found]
+            documents = Documents.concatenate([part.take(own) for part, own in zip(candidates, inside, strict=True)])
+            if len(documents.quality):
+                paid = near_duplicate_charges(learned.rule, problem.settings.near_duplicates, documents, device)
+                ends = np.cumsum([len(own) for own in inside])
+                for part_charges, own, of_part in zip(charges, inside, np.split(paid, ends[:-1]), strict=True):
+                    part_charges[own] = of_part
+        candidates = [part._replace(charges=paid) for part, paid in zip(candidates, charges, strict=True)]
+        some = [part for part in candidates if len(part.quality)]
+        charged = apply(lambda: some, learned.rule, search.margin, problem.budget, device)  # noqa: B023
+        if charged.rule.threshold.worth >= search.floor:
+            break
+        problem.spare *= 2
+        search = problem.search(learned.rule, learned.margin, problem.spare)
+    masks = [np.zeros(len(part.quality), dtype=bool) for part in parts()]
+    for mask, (index, _), part in zip(masks, found, candidates, strict=True):
+        if len(index):
+            mask[index] = charged.rule.select(part, device)[0]
+    return _Tried(charged, outcome.upper_bound, masks)
 
 
 def apply(parts: Parts, rule: Rule, margin: Margin, budget: int, device: torch.device) -> Outcome:

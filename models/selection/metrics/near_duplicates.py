@@ -42,12 +42,8 @@ class NearDuplicates(Weighed):
     @classmethod
     def of(cls, rows: Rows, threshold: float, knapsack: Knapsack | None = None) -> "NearDuplicates":
         """Find the pairs of unit rows (n, d) and weigh them, for a budget of tokens by its masses."""
-        pairs = similar_pairs(rows, threshold)
-        over = (pairs.cosine - threshold) / max(1 - threshold, 1e-6)
-        weights = (LEAST_WEIGHT + over).clamp_(max=1.0)
-        if knapsack is not None:
-            weights *= torch.minimum(knapsack.masses[pairs.first], knapsack.masses[pairs.second])
-        return cls(rows.n, pairs, weights, knapsack)
+        pairs, masses = similar_pairs(rows, threshold), None if knapsack is None else knapsack.masses
+        return cls(rows.n, pairs, weights_of(pairs, threshold, masses), knapsack)
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
@@ -175,6 +171,13 @@ class NearDuplicates(Weighed):
             terms = values[self.documents][self._partner] * self._weight
             charges[self.documents] = torch.segment_reduce(terms, "sum", lengths=self._lengths, initial=0.0)
         return charges
+
+
+def weights_of(pairs: Pairs, threshold: float, masses: Tensor | None = None) -> Tensor:
+    """Compute the weights of pairs of documents that are at least a threshold similar, (e,) float32."""
+    over = (pairs.cosine - threshold) / max(1 - threshold, 1e-6)
+    weights = (LEAST_WEIGHT + over).clamp_(max=1.0)
+    return weights if masses is None else weights * torch.minimum(masses[pairs.first], masses[pairs.second])
 
 
 def _charged(

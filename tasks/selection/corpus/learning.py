@@ -7,10 +7,12 @@ Every pass is one job for each shard, `MeasureJob`, and one that gathers them, `
 rule. Where the documents at the threshold are not among those that a pass kept, the pass is made again around it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
@@ -22,20 +24,26 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     import torch
 
     from fineweb_mask.models.selection.corpus.documents import Arrays
+    from fineweb_mask.models.selection.corpus.passes import Tally
     from fineweb_mask.models.selection.corpus.rule import Frame
-    from fineweb_mask.models.selection.corpus.sample import SampleProblem
+    from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
     from fineweb_mask.models.selection.ranges import Ranges
 
 NOT_LEARNED = {"device", "block_size", "blocks", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
 
 
-class _CorpusJob(ShardJob):
+RulePart = Literal["next", "best"]
+"""Which rule of a file: the one that a pass is made with, or the best so far, which is kept."""
+
+
+class CorpusJob(ShardJob):
     """A job whose output is read while a rule is learned, and not after."""
 
     settings: PipelineSelectionSettings
@@ -51,7 +59,7 @@ class _CorpusJob(ShardJob):
         return self.settings.budget_by == "tokens"
 
 
-class SampleJob(_CorpusJob):
+class SampleJob(CorpusJob):
     """Draw a shard's part of the sample, and sum over all its documents."""
 
     stage: ClassVar[Stage] = Stage(
@@ -100,16 +108,17 @@ def draw_sample(job: SampleJob) -> None:
     write_arrays(job.output, job.key, arrays, {})
 
 
-class LearnJob(_CorpusJob):
+class LearnJob(CorpusJob):
     """Learn the first rule, or gather a pass and learn the next one."""
 
     stage: ClassVar[Stage] = Stage(
-        "learn_rule", version=1, label="select", folders=("rules",), interim=True, run_with=("select",)
+        "learn_rule", version=2, label="select", folders=("rules",), interim=True, run_with=("select",)
     )
     number: int  # 0 for the first
     samples: list[StageFile]
     before: StageFile | None = None  # the job's output before this one
     tallies: tuple[StageFile, ...] = ()  # of the rule in it
+    charged: tuple[StageFile, ...] = ()  # the same of the candidates, when near-duplicates are charged
 
     @property
     def name(self) -> str:
@@ -125,7 +134,7 @@ class LearnJob(_CorpusJob):
         """Return the settings, the sample, and what came before."""
         settings = self.settings.model_dump(exclude=NOT_LEARNED)
         before = None if self.before is None else self.before.fingerprint
-        files = [[file.fingerprint for file in group] for group in (self.samples, self.tallies)]
+        files = [[file.fingerprint for file in group] for group in (self.samples, self.tallies, self.charged)]
         return Dependencies(settings=[settings, self.number, self.settings.passes], inputs=[files, before])
 
 
@@ -133,7 +142,9 @@ class LearnJob(_CorpusJob):
 def learn_rule(job: LearnJob) -> None:
     """Write the next rule, and the best one so far.
 
-    The details say how many passes were gathered (`passes`), and what each reached.
+    The details say how many passes were gathered (`passes`), what each reached, how many cells candidates are in
+    (`cells`), and whether only the candidates are to be measured `again`, because the threshold was not found among
+    them. `best_...` is of the best rule, not of the next.
     """
     import torch
 
@@ -148,10 +159,7 @@ def learn_rule(job: LearnJob) -> None:
 
 
 def _learn_first(job: LearnJob, device: "torch.device") -> None:
-    from fineweb_mask.models.selection.corpus.documents import prefixed
-
     problem = _problem(job, device)
-    learned = problem.learn()
     details = {
         "passes": 0,
         "budget": problem.budget,
@@ -159,50 +167,92 @@ def _learn_first(job: LearnJob, device: "torch.device") -> None:
         "sample": len(problem.sample.quality),
         "random_objective": problem.random_objective,
         "ranges": asdict(problem.ranges),
+        "spare": problem.spare,
         "steps": [],
     }
-    write_arrays(job.output, job.key, prefixed("next", learned.arrays()), details)
+    _write(job, {}, problem.learn(), details)
+
+
+def _write(job: LearnJob, best: "Arrays", learned: "Learned | None", details: dict[str, Any]) -> None:
+    """Write the best rule so far, and the next one if there is any."""
+    from fineweb_mask.models.selection.corpus.documents import prefixed
+
+    following: Arrays = {}
+    if learned is not None:
+        following = prefixed("next", learned.arrays())
+        details = details | {"cells": 0 if learned.search is None else len(learned.search.centres)}
+    write_arrays(job.output, job.key, {**best, **following}, details)
 
 
 def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     from fineweb_mask.models.selection.corpus.documents import prefixed, without_prefix
-    from fineweb_mask.models.selection.corpus.passes import Tally, conclude, find_threshold, margin_at
-    from fineweb_mask.models.selection.corpus.sample import Learned
+    from fineweb_mask.models.selection.corpus.passes import conclude, find_threshold, margin_at
 
     arrays = read_arrays(job.workspace.resolve(before))
-    learned = Learned.of_arrays(without_prefix("next", arrays), device)
+    learned = read_learned(job.workspace, before, "next", device)
     best: Arrays = prefixed("best", without_prefix("best", arrays))
-    details = dict(before.details)
-
-    def tallies() -> Iterator[Tally]:
-        for file in track("parts", list(job.tallies)):
-            if arrays := read_arrays(job.workspace.resolve(file)):
-                yield Tally.of_arrays(arrays)
-
-    rankings = [tally.ranking for tally in tallies()]
+    details, search = before.details | {"again": False}, learned.search
+    measured_with = details.pop("measured_with", before.fingerprint)
+    rankings = [tally.ranking for tally in _tallies(job, job.tallies)]
     threshold = find_threshold(learned.margin, rankings, details["budget"])
     if threshold is None:
         again = replace(learned, margin=margin_at(learned.margin, rankings, details["budget"]))
-        write_arrays(job.output, job.key, {**best, **prefixed("next", again.arrays())}, details)
+        _write(job, best, again, details)
         return
-    outcome = conclude(learned.rule, threshold, tallies(), device)
+    outcome = conclude(learned.rule, threshold, _tallies(job, job.tallies), device)
+    bound = outcome.upper_bound
+    if search is not None:
+        rankings = [tally.ranking for tally in _tallies(job, job.charged)]
+        threshold = find_threshold(search.margin, rankings, details["budget"])
+        if threshold is None:
+            search = search._replace(margin=margin_at(search.margin, rankings, details["budget"]))
+            _write(
+                job, best, replace(learned, search=search), details | {"again": True, "measured_with": measured_with}
+            )
+            return
+        if threshold.worth < search.floor:  # documents below the floor may be worth more than those that pay
+            details["spare"] *= 2
+            problem = _problem(job, device, details, learned.rule.frame)
+            search = problem.search(learned.rule, learned.margin, details["spare"])
+            _write(job, best, replace(learned, search=search), details)
+            return
+        outcome = conclude(learned.rule, threshold, _tallies(job, job.charged), device)
     details["passes"] += 1
-    details["steps"] = [*details["steps"], {"objective": outcome.objective, "upper_bound": outcome.upper_bound}]
+    details["steps"] = [*details["steps"], {"objective": outcome.objective, "upper_bound": bound}]
     if outcome.objective >= max(step["objective"] for step in details["steps"]):
-        best = prefixed("best", outcome.rule.arrays())
+        best = prefixed("best", replace(learned, rule=outcome.rule).arrays())
         terms = _ranges(details).terms(outcome.raw, job.settings.metric_weights)
-        details |= {"objective": outcome.objective, "terms": terms}
-    following: Arrays = {}
+        if search is not None:
+            terms["near_duplicate_cost"] = outcome.near_duplicate_cost
+        details |= {"objective": outcome.objective, "terms": terms, "best_cells": before.details["cells"]}
+        details["best_measured_with"] = measured_with
+    following = None
     if details["passes"] < job.settings.passes:
-        problem = _problem(job, device, _ranges(details), learned.rule.frame)
-        following = prefixed("next", problem.corrected(learned, outcome).arrays())
-    write_arrays(job.output, job.key, {**best, **following}, details)
+        following = _problem(job, device, details, learned.rule.frame).corrected(learned, outcome)
+    _write(job, best, following, details)
+
+
+def _tallies(job: LearnJob, files: Sequence[StageFile]) -> "Iterator[Tally]":
+    from fineweb_mask.models.selection.corpus.documents import without_prefix
+    from fineweb_mask.models.selection.corpus.passes import Tally
+
+    for file in track("parts", list(files)):
+        if arrays := without_prefix("tally", read_arrays(job.workspace.root / file.path, "tally")):
+            yield Tally.of_arrays(arrays)
+
+
+def read_learned(workspace: Workspace, file: StageFile, part: RulePart, device: "torch.device") -> "Learned":
+    """Read a rule, with what comes with it."""
+    from fineweb_mask.models.selection.corpus.documents import without_prefix
+    from fineweb_mask.models.selection.corpus.sample import Learned
+
+    return Learned.of_arrays(without_prefix(part, read_arrays(workspace.resolve(file), part)), device)
 
 
 def _problem(
-    job: LearnJob, device: "torch.device", ranges: "Ranges | None" = None, frame: "Frame | None" = None
+    job: LearnJob, device: "torch.device", details: dict[str, Any] | None = None, frame: "Frame | None" = None
 ) -> "SampleProblem":
-    """Read the sample; ranges and frame are those of the first rule."""
+    """Read the sample; details and frame are those of the rules so far."""
     from fineweb_mask.models.selection.corpus.documents import Documents, without_prefix
     from fineweb_mask.models.selection.corpus.sample import SampleProblem
     from fineweb_mask.models.selection.corpus.survey import Survey
@@ -211,7 +261,8 @@ def _problem(
     found = [arrays for file in files if (arrays := read_arrays(job.workspace.resolve(file)))]
     survey = Survey.total([Survey.of_arrays(without_prefix("survey", arrays)) for arrays in found])
     sample = Documents.concatenate([Documents.of_arrays(without_prefix("sample", arrays)) for arrays in found])
-    return SampleProblem(sample, survey, job.settings, job.settings.directions, device, ranges=ranges, frame=frame)
+    known: dict[str, Any] = {} if details is None else {"ranges": _ranges(details), "spare": details["spare"]}
+    return SampleProblem(sample, survey, job.settings, job.settings.directions, device, frame=frame, **known)
 
 
 def _ranges(details: dict[str, Any]) -> "Ranges":
@@ -222,14 +273,16 @@ def _ranges(details: dict[str, Any]) -> "Ranges":
     return Ranges(Term(**ranges["quality"]), {name: Term(**term) for name, term in ranges["metrics"].items()})
 
 
-class MeasureJob(_CorpusJob):
+class MeasureJob(CorpusJob):
     """Measure what a rule selects from one shard."""
 
     stage: ClassVar[Stage] = Stage(
-        "measure", version=1, label="select", folders=("passes",), interim=True, run_with=("select",)
+        "measure", version=2, label="select", folders=("passes",), interim=True, run_with=("select",)
     )
     shard: ShardFiles
-    rule: StageFile  # the output of a `LearnJob`
+    rule: StageFile  # the output of a `LearnJob`, or the rule that is kept
+    part: RulePart = "next"
+    measured_with: str = ""  # fingerprint of the `LearnJob`'s output that a kept rule comes from
 
     @property
     def name(self) -> str:
@@ -244,34 +297,52 @@ class MeasureJob(_CorpusJob):
     def depends_on(self) -> Dependencies:
         """Return the rule, the seed, and the shard's scores, vectors and duplicates."""
         settings = [self.settings.seed, self.by_tokens]
-        return Dependencies(settings=settings, inputs=[self.rule.fingerprint, *inputs_of(self.shard)])
+        return Dependencies(
+            settings=settings, inputs=[self.measured_with or self.rule.fingerprint, *inputs_of(self.shard)]
+        )
 
 
 @stage_task
 def measure(job: MeasureJob) -> None:
-    """Write a shard's sums, and its documents near the threshold."""
+    """Write a shard's sums, its documents near the threshold, and its candidates by cell, if near-duplicates count."""
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.corpus.documents import without_prefix
+    from fineweb_mask.models.selection.corpus.documents import Documents, prefixed
     from fineweb_mask.models.selection.corpus.passes import Tally
-    from fineweb_mask.models.selection.corpus.sample import Learned
 
     device = torch.device(choose_device(job.settings.device))
-    arrays = read_arrays(job.workspace.resolve(job.rule))
-    learned = Learned.of_arrays(without_prefix("next", arrays), device)
+    learned = read_learned(job.workspace, job.rule, job.part, device)
     columns = read_columns(job.workspace, job.shard)
-    tallies = []
-    for _, part in read_parts(job.workspace, job.shard, columns, job.settings.seed, by_tokens=job.by_tokens):
+    tallies, candidates, rows, cells = [], [], [], []
+    for own, part in read_parts(job.workspace, job.shard, columns, job.settings.seed, by_tokens=job.by_tokens):
         with gpu_slot(str(device)):
-            tallies.append(Tally.of(learned.rule, learned.margin, part, device))
-    write_arrays(job.output, job.key, Tally.total(tallies).arrays() if tallies else {}, {})
+            measured = learned.rule.measure(part, device)
+            tallies.append(Tally.of_measured(learned.margin, part, measured))
+            if learned.search is not None:
+                found, in_cells = learned.search.candidates(part, measured.worth, device)
+                candidates.append(part.take(found))
+                rows.append(own[found])
+                cells.append(in_cells)
+    arrays = prefixed("tally", Tally.total(tallies).arrays()) if tallies else {}
+    if candidates:
+        documents, places, of_cell = Documents.concatenate(candidates), np.concatenate(rows), np.concatenate(cells)
+        for cell in np.unique(of_cell).tolist():
+            inside = (of_cell == cell).nonzero()[0]
+            own_arrays = {**documents.take(inside).arrays(), "rows": places[inside]}
+            arrays = {**arrays, **prefixed(cell_prefix(cell), own_arrays)}
+    write_arrays(job.output, job.key, arrays, {})
+
+
+def cell_prefix(cell: int) -> str:
+    """Return what the names of a cell's arrays begin with."""
+    return f"cell-{cell}"
 
 
 class KeepRuleJob(ProductJob):
     """Keep the best rule, for this corpus and for shards that are added to it; `force` replaces it."""
 
-    stage: ClassVar[Stage] = Stage("keep_rule", version=1, label="select", product=True, run_with=("select",))
+    stage: ClassVar[Stage] = Stage("keep_rule", version=2, label="select", product=True, run_with=("select",))
     name: ClassVar[str] = "selection-rule"
     settings: PipelineSelectionSettings
     models: list[str]  # what identifies the models and statistics that scores and vectors are made with

@@ -1,19 +1,19 @@
 """One selection over a corpus, as jobs: the same as in one process, resumable, and a rule that new shards can use."""
 
 import random
+import shutil
 from dataclasses import asdict
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.engine.corpus import learn_selection
+from fineweb_mask.flows.engine.corpus import learn_selection, select_by_rule
 from fineweb_mask.flows.engine.registry import TASKS
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection import corpus
-from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.number_shards import numbers
@@ -35,6 +35,9 @@ class JobsAtOnce:
 
     def add(self, job, on_done):
         self.waiting.append((job, on_done))
+
+    def done(self, job):
+        return job.current()
 
     def finish(self):
         while self.waiting:
@@ -79,22 +82,28 @@ def learn(workspace, shards, settings, jobs=None, *, force=False):
     return rule, jobs
 
 
-def masks_of(workspace, shards, settings, rule):
-    found = []
-    for shard in shards:
-        job = SelectJob(root=str(workspace.root), shards=[shard], settings=settings, rule=rule)
-        select(job)
-        [file] = job.shard_files()
-        found.append(pq.read_table(workspace.resolve(file)))
-    return found
+def masks_of(workspace, shards, settings, rule, jobs=None):
+    """Return the masks of the shards, in their order."""
+    jobs, found = jobs or JobsAtOnce(), {}
+
+    def add_selecting(selecting):
+        for job in selecting:
+            jobs.add(job, lambda _, job=job: found.update({file.name: file for file in job.shard_files()}))
+
+    select_by_rule(jobs, shards, rule, settings, str(workspace.root), add_selecting)
+    jobs.finish()
+    return [pq.read_table(workspace.resolve(found[shard.name])) for shard in shards]
 
 
 @pytest.mark.parametrize("by", ["documents", "tokens"])
 @pytest.mark.parametrize("metrics", ["pairwise", {"disf": 1, "logdet": 0.5}], ids=str)
-def test_jobs_select_what_one_process_selects(workspace, shards, by, metrics):
-    settings = settings_of(metrics=metrics, budget_by=by, directions=4)
+@pytest.mark.parametrize("weight", [0, 1])
+def test_jobs_select_what_one_process_selects(workspace, shards, by, metrics, weight):
+    settings = settings_of(metrics=metrics, budget_by=by, directions=4, near_duplicates={"weight": weight})
     rule, jobs = learn(workspace, shards, settings)
-    assert jobs.expected == len(jobs.built) == 5 + 1 + 2 * (5 + 1) + 1
+    assert jobs.expected == len(jobs.built)
+    if not weight:
+        assert len(jobs.built) == 5 + 1 + 2 * (5 + 1) + 1
     parts = [
         part
         for shard in shards
@@ -119,8 +128,60 @@ def test_jobs_select_what_one_process_selects(workspace, shards, by, metrics):
         np.testing.assert_array_equal(table["inclusion"].is_valid().to_numpy(), candidate)
 
 
+@pytest.fixture
+def twins(workspace):
+    """Two shards of the same documents, and one of others."""
+    return [numbers(workspace, name, 300, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+
+
+def test_near_duplicates_in_different_shards_are_charged(workspace, twins):
+    both = []
+    for weight in (0, 5):
+        settings = settings_of(near_duplicates={"weight": weight})
+        rule, _ = learn(workspace, twins, settings)
+        first, second, third = (table["selected"].to_numpy() for table in masks_of(workspace, twins, settings, rule))
+        assert first.sum() + second.sum() + third.sum() == 180
+        both.append(int((first & second).sum()))
+    assert both[0] > 50
+    assert both[1] == 0
+    assert rule.details["terms"]["near_duplicate_cost"] >= 0
+    assert rule.details["objective"] <= rule.details["steps"][-1]["upper_bound"]
+
+
+def test_what_they_pay_is_found_anew_for_new_shards_and_not_again_when_files_are_removed(workspace, twins):
+    settings = settings_of(near_duplicates={"weight": 5})
+    rule, _ = learn(workspace, twins[1:], settings)
+    before = JobsAtOnce()
+    masks_of(workspace, twins[1:], settings, rule, before)
+    assert not [name for name in before.built if name.startswith("measure ")]  # the candidates are those of the passes
+    jobs = JobsAtOnce()
+    first, second, _ = (table["selected"].to_numpy() for table in masks_of(workspace, twins, settings, rule, jobs))
+    assert not (first & second).any()
+    assert first.any()
+    assert "measure a" in jobs.built
+    assert "measure b" not in jobs.built
+    for folder in ("samples", "passes", "rules", "charges"):
+        shutil.rmtree(workspace.root / folder)
+    again = JobsAtOnce()
+    masks_of(workspace, twins, settings, rule, again)
+    assert again.built == []
+
+
+def test_more_candidates_are_looked_at_where_many_pay(workspace, twins, monkeypatch):
+    from fineweb_mask.models.selection.corpus import sample
+
+    settings = settings_of(near_duplicates={"threshold": 0.6})
+    right, _ = learn(workspace, twins, settings)
+    monkeypatch.setattr(sample.SampleProblem.__init__, "__kwdefaults__", {"ranges": None, "frame": None, "spare": 1.01})
+    other = Workspace(workspace.root / "other")
+    there = [numbers(other, name, 300, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    rule, _ = learn(other, there, settings)
+    assert rule.details["spare"] > 1.01
+    assert rule.details["objective"] == pytest.approx(right.details["objective"], abs=0.02)
+
+
 def test_what_the_reports_read_is_of_the_corpus(workspace, shards):
-    settings = settings_of(metrics="pairwise")
+    settings = settings_of(metrics="pairwise", near_duplicates={"weight": 0})
     rule, _ = learn(workspace, shards, settings)
     [mask] = [SelectJob(root=str(workspace.root), shards=[shards[0]], settings=settings, rule=rule)]
     [block] = select(mask).details["blocks"]
@@ -151,7 +212,7 @@ def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(workspace, s
 
 
 def test_new_shards_are_selected_from_by_the_same_rule(workspace, shards):
-    settings = settings_of()
+    settings = settings_of(near_duplicates={"weight": 0})
     rule, _ = learn(workspace, shards, settings)
     before = [table["selected"].to_pylist() for table in masks_of(workspace, shards, settings, rule)]
     new = numbers(workspace, "new", 200, seed=9)
@@ -200,7 +261,7 @@ def test_lost_files_of_the_rule_are_noticed(workspace, shards):
 
 def test_jobs_do_not_depend_on_how_blocks_are_cut_or_where_they_run():
     one, other = (
-        corpus.LearnJob(root="/w", settings=settings_of(**changes), number=0, samples=[]).key
+        LearnJob(root="/w", settings=settings_of(**changes), number=0, samples=[]).key
         for changes in ({}, {"block_size": 5, "blocks": "mixed", "device": "auto"})
     )
     assert one == other

@@ -45,3 +45,11 @@ def test_equal_arrays_give_equal_bytes_and_details_are_in_the_footer(tmp_path):
 def test_there_may_be_no_arrays(tmp_path):
     write_arrays(tmp_path / "a.parquet", KEY, {}, {})
     assert read_arrays(tmp_path / "a.parquet") == {}
+
+
+def test_arrays_of_one_prefix_are_read_alone(tmp_path):
+    arrays = {"a/x": np.arange(3), "a/y": np.arange(2), "b/x": np.arange(5)}
+    write_arrays(tmp_path / "file.parquet", KEY, arrays, {})
+    assert list(read_arrays(tmp_path / "file.parquet", "a")) == ["a/x", "a/y"]
+    assert list(read_arrays(tmp_path / "file.parquet", "b")) == ["b/x"]
+    assert read_arrays(tmp_path / "file.parquet", "c") == {}

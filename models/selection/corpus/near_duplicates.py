@@ -1,0 +1,82 @@
+"""Charge documents of a corpus for near-duplicates that are worth more, which are looked for cell by cell.
+
+Only documents that may be selected matter, the *candidates*: those of more worth than a floor. They are divided into
+cells by their nearest centre, so that near-duplicates, wherever they are in the corpus, are nearly always in one cell.
+Within it, documents are taken in the order of worth, and each charges those that are still to come, which then have
+less worth (`NearDuplicates.charged`): the greedy answer.
+"""
+
+import math
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
+from fineweb_mask.models.selection.corpus.passes import Margin
+from fineweb_mask.models.selection.corpus.rule import Rule
+from fineweb_mask.models.selection.graphs.pairs import similar_pairs
+from fineweb_mask.models.selection.inputs import checked_features
+from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates, weights_of
+from fineweb_mask.models.settings.selection import NearDuplicateSettings
+
+CELL_DOCUMENTS = 32_768  # of which all pairs are looked at
+FITTED_ROWS = 256  # documents of the sample for each centre
+ROUNDS = 5  # of k-means
+SPARE = 1.5  # candidates per document of the budget, as some of them are charged
+
+
+class Search(NamedTuple):
+    """Where near-duplicates are looked for, and where the threshold is expected when they are charged."""
+
+    floor: float  # worth from which documents are candidates
+    centres: Tensor  # (cells, d) float32, unit rows
+    margin: Margin
+
+    def arrays(self) -> Arrays:
+        """Return what `of_arrays` makes the search of."""
+        own = {"floor": np.array(self.floor), "centres": self.centres.cpu().numpy()}
+        return {**own, **prefixed("margin", self.margin.arrays())}
+
+    @classmethod
+    def of_arrays(cls, arrays: Arrays, device: torch.device) -> Self:
+        """Make the search of its arrays."""
+        centres = torch.as_tensor(arrays["centres"], device=device)
+        return cls(float(arrays["floor"]), centres, Margin.of_arrays(without_prefix("margin", arrays)))
+
+    def candidates(
+        self, part: Documents, worth: NDArray[np.float32], device: torch.device
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the positions of a part's candidates, (c,) ascending, and their cells, (c,)."""
+        found = (worth >= np.float32(self.floor)).nonzero()[0]
+        if not len(found):
+            return found, found
+        rows = checked_features(part.vectors[found], device)
+        return found, nearest_centres(rows, self.centres).cpu().numpy()
+
+
+def cell_centres(sample: Documents, candidates: float, seed: int, device: torch.device) -> Tensor:
+    """Return the centres of the cells of so many candidates, (cells, d), which are fitted on a sample."""
+    cells = max(1, math.ceil(candidates / CELL_DOCUMENTS))
+    vectors = sample.vectors[np.argsort(sample.lots, kind="stable")[: FITTED_ROWS * cells]]
+    rows = checked_features(vectors, device)
+    return fit_centres(rows, min(cells, rows.n), ROUNDS, torch.Generator(device).manual_seed(seed))
+
+
+def near_duplicate_charges(
+    rule: Rule, settings: NearDuplicateSettings, documents: Documents, device: torch.device
+) -> NDArray[np.float32]:
+    """Return what the candidates of one cell pay for near-duplicates that come before them, (n,): parts of J."""
+    order = np.argsort(documents.ties, kind="stable")  # the order of documents of equal worth
+    documents = documents.take(order)
+    measured = rule.measure(documents, device)
+    masses = measured.masses
+    pairs = similar_pairs(checked_features(documents.vectors, device), settings.threshold)
+    near = NearDuplicates(len(order), pairs, weights_of(pairs, settings.threshold, masses))
+    charged = near.charged(measured.gains, settings.weight / rule.objective.size, masses)
+    charges = np.zeros(len(order), dtype=np.float32)
+    charges[order] = (measured.gains - charged).clamp(min=0).cpu().numpy()
+    return charges
