@@ -3,11 +3,13 @@
     python -m benchmarks.corpus optimum --n 200000
     python -m benchmarks.corpus growth FOLDER --n 100000 1000000
     python -m benchmarks.corpus real web_mix.parquet --shards-by origin --output OUT
+    python -m benchmarks.corpus copies web_mix.parquet --shards-by origin --output OUT
 
 Each shard has a mixture of 60 clusters, and a mean quality, of its own. 100% is the least upper bound on the objective
 of any selection, 0% the objective of a random one. `growth` writes the vectors to FOLDER (1.5 GB for a million) and
 measures every size in a process of its own. `real` takes one shard for each origin or topic of real documents, and a
-sample of half of them; its 100% is one selection from all in memory. Near-duplicates are charged for nowhere.
+sample of half of them; its 100% is one selection from all in memory. Only `copies` charges for near-duplicates, which
+a selection from a corpus looks for in cells of so many documents.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -25,6 +28,7 @@ import torch
 
 from benchmarks.blocks import BLOCKS, prepared, selected, value
 from benchmarks.tables import show
+from fineweb_mask.models.selection.corpus import near_duplicates
 from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
@@ -38,7 +42,8 @@ from fineweb_mask.models.settings.selection import NearDuplicateSettings, Select
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import Group
 from fineweb_mask.tasks.selection.groups import grouped
-from fineweb_mask.tasks.selection.shard_documents import lots
+from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_parts
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 CLUSTERS = 60
 METRICS = ("pairwise", "disf", "logdet")
@@ -250,15 +255,44 @@ def real(arguments: argparse.Namespace) -> None:
     show(f"{arguments.documents.stem}: {rows:,} documents in {len(shards)} shards", columns, lines)
 
 
+def copies(arguments: argparse.Namespace) -> None:
+    recipe, shards = prepared(arguments.documents, arguments.shards_by, arguments.output)
+    workspace, parts, lines = Workspace(recipe.workspace), [], []
+    for shard in sorted(shards, key=lambda shard: shard.name):
+        found = read_parts(workspace, shard, read_columns(workspace, shard), 0, by_tokens=False)
+        parts.append(Documents.concatenate([part for _, part in found]))
+    everyone = Documents.concatenate(parts)
+    measures = Measures(everyone.vectors, everyone.quality)
+    for lamb in (0.8, 0.5):
+        settings = PipelineSelectionSettings(metrics="pairwise", lamb=lamb, select_ratio=0.1)
+        free = settings.model_copy(update={"near_duplicates": NearDuplicateSettings(weight=0)})
+        solver = checked_block(everyone.vectors, everyone.quality, settings, device="cpu")
+        whole = select(everyone.vectors, everyone.quality, settings)
+        chosen = {"one block": whole.indices}
+        for name, cell, used in [
+            ("rule, nothing charged", 0, free),
+            *((f"rule, cells of {size:,}", size, settings) for size in (near_duplicates.CELL_DOCUMENTS, 1000, 250)),
+        ]:
+            with patch.object(near_duplicates, "CELL_DOCUMENTS", cell):
+                found = select_corpus(lambda: parts, used, rate=0.5)
+            chosen[name] = np.concatenate(found.masks).nonzero()[0]
+        for name, indices in chosen.items():
+            reached = value(solver, torch.from_numpy(np.isin(np.arange(len(everyone.quality)), indices)), lamb)
+            rate = measures.of(indices)["near_duplicates"]
+            lines.append([str(lamb), name, f"{100 * reached / whole.objective:.1f}%", f"{rate:.1%}"])
+    title = f"{arguments.documents.stem}: {len(everyone.quality):,} documents in {len(parts)} shards, pairwise"
+    show(title, ["lamb", "selected by", "objective", "near-duplicates"], lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for name, run in (("optimum", optimum), ("growth", growth), ("one", one), ("real", real)):
+    for name, run in (("optimum", optimum), ("growth", growth), ("one", one), ("real", real), ("copies", copies)):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
         command.add_argument("--d", type=int, default=768)
         command.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS)
-        if name == "real":
+        if name in ("real", "copies"):
             command.add_argument("documents", type=Path)
             command.add_argument("--shards-by", required=True, metavar="COLUMN")
             command.add_argument("--output", type=Path, required=True)

@@ -3,7 +3,9 @@
     python -m benchmarks.costs                                  # FineWeb, 24 billion documents
     python -m benchmarks.costs --documents 1e9 --embed 400 --gpus 64
 
-Nothing runs. Every input is an option: put in your own rates and prices, the defaults are guesses.
+Nothing runs. Every input is an option: put in your own rates and prices. The default rates of a core are those of
+`benchmarks.cluster stages`, divided by three where a stage reads texts (theirs are of 1 kB); that of a GPU and all
+prices are guesses.
 """
 
 import argparse
@@ -54,11 +56,11 @@ DEFAULTS = Inputs(
     ratio=0.1,
     cores=512,
     gpus=64,
-    ingest=9_100,
+    ingest=9_600,
     hash=500_000,
-    score=10_300,
+    score=6_700,
     embed=1_000,
-    select=1_000,
+    select=7_400,
     materialize=20_000,
     core_hour=0.04,
     gpu_hour=2.5,

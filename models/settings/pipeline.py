@@ -34,7 +34,7 @@ class PipelineSelectionSettings(SelectionSettings):
     scope: Literal["block", "global"] = Field(
         "block",
         description="`block`: select from each block of documents separately. `global`: from all documents at once, "
-        "which are read in parts; near-duplicates are not charged for.",
+        "which are read in parts.",
     )
     passes: int = Field(
         2, ge=1, description="global: times that all vectors are read to improve the selection (count)."

@@ -23,7 +23,8 @@ from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates, weights_of
 from fineweb_mask.models.settings.selection import NearDuplicateSettings
 
-CELL_DOCUMENTS = 32_768  # of which all pairs are looked at
+CELL_DOCUMENTS = 32_768  # of which all pairs are looked at; more where there would be too many cells
+MOST_CELLS = 4_096  # each is read from the files of all shards
 FITTED_ROWS = 256  # documents of the sample for each centre
 ROUNDS = 5  # of k-means
 SPARE = 1.5  # candidates per document of the budget, as some of them are charged
@@ -60,7 +61,7 @@ class Search(NamedTuple):
 
 def cell_centres(sample: Documents, candidates: float, seed: int, device: torch.device) -> Tensor:
     """Return the centres of the cells of so many candidates, (cells, d), which are fitted on a sample."""
-    cells = max(1, math.ceil(candidates / CELL_DOCUMENTS))
+    cells = min(max(1, math.ceil(candidates / CELL_DOCUMENTS)), MOST_CELLS)
     vectors = sample.vectors[np.argsort(sample.lots, kind="stable")[: FITTED_ROWS * cells]]
     rows = checked_features(vectors, device)
     return fit_centres(rows, min(cells, rows.n), ROUNDS, torch.Generator(device).manual_seed(seed))
