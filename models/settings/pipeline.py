@@ -28,6 +28,34 @@ from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings,
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
 
+class GroupSettings(Settings):
+    """How a budget is divided among groups of documents."""
+
+    column: str = Field(
+        min_length=1, description="Column whose values are the groups: one of FineWeb's, or of source.extra_columns."
+    )
+    shares: Literal["equal", "proportional"] | dict[str, float] = Field(
+        "proportional",
+        description="What each group has of the budget. equal: all the same. proportional: as much as it has of the "
+        "documents (or tokens). Or a share for each value: they add up to 1, and other values get nothing.",
+    )
+    max_repeats: int = Field(
+        1,
+        ge=1,
+        description="How often a document may be repeated where a group has less than its share (count); the dataset "
+        "says it in a column `repeats`.",
+    )
+
+    @field_validator("shares")
+    @classmethod
+    def _adds_up(cls, shares: str | dict[str, float]) -> str | dict[str, float]:
+        if isinstance(shares, dict):
+            total = sum(shares.values())
+            if not shares or min(shares.values()) <= 0 or abs(total - 1) > 1e-6:
+                raise ValueError(f"shares must be positive and add up to 1, received a sum of {total:g}: {shares}")
+        return shares
+
+
 class PipelineSelectionSettings(SelectionSettings):
     """How the subset is selected, and from which blocks of documents."""
 
@@ -50,6 +78,9 @@ class PipelineSelectionSettings(SelectionSettings):
         ge=2,
         description="global: principal directions in which disf, logdet and vendi are measured (count); all others "
         "count as one.",
+    )
+    groups: GroupSettings | None = Field(
+        None, description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget."
     )
     block_size: int = Field(1_000_000, ge=1, description="Maximum documents per block.")
     blocks: Literal["mixed", "by_shard"] = Field(
