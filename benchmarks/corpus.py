@@ -193,7 +193,7 @@ def one(arguments: argparse.Namespace) -> None:
         return problem, problem.learn()
 
     problem, learned = timed("learn", learn)
-    outcome = timed("pass", lambda: apply(parts, learned.rule, learned.margin, problem.budget, device))
+    outcome = timed("pass", lambda: apply(parts, learned.rule, learned.margins, problem.budgets, device))
     reading = times["read"]
     timed("correct", lambda: problem.corrected(learned, outcome))
     peak = psutil.Process().memory_info().rss if sys.platform != "linux" else high_water()
@@ -259,7 +259,7 @@ def copies(arguments: argparse.Namespace) -> None:
     recipe, shards = prepared(arguments.documents, arguments.shards_by, arguments.output)
     workspace, parts, lines = Workspace(recipe.workspace), [], []
     for shard in sorted(shards, key=lambda shard: shard.name):
-        found = read_parts(workspace, shard, read_columns(workspace, shard), 0, by_tokens=False)
+        found = read_parts(workspace, shard, read_columns(workspace, shard), recipe.selection)
         parts.append(Documents.concatenate([part for _, part in found]))
     everyone = Documents.concatenate(parts)
     measures = Measures(everyone.vectors, everyone.quality)

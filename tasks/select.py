@@ -79,9 +79,7 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
     rule = read_learned(job.workspace, kept, "best", device).rule
     charges = read_charges(job.workspace, job.charges, shard.name, shard.rows) if job.charges else None
-    for rows, part in read_parts(
-        job.workspace, shard, columns, job.settings.seed, by_tokens=job.settings.budget_by == "tokens"
-    ):
+    for rows, part in read_parts(job.workspace, shard, columns, job.settings):
         if charges is not None:
             part = part._replace(charges=charges[rows])  # noqa: PLW2901
         with gpu_slot(str(device)):
@@ -91,7 +89,7 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
         found = (len(rows), int(selected.sum()), int(tokens.sum()), int(tokens[selected].sum()))
         counts = [before + one for before, one in zip(counts, found, strict=True)]
     details = kept.details
-    bound = min(step["upper_bound"] for step in details["steps"])
+    bound = details["upper_bound"]
     return {
         "name": job.group,
         "by_rule": True,

@@ -141,6 +141,34 @@ class NearDuplicateSettings(Settings):
         return self.forbid or self.weight > 0
 
 
+class GroupSettings(Settings):
+    """How a budget is divided among groups of documents."""
+
+    column: str = Field(
+        min_length=1, description="Column whose values are the groups: one of FineWeb's, or of source.extra_columns."
+    )
+    shares: Literal["equal", "proportional"] | dict[str, float] = Field(
+        "proportional",
+        description="What each group has of the budget. equal: all the same. proportional: as much as it has of the "
+        "documents (or tokens). Or a share for each value: they add up to 1, and other values get nothing.",
+    )
+    max_repeats: int = Field(
+        1,
+        ge=1,
+        description="How often a document may be repeated where a group has less than its share (count); the dataset "
+        "says it in a column `repeats`.",
+    )
+
+    @field_validator("shares")
+    @classmethod
+    def _adds_up(cls, shares: str | dict[str, float]) -> str | dict[str, float]:
+        if isinstance(shares, dict):
+            total = sum(shares.values())
+            if not shares or min(shares.values()) <= 0 or abs(total - 1) > 1e-6:
+                raise ValueError(f"shares must be positive and add up to 1, received a sum of {total:g}: {shares}")
+        return shares
+
+
 class SelectionSettings(Settings):
     """Options of one selection: objective, budget and solver.
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -83,14 +84,22 @@ def read_vectors(
 
 
 def read_parts(
-    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, seed: int, *, by_tokens: bool
+    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
 ) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
     """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
     from fineweb_mask.models.selection.corpus.documents import Documents
 
-    rows, drawn = columns.candidate.nonzero()[0], lots(seed, shard.name, shard.rows)
+    rows, drawn = columns.candidate.nonzero()[0], lots(settings.seed, shard.name, shard.rows)
+    groups = None if settings.groups is None else read_groups(workspace, shard, settings.groups.column)
     parts = read_vectors(workspace, shard, rows, PART_ROWS)
     for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
         chosen = rows[places]
-        tokens = columns.tokens[chosen] if by_tokens else None
-        yield chosen, Documents(vectors, columns.quality[chosen], drawn[chosen], tokens)
+        tokens = columns.tokens[chosen] if settings.budget_by == "tokens" else None
+        of_groups = None if groups is None else groups[chosen]
+        yield chosen, Documents(vectors, columns.quality[chosen], drawn[chosen], tokens, groups=of_groups)
+
+
+def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.str_]:
+    """Return the value of a column for each row of a shard, as text, (rows,); null is an empty text."""
+    values = pq.read_table(workspace.resolve(shard.documents), columns=[column])[column].to_pylist()
+    return np.array(["" if value is None else str(value) for value in values], dtype=np.str_)

@@ -1,10 +1,10 @@
 """Hold what a selection over a corpus reads of one part of it, and draw its sample."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 TIE_DIGITS = 1 << 12  # a lot's digits from here on order documents of equal worth: the sample's lots are all small
 SIGN_DIGITS = 1 << 24  # a lot's digits from here on give its sign
@@ -22,6 +22,7 @@ class Documents(NamedTuple):
     lots: NDArray[np.float64]  # (n,) uniform random numbers from 0 to 1, which belong to the documents
     tokens: NDArray[np.int64] | None = None  # (n,), with a budget of tokens
     charges: NDArray[np.float32] | None = None  # (n,) parts of the objective, once near-duplicates are charged for
+    groups: NDArray[np.str_] | None = None  # (n,), with budgets by group
 
     def take(self, index: NDArray[Any]) -> Self:
         """Return some of the documents, by position (b,) or mask (n,)."""
@@ -31,6 +32,7 @@ class Documents(NamedTuple):
             lots=self.lots[index],
             tokens=None if self.tokens is None else self.tokens[index],
             charges=None if self.charges is None else self.charges[index],
+            groups=None if self.groups is None else self.groups[index],
         )
 
     @classmethod
@@ -38,12 +40,14 @@ class Documents(NamedTuple):
         """Put parts one after the other."""
         tokens = [part.tokens for part in parts if part.tokens is not None]
         charges = [part.charges for part in parts if part.charges is not None]
+        groups = [part.groups for part in parts if part.groups is not None]
         return cls(
             np.concatenate([part.vectors for part in parts]),
             np.concatenate([part.quality for part in parts]),
             np.concatenate([part.lots for part in parts]),
             np.concatenate(tokens) if tokens else None,
             np.concatenate(charges) if charges else None,
+            np.concatenate(groups) if groups else None,
         )
 
     def arrays(self) -> Arrays:
@@ -83,3 +87,19 @@ def prefixed(prefix: str, arrays: Arrays) -> Arrays:
 def without_prefix(prefix: str, arrays: Arrays) -> Arrays:
     """Return the arrays whose names have a prefix, without it."""
     return {name.removeprefix(f"{prefix}/"): array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
+
+
+def named(arrays: Mapping[str, ArrayLike]) -> Arrays:
+    """Return arrays of any names under their numbers, and the names.
+
+    >>> list(named({"a/b": [1], "": [2]}))
+    ['names', '0', '1']
+    """
+    numbered = {str(number): np.asarray(array) for number, array in enumerate(arrays.values())}
+    return {"names": np.array(list(arrays), dtype=np.str_), **numbered}
+
+
+def by_name(arrays: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the names and the arrays that `named` was given, those of one dimension or none."""
+    for number, name in enumerate(arrays["names"].tolist()):
+        yield name, arrays[str(number)]

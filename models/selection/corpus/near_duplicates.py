@@ -7,6 +7,7 @@ less worth (`NearDuplicates.charged`): the greedy answer.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -14,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
-from fineweb_mask.models.selection.corpus.passes import Margin
+from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, by_name, named, prefixed, without_prefix
+from fineweb_mask.models.selection.corpus.groups import inside
+from fineweb_mask.models.selection.corpus.passes import Margin, margin_arrays, margins_of
 from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.graphs.pairs import similar_pairs
 from fineweb_mask.models.selection.inputs import checked_features
@@ -33,26 +35,38 @@ SPARE = 1.5  # candidates per document of the budget, as some of them are charge
 class Search(NamedTuple):
     """Where near-duplicates are looked for, and where the threshold is expected when they are charged."""
 
-    floor: float  # worth from which documents are candidates
+    floors: Mapping[str, float]  # by group: worth from which documents are candidates
+    levels: Mapping[str, float]  # by group: worth at which the threshold is expected without charges
     centres: Tensor  # (cells, d) float32, unit rows
-    margin: Margin
+    margins: Mapping[str, Margin]
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the search of."""
-        own = {"floor": np.array(self.floor), "centres": self.centres.cpu().numpy()}
-        return {**own, **prefixed("margin", self.margin.arrays())}
+        return {
+            "centres": self.centres.cpu().numpy(),
+            **prefixed("floors", named(self.floors)),
+            **prefixed("levels", named(self.levels)),
+            **prefixed("margins", margin_arrays(self.margins)),
+        }
 
     @classmethod
     def of_arrays(cls, arrays: Arrays, device: torch.device) -> Self:
         """Make the search of its arrays."""
+        floors, levels = (
+            {name: float(value) for name, value in by_name(without_prefix(kind, arrays))}
+            for kind in ("floors", "levels")
+        )
         centres = torch.as_tensor(arrays["centres"], device=device)
-        return cls(float(arrays["floor"]), centres, Margin.of_arrays(without_prefix("margin", arrays)))
+        return cls(floors, levels, centres, margins_of(without_prefix("margins", arrays)))
 
     def candidates(
         self, part: Documents, worth: NDArray[np.float32], device: torch.device
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions of a part's candidates, (c,) ascending, and their cells, (c,)."""
-        found = (worth >= np.float32(self.floor)).nonzero()[0]
+        chosen = np.zeros(len(worth), dtype=bool)
+        for name, own in inside(part, self.floors):
+            chosen[own] = worth[own] >= np.float32(self.floors[name])
+        found = chosen.nonzero()[0]
         if not len(found):
             return found, found
         rows = checked_features(part.vectors[found], device)
@@ -68,16 +82,24 @@ def cell_centres(sample: Documents, candidates: float, seed: int, device: torch.
 
 
 def near_duplicate_charges(
-    rule: Rule, settings: NearDuplicateSettings, documents: Documents, device: torch.device
+    rule: Rule, levels: Mapping[str, float], settings: NearDuplicateSettings, documents: Documents, device: torch.device
 ) -> NDArray[np.float32]:
-    """Return what the candidates of one cell pay for near-duplicates that come before them, (n,): parts of J."""
+    """Return what the candidates of one cell pay for near-duplicates that come before them, (n,): parts of J.
+
+    Documents of different groups are compared by what they are worth above the level of their group.
+    """
     order = np.argsort(documents.ties, kind="stable")  # the order of documents of equal worth
     documents = documents.take(order)
     measured = rule.measure(documents, device)
     masses = measured.masses
     pairs = similar_pairs(checked_features(documents.vectors, device), settings.threshold)
     near = NearDuplicates(len(order), pairs, weights_of(pairs, settings.threshold, masses))
-    charged = near.charged(measured.gains, settings.weight / rule.objective.size, masses)
+    above = np.zeros(len(order), dtype=np.float32)
+    for name, own in inside(documents, levels):
+        above[own] = levels[name]
+    gains = torch.as_tensor(above, device=device)
+    gains = measured.gains - (gains if masses is None else gains * masses)
+    charged = near.charged(gains, settings.weight / rule.objective.size, masses)
     charges = np.zeros(len(order), dtype=np.float32)
-    charges[order] = (measured.gains - charged).clamp(min=0).cpu().numpy()
+    charges[order] = (gains - charged).clamp(min=0).cpu().numpy()
     return charges

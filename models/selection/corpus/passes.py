@@ -5,7 +5,6 @@ of all others only sums are. When the parts are added up, the threshold is found
 exact, because those of the margin's selected documents are added then.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
+from fineweb_mask.models.selection.corpus.groups import inside
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Measured, Place, Rule
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
@@ -37,6 +37,22 @@ class Margin(NamedTuple):
         """Make the margin of its arrays."""
         upper, lower = arrays["places"].tolist()
         return cls(Place(*upper), Place(*lower), arrays["levels"])
+
+
+def margin_arrays(margins: Mapping[str, Margin]) -> Arrays:
+    """Return what `margins_of` makes the margins of all groups of."""
+    found: Arrays = {"names": np.array(list(margins), dtype=np.str_)}
+    for number, margin in enumerate(margins.values()):
+        found = {**found, **prefixed(str(number), margin.arrays())}
+    return found
+
+
+def margins_of(arrays: Arrays) -> dict[str, Margin]:
+    """Make the margins of their arrays."""
+    return {
+        name: Margin.of_arrays(without_prefix(str(number), arrays))
+        for number, name in enumerate(arrays["names"].tolist())
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,17 +142,17 @@ class Tally:
     counts: NDArray[np.int64]  # (b + 1,) documents, or tokens, below the first level, between each two, above the last
 
     @classmethod
-    def of(cls, rule: Rule, margin: Margin, part: Documents, device: torch.device) -> Self:
-        """Pass over a part."""
-        return cls.of_measured(margin, part, rule.measure(part, device))
+    def by_group(cls, margins: Mapping[str, Margin], part: Documents, measured: Measured) -> dict[str, Self]:
+        """Pass over a part, as a rule sees it: return a tally for each group."""
+        return {name: cls.of(margins[name], part, measured, own) for name, own in inside(part, margins)}
 
     @classmethod
-    def of_measured(cls, margin: Margin, part: Documents, measured: Measured) -> Self:
-        """Pass over a part, as a rule sees it."""
-        before = margin.upper.admits(measured.worth, part.ties)
-        within = margin.lower.admits(measured.worth, part.ties) & ~before
-        buckets = np.searchsorted(margin.levels, measured.worth, side="right")
-        counts = np.bincount(buckets, weights=part.costs, minlength=len(margin.levels) + 1).astype(np.int64)
+    def of(cls, margin: Margin, part: Documents, measured: Measured, own: NDArray[np.bool_]) -> Self:
+        """Pass over some documents of a part, own (n,)."""
+        before = margin.upper.admits(measured.worth, part.ties) & own
+        within = margin.lower.admits(measured.worth, part.ties) & own & ~before
+        buckets = np.searchsorted(margin.levels, measured.worth[own], side="right")
+        counts = np.bincount(buckets, weights=part.costs[own], minlength=len(margin.levels) + 1).astype(np.int64)
         return cls(Sums.of(part, measured, before), part.take(within), measured.worth[within], counts)
 
     def arrays(self) -> Arrays:
@@ -175,15 +191,65 @@ class Tally:
         )
 
 
+def tally_arrays(tallies: Sequence[Mapping[str, Tally]]) -> Arrays:
+    """Add up the tallies of a part's parts, and return what `tallies_of` makes them of."""
+    found: Arrays = {"names": np.array(list(tallies[0]), dtype=np.str_)}
+    for number, name in enumerate(tallies[0]):
+        found = {**found, **prefixed(str(number), Tally.total([one[name] for one in tallies]).arrays())}
+    return found
+
+
+def tallies_of(arrays: Arrays) -> dict[str, Tally]:
+    """Make the tallies of a part, by group, of their arrays."""
+    return {
+        name: Tally.of_arrays(without_prefix(str(number), arrays))
+        for number, name in enumerate(arrays["names"].tolist())
+    }
+
+
 class Outcome(NamedTuple):
     """What a rule reaches on a corpus."""
 
     rule: Rule  # with the threshold that fills the budget
     sums: Sums  # of the selection
     objective: float
-    upper_bound: float  # of J of every selection of as many documents, or as many tokens or more; inf with charges
+    bound: "Bound"  # of no meaning where near-duplicates are charged for
     raw: dict[str, float]  # "mean_quality", and every metric's value under its name
     near_duplicate_cost: float = 0.0  # as it enters the objective
+
+
+class Bound(NamedTuple):
+    """An upper bound on J, which depends on how little of a budget of tokens may be used; mappings are by group."""
+
+    height: float
+    gains: Mapping[str, float]  # of the documents that a rule selects
+    used: Mapping[str, float]  # their mass
+    worth: Mapping[str, float]  # of the last one, per mass
+    full: Mapping[str, float]  # mass of a full budget
+    credited: float  # of the metrics' credits, at most, per mass
+
+    def at(self, least: Mapping[str, float]) -> float:
+        """Bound J of every selection that uses this mass of each group's budget, or more.
+
+        The gains of the best documents of a mass are concave in it: at most those of the rule's own documents, and
+        `worth` for every unit of mass beyond or short of them. Gains are for a full budget; all means are larger by
+        full over used mass where less is used, and credits, which are divided by the mass twice, by its square.
+        """
+        fill = sum(self.full.values()) / sum(least.values())
+        if fill == 1:
+            return self.height + self._reach(self.full)
+        if len(least) == 1:
+            reach = max(fill * self._reach(least), self._reach(self.full))
+        else:
+            reach = sum(max(self._gain(name, least[name]), self._gain(name, self.full[name])) for name in least)
+            reach = max(fill * reach, reach)
+        return self.height + reach + (fill**2 - fill) * self.credited
+
+    def _reach(self, masses: Mapping[str, float]) -> float:
+        return sum(self._gain(name, mass) for name, mass in masses.items())
+
+    def _gain(self, name: str, mass: float) -> float:
+        return self.gains[name] + (mass - self.used[name]) * self.worth[name]
 
 
 def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> Place | None:
@@ -196,6 +262,8 @@ def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> 
     SelectionInputError
         If the budget of tokens does not hold the document of most worth.
     """
+    if margin.upper == LAST:
+        return LAST
     worth, ties, costs = (
         np.concatenate([getattr(one, name) for one in rankings]) for name in ("worth", "ties", "costs")
     )
@@ -215,41 +283,70 @@ def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> 
     return Place(float(worth[order[taken - 1]]), float(ties[order[taken - 1]])) if taken else margin.upper
 
 
-def conclude(rule: Rule, threshold: Place, tallies: Iterable[Tally], device: torch.device) -> Outcome:
-    """Sum what a rule selects with a threshold, from the tallies of all parts, one after the other."""
-    sums, metrics, is_charged = None, dict[str, MomentMetric](), False
-    for tally in tallies:
-        part = tally.before
-        is_charged = is_charged or tally.margin.charges is not None
+def find_thresholds(
+    margins: Mapping[str, Margin], rankings: Sequence[Mapping[str, Ranking]], budgets: Mapping[str, int]
+) -> dict[str, Place | None]:
+    """Find the last selected place of every group, as `find_threshold` does."""
+    return {
+        name: find_threshold(margin, [one[name] for one in rankings], budgets[name]) for name, margin in margins.items()
+    }
+
+
+def margins_at(
+    margins: Mapping[str, Margin],
+    thresholds: Mapping[str, Place | None],
+    rankings: Sequence[Mapping[str, Ranking]],
+    budgets: Mapping[str, int],
+) -> dict[str, Margin]:
+    """Return the margins to pass with again, where thresholds were not found: others stay as they are."""
+    return {
+        name: margin
+        if thresholds[name] is not None
+        else margin_at(margin, [one[name] for one in rankings], budgets[name])
+        for name, margin in margins.items()
+    }
+
+
+def conclude(
+    rule: Rule,
+    thresholds: Mapping[str, Place],
+    tallies: Iterable[Mapping[str, Tally]],
+    budgets: Mapping[str, int],
+    device: torch.device,
+) -> Outcome:
+    """Sum what a rule selects with its thresholds, from the tallies of all parts, one after the other."""
+    sums, metrics = None, dict[str, MomentMetric]()
+    spent, gains = dict.fromkeys(thresholds, 0), dict.fromkeys(thresholds, 0.0)
+    for name, tally in ((name, tally) for groups in tallies for name, tally in groups.items()):
+        threshold, part = thresholds[name], tally.before
         if len(tally.worth):
             measured = rule.measure(tally.margin, device)
             metrics = measured.metrics
             masses = np.ones(len(tally.worth)) if measured.masses is None else measured.masses.cpu().double().numpy()
-            gains = torch.as_tensor(tally.worth.astype(np.float64) * masses, device=device)  # as they were in the part
+            worth = torch.as_tensor(tally.worth.astype(np.float64) * masses, device=device)  # as they were in the part
             chosen = threshold.admits(tally.worth, tally.margin.ties)
-            part = part + Sums.of(tally.margin, measured._replace(gains=gains), chosen)
+            part = part + Sums.of(tally.margin, measured._replace(gains=worth), chosen)
         sums = part if sums is None else sums + part
+        gains[name] += part.gains
+        spent[name] += part.documents if tally.margin.tokens is None else part.tokens
     assert sums is not None  # noqa: S101 - the threshold is that of a document
     raw = {"mean_quality": sums.quality / sums.mass}
     for name, metric in metrics.items():
         value = float(metric.of_moment(sums.moments[name].to(device), sums.mass))
         raw[name] = value + sums.credits.get(name, 0.0) / sums.mass**2
     cost = sums.charges * rule.objective.size / sums.mass
-    bound = math.inf if is_charged else _bound(rule, metrics, sums)
-    return Outcome(rule.at(threshold), sums, rule.objective.value(raw) - cost, bound, raw, cost)
-
-
-def _bound(rule: Rule, metrics: Mapping[str, MomentMetric], sums: Sums) -> float:
-    """Bound J of every selection with at least the mass of the documents of most worth, and at most that of a full one.
-
-    With a budget of documents, these are all selections. With one of tokens, the gains are those for a full selection,
-    and `fill` is by how much all means are larger for a lesser one: the mean worth is highest for the least mass. The
-    metrics' credits are divided by the mass twice, and are at most those of documents as long as the longest.
-    """
-    objective = rule.objective
-    fill = objective.size / sums.mass
-    credited = sum(objective.weights[name] for name, metric in metrics.items() if metric.credit is not None)
-    return rule.height + fill * sums.gains + (fill**2 - fill) * credited * objective.longest / objective.size
+    per_mass = rule.frame.mean_tokens or 1.0
+    used, full = ({name: amount / per_mass for name, amount in one.items()} for one in (spent, budgets))
+    credited = sum(rule.objective.weights[name] for name, metric in metrics.items() if metric.credit is not None)
+    bound = Bound(
+        rule.height,
+        gains,
+        used,
+        {name: 0.0 if spent[name] == budgets[name] else place.worth for name, place in thresholds.items()},
+        full,
+        credited * rule.objective.longest / rule.objective.size,
+    )
+    return Outcome(rule.at(thresholds), sums, rule.objective.value(raw) - cost, bound, raw, cost)
 
 
 def margin_at(margin: Margin, rankings: Sequence[Ranking], budget: int) -> Margin:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Arrays, Documents
+from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, by_name, named, prefixed, without_prefix
+from fineweb_mask.models.selection.corpus.groups import ALL, inside
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.metrics.base import metric_class
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
@@ -95,7 +96,8 @@ class Rule:
     moments: Mapping[str, Tensor]  # of every metric
     height: float
     spread: float  # standard deviation of what documents are worth
-    threshold: Place = LAST  # the last place that is selected
+    thresholds: Mapping[str, Place] = field(default_factory=lambda: {ALL: LAST})  # the last selected place, by group
+    repeats: Mapping[str, float] = field(default_factory=dict)  # how often documents are used, where not once
 
     def measure(self, documents: Documents, device: torch.device) -> Measured:
         """Compute what documents are worth."""
@@ -116,10 +118,17 @@ class Rule:
 
     def select(self, documents: Documents, device: torch.device) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which documents the rule selects, (n,), and the inclusion of each, (n,): one half at the threshold."""
-        worth = self.measure(documents, device).worth
-        distance = (worth.astype(np.float64) - self.threshold.worth) / (READABLE * self.spread or 1.0)
-        inclusion = 1 / (1 + np.exp(-distance.clip(-80, 80)))
-        return self.threshold.admits(worth, documents.ties), inclusion.astype(np.float32)
+        return self.judge(self.measure(documents, device).worth, documents)
+
+    def judge(self, worth: NDArray[np.float32], documents: Documents) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return the same by what documents are worth, (n,); their vectors are not read."""
+        selected, inclusion = np.zeros(len(worth), dtype=bool), np.zeros(len(worth), dtype=np.float32)
+        for name, own in inside(documents, self.thresholds):
+            threshold = self.thresholds[name]
+            distance = (worth[own].astype(np.float64) - threshold.worth) / (READABLE * self.spread or 1.0)
+            inclusion[own] = 1 / (1 + np.exp(-distance.clip(-80, 80)))
+            selected[own] = threshold.admits(worth[own], documents.ties[own])
+        return selected, inclusion
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the rule of."""
@@ -131,7 +140,10 @@ class Rule:
             "weights": np.array(list(objective.weights.values())),
             "metrics": np.array([name.encode() for name in objective.weights], dtype=np.bytes_),
             "objective": np.array([objective.linear_weight, objective.constant, objective.size, objective.longest]),
-            "numbers": np.array([self.height, self.spread, *self.threshold, mean_tokens]),
+            "numbers": np.array([self.height, self.spread, mean_tokens]),
+            **prefixed("thresholds", named(self.thresholds)),
+            "repeats": np.array(list(self.repeats.values())),
+            "repeated": np.array(list(self.repeats), dtype=np.str_),
         }
         for name, moment in self.moments.items():
             found[f"moments/{name}"] = moment.cpu().numpy()
@@ -148,7 +160,8 @@ class Rule:
 
         names = [name.decode() for name in arrays["metrics"].tolist()]
         linear_weight, constant, size, longest = arrays["objective"].tolist()
-        height, spread, worth, tie, mean_tokens = arrays["numbers"].tolist()
+        height, spread, mean_tokens = arrays["numbers"].tolist()
+        thresholds = {name: Place(*place.tolist()) for name, place in by_name(without_prefix("thresholds", arrays))}
         directions = {name: tensor(f"directions/{name}") if f"directions/{name}" in arrays else None for name in names}
         weights = dict(zip(names, arrays["weights"].tolist(), strict=True))
         return cls(
@@ -161,12 +174,13 @@ class Rule:
             {name: tensor(f"moments/{name}") for name in names},
             height,
             spread,
-            Place(worth, tie),
+            thresholds,
+            dict(zip(arrays["repeated"].tolist(), arrays["repeats"].tolist(), strict=True)),
         )
 
-    def at(self, threshold: Place) -> Self:
-        """Return the same rule with another threshold."""
-        return replace(self, threshold=threshold)
+    def at(self, thresholds: Mapping[str, Place]) -> Self:
+        """Return the same rule with other thresholds."""
+        return replace(self, thresholds=thresholds)
 
 
 def linear_gains(

@@ -5,7 +5,7 @@ that difference, a control variate, is added to them when the next rule is learn
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
+from fineweb_mask.models.selection.corpus.groups import ALL, group_budgets, inside
 from fineweb_mask.models.selection.corpus.near_duplicates import SPARE, Search, cell_centres
-from fineweb_mask.models.selection.corpus.passes import Margin, Outcome
+from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, margin_arrays, margins_of
 from fineweb_mask.models.selection.corpus.rule import (
     FIRST,
     LAST,
@@ -29,14 +30,14 @@ from fineweb_mask.models.selection.corpus.rule import (
 )
 from fineweb_mask.models.selection.corpus.survey import Survey
 from fineweb_mask.models.selection.inputs import checked_budget, checked_features
-from fineweb_mask.models.selection.knapsack import Knapsack
+from fineweb_mask.models.selection.knapsack import Knapsack, probabilities
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.ranges import BlockEnds, Ranges, find_ranges, weigh
 from fineweb_mask.models.selection.rows import Standard
 from fineweb_mask.models.selection.solvers.mean_field import AVERAGED, COOLING, highest_share
-from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
 
 DEVIATIONS = 5.0  # of the number of documents before the threshold: the margin holds it but for one time in a million
 LEVELS = 1024  # of worth, between which a pass counts documents
@@ -47,7 +48,7 @@ class Learned:
     """A rule, where its threshold is expected, and the sample's moments under it."""
 
     rule: Rule
-    margin: Margin
+    margins: Mapping[str, Margin]  # by group
     moments: Mapping[str, Tensor]  # scaled up, without correction
     search: Search | None = None  # if near-duplicates are charged for
 
@@ -55,7 +56,7 @@ class Learned:
         """Return what `of_arrays` makes it of."""
         return {
             **prefixed("rule", self.rule.arrays()),
-            **prefixed("margin", self.margin.arrays()),
+            **prefixed("margins", margin_arrays(self.margins)),
             **prefixed("moments", {name: moment.cpu().numpy() for name, moment in self.moments.items()}),
             **prefixed("search", {} if self.search is None else self.search.arrays()),
         }
@@ -66,7 +67,7 @@ class Learned:
         moments, search = without_prefix("moments", arrays), without_prefix("search", arrays)
         return cls(
             Rule.of_arrays(without_prefix("rule", arrays), device),
-            Margin.of_arrays(without_prefix("margin", arrays)),
+            margins_of(without_prefix("margins", arrays)),
             {name: torch.as_tensor(moment, device=device) for name, moment in moments.items()},
             Search.of_arrays(search, device) if search else None,
         )
@@ -89,6 +90,17 @@ class SampleProblem:
         The scales of the terms and the coordinates, if an earlier problem found them.
     spare
         Documents for each one of the budget among which near-duplicates are looked for.
+    groups
+        How the budget is divided among the documents' groups.
+
+    Attributes
+    ----------
+    budget
+        Documents, or tokens, that are selected: less than asked for if a group has less than its share.
+    budgets
+        The same by group.
+    repeats
+        How often selected documents are used, by group, where it is not once.
     """
 
     def __init__(
@@ -102,6 +114,7 @@ class SampleProblem:
         ranges: Ranges | None = None,
         frame: Frame | None = None,
         spare: float = SPARE,
+        groups: GroupSettings | None = None,
     ) -> None:
         self.sample, self.settings, self.documents, self.spare = sample, settings, survey.documents, spare
         rows = checked_features(sample.vectors, device)
@@ -110,17 +123,28 @@ class SampleProblem:
         by_tokens = sample.tokens is not None
         total, unit = (survey.tokens, "tokens") if by_tokens else (survey.documents, "documents")
         self.budget = checked_budget(settings.budget, settings.select_ratio, total, unit)
-        knapsack = None
+        self.budgets, self.repeats = {ALL: self.budget}, dict[str, float]()
+        if groups is not None:
+            asked = group_budgets(groups.shares, self.budget, survey.groups)
+            self.budgets = {name: min(share, survey.groups[name]) for name, share in asked.items()}
+            self.budget = sum(self.budgets.values())
+            times = {name: min(share / survey.groups[name], groups.max_repeats) for name, share in asked.items()}
+            self.repeats = {name: time for name, time in times.items() if time > 1}
+        self._whole = {name for name, costs in survey.groups.items() if self.budgets.get(name) == costs}
+        if self._whole == set(self.budgets):  # all documents: as without groups
+            self._whole = set()
+        knapsack, longest = None, 1.0
         if sample.tokens is None:
-            mean_tokens, size, longest = None, float(self.budget), 1.0
-            count = max(1, round(self.budget * rows.n / survey.documents))
+            mean_tokens, size = None, float(self.budget)
+            self._limits = self._limits_of(rows.n / survey.documents)
+            count = sum(self._limits.values())
             self._scale = size / count
         else:
             mean_tokens = survey.tokens / survey.documents
             longest = survey.longest / mean_tokens
             tokens, size = torch.as_tensor(sample.tokens, device=device), self.budget / mean_tokens
-            limit = max(int(tokens.min()), round(self.budget * int(tokens.sum()) / survey.tokens))
-            costs = tokens.double() / mean_tokens
+            self._limits = self._limits_of(int(tokens.sum()) / survey.tokens)
+            limit, costs = sum(self._limits.values()), tokens.double() / mean_tokens
             knapsack = Knapsack(tokens, limit, costs, costs.float(), by_tokens=True, size=limit / mean_tokens)
             count, self._scale = max(1, round(knapsack.size)), self.budget / limit
         names = settings.metric_weights
@@ -147,6 +171,33 @@ class SampleProblem:
         """J expected of a random selection, estimated by the sample."""
         return self.scaled.random_objective(self.settings.lamb)
 
+    def _limits_of(self, rate: float) -> dict[str, int]:
+        """Return the sample's part of the budgets: at least a document, and all where all are selected."""
+        found = {}
+        for name, own in inside(self.sample, self.budgets):
+            costs = self.sample.costs[own]
+            if len(costs):
+                found[name] = (
+                    int(costs.sum()) if name in self._whole else max(int(costs.min()), round(self.budgets[name] * rate))
+                )
+        return found
+
+    def _probabilities(self, block: Objective, gains: Tensor, temperature: float) -> Tensor:
+        """Return the inclusion probabilities that fill the budget of every group, (n,) float32."""
+        if self.sample.groups is None:
+            return block.probabilities(gains, temperature)
+        found = torch.zeros_like(gains)
+        for name, own in inside(self.sample, self._limits):
+            index = torch.as_tensor(own.nonzero()[0], device=gains.device)
+            if self._limits[name] >= int(self.sample.costs[own].sum()):
+                found[index] = 1.0
+            elif block.knapsack is None:
+                found[index] = probabilities(gains[index], temperature, self._limits[name])
+            else:
+                part = replace(block.knapsack.restrict(index), limit=self._limits[name])
+                found[index] = part.probabilities(gains[index], temperature)
+        return found
+
     def learn(self, offset: Mapping[str, Tensor] | None = None) -> Learned:
         """Learn the rule whose own selection has the moments that it is the tangent at.
 
@@ -158,15 +209,18 @@ class SampleProblem:
             for name, metric in self.metrics.items()
         )
         rule = Rule(self.frame, self.objective, moments, height, 0.0)
-        worth, order, limit = self._ranked(rule)
-        rule = replace(rule, spread=float(worth.std(dtype=np.float64)))
-        taken = int(np.searchsorted(self.sample.costs[order].cumsum(), limit, side="right"))
-        mask = torch.zeros_like(self.quality, dtype=torch.bool)
-        mask[torch.as_tensor(order[:taken].copy(), device=mask.device)] = True
-        own = {name: metric.moment(mask) * self._scale for name, metric in self.metrics.items()}
-        margin = self._margin(worth, order, taken)
-        search = self.search(rule, margin, self.spare) if self.settings.near_duplicates.weight > 0 else None
-        return Learned(rule, margin, own, search)
+        worth = self._worth(rule)
+        rule = replace(rule, spread=float(worth.std(dtype=np.float64)), repeats=self.repeats)
+        mask, margins = np.zeros(len(worth), dtype=bool), dict[str, Margin]()
+        for name, order in self._orders(worth):
+            costs = self.sample.costs[order]
+            taken = int(np.searchsorted(costs.cumsum(), self._limits.get(name, 0), side="right"))
+            mask[order[:taken]] = True
+            margins[name] = self._margin(name, worth, order, taken)
+        chosen = torch.as_tensor(mask, device=self.quality.device)
+        own = {name: metric.moment(chosen) * self._scale for name, metric in self.metrics.items()}
+        search = self.search(rule, margins, self.spare) if self.settings.near_duplicates.weight > 0 else None
+        return Learned(rule, margins, own, search)
 
     def corrected(self, learned: Learned, outcome: Outcome) -> Learned:
         """Learn the next rule, from what a pass over the corpus measured of one."""
@@ -174,20 +228,26 @@ class SampleProblem:
         offset = {name: outcome.sums.moments[name].to(device) - own for name, own in learned.moments.items()}
         return self.learn(offset)
 
-    def search(self, rule: Rule, margin: Margin, spare: float) -> Search:
+    def search(self, rule: Rule, margins: Mapping[str, Margin], spare: float) -> Search:
         """Return where near-duplicates are looked for: among so many documents for each one of the budget."""
-        worth, order, limit = self._ranked(rule)
-        last = int(np.searchsorted(self.sample.costs[order].cumsum(), spare * limit))
-        floor = float(worth[order[last]]) if last < len(order) else -math.inf
+        worth, floors, levels = self._worth(rule), dict[str, float](), dict[str, float]()
+        for name, order in self._orders(worth):
+            reach, limit = self.sample.costs[order].cumsum(), self._limits.get(name, 0)
+            last, taken = (int(place) for place in np.searchsorted(reach, [spare * limit, limit]))
+            floors[name] = float(worth[order[last]]) if last < len(order) else -math.inf
+            levels[name] = float(worth[order[min(taken, len(order) - 1)]]) if len(order) else 0.0
         seed, device = self.settings.seed, self.quality.device
-        return Search(floor, cell_centres(self.sample, spare * self.objective.size, seed, device), margin)
+        centres = cell_centres(self.sample, spare * self.objective.size, seed, device)
+        return Search(floors, levels, centres, margins)
 
-    def _ranked(self, rule: Rule) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
-        """Return what the sample's documents are worth, their order, and how much of their costs is selected."""
-        worth = rule.measure_with(self.metrics, self.sample, self._masses).worth
-        block = self.scaled.objective
-        limit = block.budget if block.knapsack is None else block.knapsack.limit
-        return worth, np.lexsort((self.sample.ties, -worth)), limit
+    def _worth(self, rule: Rule) -> NDArray[np.float32]:
+        return rule.measure_with(self.metrics, self.sample, self._masses).worth
+
+    def _orders(self, worth: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """Yield the places of each group's documents of the sample, by worth (n,), the best first."""
+        for name, own in inside(self.sample, self.budgets):
+            places = own.nonzero()[0]
+            yield name, places[np.lexsort((self.sample.ties[places], -worth[places]))]
 
     def anneal(
         self, block: Objective, objective: CorpusObjective, offset: Mapping[str, Tensor]
@@ -216,7 +276,7 @@ class SampleProblem:
             temperature = AVERAGED.hottest * (AVERAGED.coldest / AVERAGED.hottest) ** cooled * block.deviation(gains)
             if temperature <= 0:  # all documents are worth the same
                 break
-            target = block.probabilities(gains, temperature)
+            target = self._probabilities(block, gains, temperature)
             reached = moments_of(target)
             rise = float(linear.double() @ (target - inclusion).double())
             curved = [
@@ -230,16 +290,21 @@ class SampleProblem:
             mean = {name: torch.lerp(mean[name], moment, newest) for name, moment in moments.items()}
         return mean, inclusion
 
-    def _margin(self, worth: NDArray[np.float32], order: NDArray[np.int64], taken: int) -> Margin:
-        """Return the places between which the corpus's threshold is, for the sample's order of documents (n,)."""
+    def _margin(self, name: str, worth: NDArray[np.float32], order: NDArray[np.int64], taken: int) -> Margin:
+        """Return the places between which a group's threshold is, for the sample's order of its documents."""
         n, ties = len(order), self.sample.ties
+        of_group = worth[order] if n else worth
+        levels = np.unique(np.quantile(of_group, np.linspace(0, 1, LEVELS)).astype(np.float32))
+        if name in self._whole:
+            return Margin(LAST, LAST, levels)
+        if not n:
+            return Margin(FIRST, LAST, levels)
         reach = DEVIATIONS * math.sqrt(taken * max(1 - taken / n, 0.0)) + DEVIATIONS
         first, last = math.floor(taken - reach), math.ceil(taken + reach)
 
         def place(rank: int) -> Place:
             return Place(float(worth[order[rank]]), float(ties[order[rank]]))
 
-        levels = np.unique(np.quantile(worth, np.linspace(0, 1, LEVELS)).astype(np.float32))
         return Margin(place(first) if first >= 0 else FIRST, place(last) if last < n else LAST, levels)
 
 

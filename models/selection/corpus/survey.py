@@ -1,6 +1,7 @@
 """Survey a part of a corpus: its sums, and its documents in the random sample that a rule is learned on."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.corpus.documents import Arrays, Documents
+from fineweb_mask.models.selection.corpus.groups import inside
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.rows import Standard
 
@@ -25,6 +27,7 @@ class Survey:
     longest: int  # most tokens of a document
     sums: Tensor
     squares: Tensor
+    groups: Mapping[str, int]  # what the documents of each group cost
 
     @classmethod
     def of(cls, part: Documents, device: torch.device) -> Self:
@@ -35,7 +38,9 @@ class Survey:
             sums += block.sum(0, dtype=torch.float64)
             squares += block.square().sum(0, dtype=torch.float64)
         tokens, longest = (0, 0) if part.tokens is None else (int(part.tokens.sum()), int(part.tokens.max()))
-        return cls(len(part.quality), tokens, longest, sums.cpu(), squares.cpu())
+        costs = {} if part.groups is None else {str(name): 0 for name in np.unique(part.groups)}
+        costs = {name: int(part.costs[own].sum()) for name, own in inside(part, costs)}
+        return cls(len(part.quality), tokens, longest, sums.cpu(), squares.cpu(), costs)
 
     @classmethod
     def total(cls, surveys: Sequence[Self]) -> Self:
@@ -46,18 +51,26 @@ class Survey:
             max(one.longest for one in surveys),
             torch.stack([one.sums for one in surveys]).sum(0),
             torch.stack([one.squares for one in surveys]).sum(0),
+            dict(sum((Counter(one.groups) for one in surveys), Counter())),
         )
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the survey of."""
         counts = np.array([self.documents, self.tokens, self.longest], dtype=np.int64)
-        return {"counts": counts, "sums": self.sums.numpy(), "squares": self.squares.numpy()}
+        found = {"counts": counts, "sums": self.sums.numpy(), "squares": self.squares.numpy()}
+        if self.groups:
+            found |= {"groups": np.array(list(self.groups)), "costs": np.array(list(self.groups.values()))}
+        return found
 
     @classmethod
     def of_arrays(cls, arrays: Arrays) -> Self:
         """Make the survey of its arrays."""
         documents, tokens, longest = arrays["counts"].tolist()
-        return cls(documents, tokens, longest, torch.from_numpy(arrays["sums"]), torch.from_numpy(arrays["squares"]))
+        sums, squares = (torch.from_numpy(arrays[name]) for name in ("sums", "squares"))
+        groups = (
+            dict(zip(arrays["groups"].tolist(), arrays["costs"].tolist(), strict=True)) if "groups" in arrays else {}
+        )
+        return cls(documents, tokens, longest, sums, squares, groups)
 
     @property
     def standard(self) -> Standard:

@@ -1,6 +1,6 @@
 """Select from a corpus in parts that are read one after the other: the whole algorithm in one process."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -9,13 +9,21 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_charges
-from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, Tally, conclude, find_threshold, margin_at
+from fineweb_mask.models.selection.corpus.passes import (
+    Bound,
+    Margin,
+    Outcome,
+    Tally,
+    conclude,
+    find_thresholds,
+    margins_at,
+)
 from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.ranges import Ranges
-from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
 
 DIRECTIONS = 128  # of the second moment
 
@@ -40,7 +48,7 @@ class CorpusSelection(NamedTuple):
     objective
         J of the selection: the best of the passes.
     upper_bound
-        No selection of this size has a higher J: the lowest bound of the passes.
+        No selection of as many documents, or of as many tokens or more, has a higher J: the lowest bound of the passes.
     random_objective
         J expected of a random selection, estimated by the sample.
     gap
@@ -73,6 +81,7 @@ def select_corpus(
     rate: float = 1.0,
     passes: int = 2,
     directions: int = DIRECTIONS,
+    groups: GroupSettings | None = None,
     device: str | torch.device = "cpu",
 ) -> CorpusSelection:
     """Select the documents of a corpus that together maximise the objective, without holding more than one part.
@@ -89,6 +98,8 @@ def select_corpus(
         Rules that are learned and applied; the best one is kept.
     directions
         Principal directions in which metrics of the second moment are measured.
+    groups
+        How the budget is divided among the documents' groups; `groups.column` is not read.
     device
         "cpu", "cuda" or a torch device.
 
@@ -104,14 +115,14 @@ def select_corpus(
     surveyed = [(Survey.of(part, device), sampled(part, rate)) for part in parts()]
     survey = Survey.total([one for one, _ in surveyed])
     sample = Documents.concatenate([chosen for _, chosen in surveyed])
-    problem = SampleProblem(sample, survey, settings, directions, device)
+    problem = SampleProblem(sample, survey, settings, directions, device, groups=groups)
     learned, tried = problem.learn(), list[_Tried]()
     for number in range(passes):
         tried.append(_try(parts, problem, learned, device))
         if number + 1 < passes:
             learned = problem.corrected(learned, tried[-1].outcome)
     best = max(tried, key=lambda one: one.outcome.objective)
-    bound = min(one.upper_bound for one in tried)
+    bound = min(one.bound.at(best.outcome.bound.used) for one in tried)
     return CorpusSelection(
         masks=best.masks or [best.outcome.rule.select(part, device)[0] for part in parts()],
         objective=best.outcome.objective,
@@ -119,7 +130,7 @@ def select_corpus(
         random_objective=problem.random_objective,
         gap=relative_gap(best.outcome.objective, bound, problem.random_objective),
         raw=best.outcome.raw,
-        steps=[Step(one.outcome.objective, one.upper_bound) for one in tried],
+        steps=[Step(one.outcome.objective, one.bound.at(one.outcome.bound.used)) for one in tried],
         rule=best.outcome.rule,
         ranges=problem.ranges,
     )
@@ -129,15 +140,15 @@ class _Tried(NamedTuple):
     """What a rule selects."""
 
     outcome: Outcome
-    upper_bound: float
+    bound: Bound
     masks: list[NDArray[np.bool_]] | None  # of the parts, if near-duplicates are charged
 
 
 def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.device) -> _Tried:
     """Pass over all parts with a rule, and find what it selects when near-duplicates are charged."""
-    outcome = apply(parts, learned.rule, learned.margin, problem.budget, device)
+    outcome = apply(parts, learned.rule, learned.margins, problem.budgets, device)
     if learned.search is None:
-        return _Tried(outcome, outcome.upper_bound, None)
+        return _Tried(outcome, outcome.bound, None)
     search = learned.search
     while True:
         found = [search.candidates(part, learned.rule.measure(part, device).worth, device) for part in parts()]
@@ -147,30 +158,35 @@ def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.d
             inside = [(cells == cell).nonzero()[0] for _, cells in found]
             documents = Documents.concatenate([part.take(own) for part, own in zip(candidates, inside, strict=True)])
             if len(documents.quality):
-                paid = near_duplicate_charges(learned.rule, problem.settings.near_duplicates, documents, device)
+                paid = near_duplicate_charges(
+                    learned.rule, search.levels, problem.settings.near_duplicates, documents, device
+                )
                 ends = np.cumsum([len(own) for own in inside])
                 for part_charges, own, of_part in zip(charges, inside, np.split(paid, ends[:-1]), strict=True):
                     part_charges[own] = of_part
         candidates = [part._replace(charges=paid) for part, paid in zip(candidates, charges, strict=True)]
         some = [part for part in candidates if len(part.quality)]
-        charged = apply(lambda: some, learned.rule, search.margin, problem.budget, device)  # noqa: B023
-        if charged.rule.threshold.worth >= search.floor:
+        charged = apply(lambda: some, learned.rule, search.margins, problem.budgets, device)  # noqa: B023
+        if all(charged.rule.thresholds[name].worth >= floor for name, floor in search.floors.items()):
             break
         problem.spare *= 2
-        search = problem.search(learned.rule, learned.margin, problem.spare)
+        search = problem.search(learned.rule, learned.margins, problem.spare)
     masks = [np.zeros(len(part.quality), dtype=bool) for part in parts()]
     for mask, (index, _), part in zip(masks, found, candidates, strict=True):
         if len(index):
             mask[index] = charged.rule.select(part, device)[0]
-    return _Tried(charged, outcome.upper_bound, masks)
+    return _Tried(charged, outcome.bound, masks)
 
 
-def apply(parts: Parts, rule: Rule, margin: Margin, budget: int, device: torch.device) -> Outcome:
-    """Pass over all parts with a rule, and again where its threshold was not in the margin."""
+def apply(
+    parts: Parts, rule: Rule, margins: Mapping[str, Margin], budgets: Mapping[str, int], device: torch.device
+) -> Outcome:
+    """Pass over all parts with a rule, and again where a threshold was not in its margin."""
     while True:
-        tallies = [Tally.of(rule, margin, part, device) for part in parts()]
-        rankings = [tally.ranking for tally in tallies]
-        threshold = find_threshold(margin, rankings, budget)
-        if threshold is not None:
-            return conclude(rule, threshold, tallies, device)
-        margin = margin_at(margin, rankings, budget)
+        tallies = [Tally.by_group(margins, part, rule.measure(part, device)) for part in parts()]
+        rankings = [{name: tally.ranking for name, tally in one.items()} for one in tallies]
+        thresholds = find_thresholds(margins, rankings, budgets)
+        found = {name: place for name, place in thresholds.items() if place is not None}
+        if len(found) == len(margins):
+            return conclude(rule, found, tallies, budgets, device)
+        margins = margins_at(margins, thresholds, rankings, budgets)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from fineweb_mask.models.selection.corpus.documents import Arrays
-    from fineweb_mask.models.selection.corpus.passes import Tally
+    from fineweb_mask.models.selection.corpus.passes import Ranking, Tally
     from fineweb_mask.models.selection.corpus.rule import Frame
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
     from fineweb_mask.models.selection.ranges import Ranges
@@ -54,9 +54,10 @@ class CorpusJob(ShardJob):
         return []
 
     @property
-    def by_tokens(self) -> bool:
-        """Whether the budget is one of tokens."""
-        return self.settings.budget_by == "tokens"
+    def read_with(self) -> list[Any]:
+        """The settings on which depends what is read of a shard's documents."""
+        groups = self.settings.groups
+        return [self.settings.seed, self.settings.budget_by, *([] if groups is None else [groups.column])]
 
 
 class SampleJob(CorpusJob):
@@ -75,7 +76,7 @@ class SampleJob(CorpusJob):
 
     def depends_on(self) -> Dependencies:
         """Return the rate and the seed, and the shard's scores, vectors and duplicates."""
-        return Dependencies(settings=[self.rate, self.settings.seed, self.by_tokens], inputs=inputs_of(self.shard))
+        return Dependencies(settings=[self.rate, *self.read_with], inputs=inputs_of(self.shard))
 
 
 def inputs_of(shard: ShardFiles) -> list[str]:
@@ -95,7 +96,7 @@ def draw_sample(job: SampleJob) -> None:
     device = torch.device(choose_device(job.settings.device))
     columns = read_columns(job.workspace, job.shard)
     surveys, chosen = [], []
-    for _, part in read_parts(job.workspace, job.shard, columns, job.settings.seed, by_tokens=job.by_tokens):
+    for _, part in read_parts(job.workspace, job.shard, columns, job.settings):
         with gpu_slot(str(device)):
             surveys.append(Survey.of(part, device))
         chosen.append(sampled(part, job.rate))
@@ -163,6 +164,7 @@ def _learn_first(job: LearnJob, device: "torch.device") -> None:
     details = {
         "passes": 0,
         "budget": problem.budget,
+        "budgets": problem.budgets,
         "documents": problem.documents,
         "sample": len(problem.sample.quality),
         "random_objective": problem.random_objective,
@@ -186,59 +188,68 @@ def _write(job: LearnJob, best: "Arrays", learned: "Learned | None", details: di
 
 def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     from fineweb_mask.models.selection.corpus.documents import prefixed, without_prefix
-    from fineweb_mask.models.selection.corpus.passes import conclude, find_threshold, margin_at
+    from fineweb_mask.models.selection.corpus.passes import Bound, conclude, find_thresholds, margins_at
 
     arrays = read_arrays(job.workspace.resolve(before))
     learned = read_learned(job.workspace, before, "next", device)
     best: Arrays = prefixed("best", without_prefix("best", arrays))
     details, search = before.details | {"again": False}, learned.search
     measured_with = details.pop("measured_with", before.fingerprint)
-    rankings = [tally.ranking for tally in _tallies(job, job.tallies)]
-    threshold = find_threshold(learned.margin, rankings, details["budget"])
-    if threshold is None:
-        again = replace(learned, margin=margin_at(learned.margin, rankings, details["budget"]))
-        _write(job, best, again, details)
+    budgets = details["budgets"]
+    rankings = _rankings(job, job.tallies)
+    thresholds = find_thresholds(learned.margins, rankings, budgets)
+    found = {name: place for name, place in thresholds.items() if place is not None}
+    if len(found) < len(thresholds):
+        margins = margins_at(learned.margins, thresholds, rankings, budgets)
+        _write(job, best, replace(learned, margins=margins), details)
         return
-    outcome = conclude(learned.rule, threshold, _tallies(job, job.tallies), device)
-    bound = outcome.upper_bound
+    outcome = conclude(learned.rule, found, _tallies(job, job.tallies), budgets, device)
+    bound = outcome.bound
     if search is not None:
-        rankings = [tally.ranking for tally in _tallies(job, job.charged)]
-        threshold = find_threshold(search.margin, rankings, details["budget"])
-        if threshold is None:
-            search = search._replace(margin=margin_at(search.margin, rankings, details["budget"]))
-            _write(
-                job, best, replace(learned, search=search), details | {"again": True, "measured_with": measured_with}
-            )
+        rankings = _rankings(job, job.charged)
+        thresholds = find_thresholds(search.margins, rankings, budgets)
+        found = {name: place for name, place in thresholds.items() if place is not None}
+        if len(found) < len(thresholds):
+            search = search._replace(margins=margins_at(search.margins, thresholds, rankings, budgets))
+            again = details | {"again": True, "measured_with": measured_with}
+            _write(job, best, replace(learned, search=search), again)
             return
-        if threshold.worth < search.floor:  # documents below the floor may be worth more than those that pay
-            details["spare"] *= 2
+        if any(found[name].worth < floor for name, floor in search.floors.items()):
+            details["spare"] *= 2  # documents below the floor may be worth more than those that pay
             problem = _problem(job, device, details, learned.rule.frame)
-            search = problem.search(learned.rule, learned.margin, details["spare"])
+            search = problem.search(learned.rule, learned.margins, details["spare"])
             _write(job, best, replace(learned, search=search), details)
             return
-        outcome = conclude(learned.rule, threshold, _tallies(job, job.charged), device)
+        outcome = conclude(learned.rule, found, _tallies(job, job.charged), budgets, device)
     details["passes"] += 1
-    details["steps"] = [*details["steps"], {"objective": outcome.objective, "upper_bound": bound}]
+    step = {"objective": outcome.objective, "upper_bound": bound.at(outcome.bound.used), "bound": bound._asdict()}
+    details["steps"] = [*details["steps"], step]
     if outcome.objective >= max(step["objective"] for step in details["steps"]):
         best = prefixed("best", replace(learned, rule=outcome.rule).arrays())
         terms = _ranges(details).terms(outcome.raw, job.settings.metric_weights)
         if search is not None:
             terms["near_duplicate_cost"] = outcome.near_duplicate_cost
         details |= {"objective": outcome.objective, "terms": terms, "best_cells": before.details["cells"]}
-        details["best_measured_with"] = measured_with
+        details |= {"best_measured_with": measured_with, "used": outcome.bound.used}
+    details["upper_bound"] = min(Bound(**step["bound"]).at(details["used"]) for step in details["steps"])
     following = None
     if details["passes"] < job.settings.passes:
         following = _problem(job, device, details, learned.rule.frame).corrected(learned, outcome)
     _write(job, best, following, details)
 
 
-def _tallies(job: LearnJob, files: Sequence[StageFile]) -> "Iterator[Tally]":
+def _rankings(job: LearnJob, files: Sequence[StageFile]) -> "list[dict[str, Ranking]]":
+    return [{name: tally.ranking for name, tally in one.items()} for one in _tallies(job, files)]
+
+
+def _tallies(job: LearnJob, files: Sequence[StageFile]) -> "Iterator[dict[str, Tally]]":
+    """Yield the tallies of every part, by group."""
     from fineweb_mask.models.selection.corpus.documents import without_prefix
-    from fineweb_mask.models.selection.corpus.passes import Tally
+    from fineweb_mask.models.selection.corpus.passes import tallies_of
 
     for file in track("parts", list(files)):
         if arrays := without_prefix("tally", read_arrays(job.workspace.root / file.path, "tally")):
-            yield Tally.of_arrays(arrays)
+            yield tallies_of(arrays)
 
 
 def read_learned(workspace: Workspace, file: StageFile, part: RulePart, device: "torch.device") -> "Learned":
@@ -262,7 +273,9 @@ def _problem(
     survey = Survey.total([Survey.of_arrays(without_prefix("survey", arrays)) for arrays in found])
     sample = Documents.concatenate([Documents.of_arrays(without_prefix("sample", arrays)) for arrays in found])
     known: dict[str, Any] = {} if details is None else {"ranges": _ranges(details), "spare": details["spare"]}
-    return SampleProblem(sample, survey, job.settings, job.settings.directions, device, frame=frame, **known)
+    settings = job.settings
+    known["groups"] = settings.groups
+    return SampleProblem(sample, survey, settings, settings.directions, device, frame=frame, **known)
 
 
 def _ranges(details: dict[str, Any]) -> "Ranges":
@@ -296,7 +309,7 @@ class MeasureJob(CorpusJob):
 
     def depends_on(self) -> Dependencies:
         """Return the rule, the seed, and the shard's scores, vectors and duplicates."""
-        settings = [self.settings.seed, self.by_tokens]
+        settings = self.read_with
         return Dependencies(
             settings=settings, inputs=[self.measured_with or self.rule.fingerprint, *inputs_of(self.shard)]
         )
@@ -309,22 +322,22 @@ def measure(job: MeasureJob) -> None:
 
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.corpus.documents import Documents, prefixed
-    from fineweb_mask.models.selection.corpus.passes import Tally
+    from fineweb_mask.models.selection.corpus.passes import Tally, tally_arrays
 
     device = torch.device(choose_device(job.settings.device))
     learned = read_learned(job.workspace, job.rule, job.part, device)
     columns = read_columns(job.workspace, job.shard)
     tallies, candidates, rows, cells = [], [], [], []
-    for own, part in read_parts(job.workspace, job.shard, columns, job.settings.seed, by_tokens=job.by_tokens):
+    for own, part in read_parts(job.workspace, job.shard, columns, job.settings):
         with gpu_slot(str(device)):
             measured = learned.rule.measure(part, device)
-            tallies.append(Tally.of_measured(learned.margin, part, measured))
+            tallies.append(Tally.by_group(learned.margins, part, measured))
             if learned.search is not None:
                 found, in_cells = learned.search.candidates(part, measured.worth, device)
                 candidates.append(part.take(found))
                 rows.append(own[found])
                 cells.append(in_cells)
-    arrays = prefixed("tally", Tally.total(tallies).arrays()) if tallies else {}
+    arrays = prefixed("tally", tally_arrays(tallies)) if tallies else {}
     if candidates:
         documents, places, of_cell = Documents.concatenate(candidates), np.concatenate(rows), np.concatenate(cells)
         for cell in np.unique(of_cell).tolist():

@@ -71,7 +71,8 @@ def find_charges(job: ChargesJob) -> None:
     from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_charges
 
     device = torch.device(choose_device(job.settings.device))
-    rule = read_learned(job.workspace, job.rule, job.part, device).rule
+    learned = read_learned(job.workspace, job.rule, job.part, device)
+    assert learned.search is not None  # noqa: S101 - near-duplicates are charged for
     parts, rows, shards, prefix = [], [], [], cell_prefix(job.cell)
     for file in track("shards", job.passes):
         arrays = without_prefix(prefix, read_arrays(job.workspace.root / file.path, prefix))
@@ -81,10 +82,9 @@ def find_charges(job: ChargesJob) -> None:
             shards += [file.name] * len(arrays["rows"])
     with stage_file_writer(job.output, CHARGES, job.key) as writer:
         if parts:
+            documents, levels = Documents.concatenate(parts), learned.search.levels
             with gpu_slot(str(device)):
-                charges = near_duplicate_charges(
-                    rule, job.settings.near_duplicates, Documents.concatenate(parts), device
-                )
+                charges = near_duplicate_charges(learned.rule, levels, job.settings.near_duplicates, documents, device)
             table = pa.table([shards, np.concatenate(rows), charges], schema=CHARGES).filter(charges > 0)
             for batch in table.to_batches():
                 writer.write(batch)
@@ -133,7 +133,7 @@ def measure_charged(job: ChargedJob) -> None:
 
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.corpus.documents import Documents, prefixed, without_prefix
-    from fineweb_mask.models.selection.corpus.passes import Tally
+    from fineweb_mask.models.selection.corpus.passes import Tally, tally_arrays
 
     device = torch.device(choose_device(job.settings.device))
     learned = read_learned(job.workspace, job.rule, "next", device)
@@ -151,7 +151,8 @@ def measure_charged(job: ChargedJob) -> None:
         documents = Documents.concatenate(parts).take(order)
         documents = documents._replace(charges=paid[np.concatenate(rows)[order]])
         with gpu_slot(str(device)):
-            tally = Tally.of(learned.rule, learned.search.margin, documents, device).arrays()
+            measured = learned.rule.measure(documents, device)
+            tally = tally_arrays([Tally.by_group(learned.search.margins, documents, measured)])
     write_arrays(job.output, job.key, prefixed("tally", tally), {})
 
 

@@ -105,9 +105,7 @@ def test_jobs_select_what_one_process_selects(workspace, shards, by, metrics, we
     if not weight:
         assert len(jobs.built) == 5 + 1 + 2 * (5 + 1) + 1
     parts = [
-        part
-        for shard in shards
-        for _, part in read_parts(workspace, shard, read_columns(workspace, shard), 0, by_tokens=by == "tokens")
+        part for shard in shards for _, part in read_parts(workspace, shard, read_columns(workspace, shard), settings)
     ]
     expected = select_corpus(lambda: parts, settings, rate=RATE, directions=4)
     assert rule.details["objective"] == expected.objective

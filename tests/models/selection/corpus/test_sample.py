@@ -42,7 +42,7 @@ def test_what_an_earlier_problem_found_is_not_sought_again(parts):
     again = problem_of(parts, 0.5, settings, directions=5, ranges=first.ranges, frame=first.frame)
     assert again.objective == first.objective
     one, other = (problem.learn().rule for problem in (first, again))
-    assert one.threshold == other.threshold
+    assert one.thresholds == other.thresholds
     np.testing.assert_array_equal(*(rule.measure(parts[0], CPU).worth for rule in (one, other)))
 
 
@@ -51,7 +51,7 @@ def test_a_correction_brings_the_moments_of_the_rule_to_those_it_selects(parts):
     problem = problem_of(parts, 0.3, settings_of(metrics="disf"))
     learned, errors, reached = problem.learn(), [], []
     for _ in range(3):
-        outcome = apply(lambda: parts, learned.rule, learned.margin, problem.budget, CPU)
+        outcome = apply(lambda: parts, learned.rule, learned.margins, problem.budgets, CPU)
         selected = outcome.sums.moments["disf"]
         errors.append(float((selected - learned.rule.moments["disf"]).norm() / selected.norm()))
         reached.append(outcome.objective)
@@ -64,6 +64,7 @@ def test_arrays_make_the_same_learned_rule(parts):
     problem = problem_of(parts, 0.5, settings_of(metrics={"pairwise": 1, "logdet": 1}))
     learned = problem.learn()
     again = Learned.of_arrays(learned.arrays(), CPU)
-    assert again.margin.upper == learned.margin.upper
+    assert again.margins.keys() == learned.margins.keys()
+    assert again.margins[""].upper == learned.margins[""].upper
     for name, moment in learned.moments.items():
         assert again.moments[name].equal(moment)
