@@ -45,6 +45,9 @@ MASKS = pa.schema(
     ]
 )
 
+WORTH = pa.schema([ROW, pa.field("worth", pa.float32())])
+"""How much each document is worth by a rule; null for one that cannot be selected."""
+
 HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
 """The hash of each document's text, in the order of the hashes."""
 

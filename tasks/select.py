@@ -4,14 +4,23 @@ A job covers whole shards, so that every shard's mask is written once, and gives
 the block's name: the choice does not depend on the order of work.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
 from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
-from fineweb_mask.tasks.selection.shard_documents import ShardColumns, read_parts
+from fineweb_mask.tasks.selection.shard_documents import ShardColumns, lots, read_parts, read_worth
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
+
+if TYPE_CHECKING:
+    import torch
+
+    from fineweb_mask.models.selection.corpus.rule import Rule
 
 
 class SelectJob(BlocksJob):
@@ -33,8 +42,8 @@ class SelectJob(BlocksJob):
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
+        """Whether a GPU makes the job faster: not if it is known what the documents are worth."""
+        return self.settings.device != "cpu" and not any(shard.worth.path for shard in self.shards)
 
     def depends_on(self) -> Dependencies:
         """Return what a selection from blocks depends on, or the rule and the shard."""
@@ -73,16 +82,11 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     from fineweb_mask.models.selection.corpus.rule import Rule
     from fineweb_mask.models.selection.measures import relative_gap
 
-    device = torch.device(choose_device(job.settings.device))
-    [shard] = job.shards
+    device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
     arrays = read_arrays(job.workspace.resolve(kept))
     rule = Rule.of_arrays(without_prefix("best", arrays), device)
-    for rows, part in read_parts(
-        job.workspace, shard, columns, job.settings.seed, by_tokens=job.settings.budget_by == "tokens"
-    ):
-        with gpu_slot(str(device)):
-            selected, inclusion = rule.select(part, device)
+    for rows, (selected, inclusion) in _judged(job, rule, columns, device):
         masks.enter_rows(rows, selected, inclusion, job.group)
         tokens = columns.tokens[rows]
         found = (len(rows), int(selected.sum()), int(tokens.sum()), int(tokens[selected].sum()))
@@ -101,3 +105,22 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
         "terms": details["terms"],
         "history": [[number, step["objective"]] for number, step in enumerate(details["steps"], start=1)],
     }
+
+
+def _judged(
+    job: SelectJob, rule: "Rule", columns: ShardColumns, device: "torch.device"
+) -> Iterator[tuple[NDArray[np.int64], tuple[NDArray[np.bool_], NDArray[np.float32]]]]:
+    """Yield the candidates of a shard in parts: their rows, which are selected, and each one's inclusion."""
+    from fineweb_mask.models.selection.corpus.documents import ties_of
+
+    [shard] = job.shards
+    seed, by_tokens = job.settings.seed, job.settings.budget_by == "tokens"
+    if shard.worth.path:  # a pass over the corpus measured it, and counted on it
+        rows = columns.candidate.nonzero()[0]
+        worth, ties = read_worth(job.workspace, shard), ties_of(lots(seed, shard.name, shard.rows))
+        yield rows, rule.judge(worth[rows], ties[rows])
+        return
+    for rows, part in read_parts(job.workspace, shard, columns, seed, by_tokens=by_tokens):
+        with gpu_slot(str(device)):
+            judged = rule.select(part, device)
+        yield rows, judged

@@ -9,7 +9,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob, MeasureJob, SampleJob
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +25,18 @@ def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, 
     SettingsError
         If no rule can do what the settings ask.
     """
-    settings = rule.settings
+    settings, passes = rule.settings, list[MeasureJob]()
 
     def by_rule(kept: StageFile | None) -> None:
-        select([[shard] for shard in shards], settings, kept)
+        learned = "" if kept is None else kept.details.get("rule")
+        worth = {job.name: job.worth for job in passes if job.rule.fingerprint == learned}
+        judged = [shard.model_copy(update={"worth": worth.get(shard.name, NO_FILE)}) for shard in shards]
+        select([[shard] for shard in judged], settings, kept)
 
-    if not rule.force and jobs.done(rule) is not None:
+    if not rule.force and (kept := jobs.done(rule)) is not None:
+        learned = kept.model_copy(update={"fingerprint": kept.details.get("rule", "")})
+        measured = [MeasureJob(root=rule.root, settings=settings, shard=shard, rule=learned) for shard in shards]
+        passes += [job for job in measured if jobs.done(job) is not None]
         jobs.add(rule, by_rule)
         return
     rows = sum(shard.rows for shard in shards)
@@ -49,7 +55,7 @@ def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, 
             "share in the report, or use scope: block",
             f"{sample:,}",
         )
-    learn_selection(jobs, shards, rule, sample / rows, by_rule)
+    learn_selection(jobs, shards, rule, sample / rows, by_rule, on_pass=passes.extend)
 
 
 def learn_selection(
@@ -58,6 +64,7 @@ def learn_selection(
     keep: KeepRuleJob,
     rate: float,
     on_kept: Callable[[StageFile | None], None],
+    on_pass: Callable[[list[MeasureJob]], None] = lambda _: None,
 ) -> None:
     """Add the jobs that learn a rule and keep it; each adds those that come after it.
 
@@ -73,6 +80,8 @@ def learn_selection(
         Share of the documents in the sample.
     on_kept
         Called with the rule.
+    on_pass
+        Called with the jobs of every pass, when they are done.
     """
     root, settings = keep.root, keep.settings
 
@@ -91,9 +100,10 @@ def learn_selection(
             add_one(keep.model_copy(update={"learned": learned}), on_kept)
             return
         measured = [MeasureJob(root=root, settings=settings, shard=shard, rule=learned) for shard in shards]
-        add_all(jobs, measured, partial(on_measured, job, learned))
+        add_all(jobs, measured, partial(on_measured, job, learned, measured))
 
-    def on_measured(job: LearnJob, learned: StageFile, tallies: list[StageFile]) -> None:
+    def on_measured(job: LearnJob, learned: StageFile, measured: list[MeasureJob], tallies: list[StageFile]) -> None:
+        on_pass(measured)
         following = job.model_copy(update={"number": job.number + 1, "before": learned, "tallies": tuple(tallies)})
         add_one(following, partial(on_learned, following))
 

@@ -49,12 +49,20 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
 
 
 def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
+    if shard.worth.path:
+        return ~np.isnan(read_worth(workspace, shard))
     if shard.embeddings.details.get("bad_vectors") == 0:
         return np.ones(shard.rows, dtype=bool)
     with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
         batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
         valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
     return np.concatenate([np.empty(0, dtype=bool), *valid])
+
+
+def read_worth(workspace: Workspace, shard: ShardFiles) -> NDArray[np.float32]:
+    """Read what the documents of a shard are worth, (rows,); NaN for one that cannot be selected."""
+    worth: NDArray[np.float32] = pq.read_table(workspace.resolve(shard.worth), columns=["worth"])["worth"].to_numpy()
+    return worth
 
 
 def lots(seed: int, shard: str, rows: int) -> NDArray[np.float64]:

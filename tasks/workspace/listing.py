@@ -30,6 +30,7 @@ FOLDERS = (
     "embeddings",
     "samples",
     "passes",
+    "worth",
     "rules",
     "masks",
 )

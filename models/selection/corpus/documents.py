@@ -60,12 +60,17 @@ class Documents(NamedTuple):
     @property
     def ties(self) -> NDArray[np.float64]:
         """What orders documents of equal worth: lower numbers come first, (n,)."""
-        return self.lots * TIE_DIGITS % 1.0
+        return ties_of(self.lots)
 
     @property
     def signs(self) -> NDArray[np.float32]:
         """Random signs, (n,)."""
         return np.where(self.lots * SIGN_DIGITS % 1.0 < 0.5, np.float32(-1), np.float32(1))
+
+
+def ties_of(lots: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what orders documents of equal worth, by their lots (n,): lower numbers come first."""
+    return lots * TIE_DIGITS % 1.0
 
 
 def prefixed(prefix: str, arrays: Arrays) -> Arrays:

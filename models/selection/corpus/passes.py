@@ -124,7 +124,11 @@ class Tally:
     @classmethod
     def of(cls, rule: Rule, margin: Margin, part: Documents, device: torch.device) -> Self:
         """Pass over a part."""
-        measured = rule.measure(part, device)
+        return cls.of_measured(margin, part, rule.measure(part, device))
+
+    @classmethod
+    def of_measured(cls, margin: Margin, part: Documents, measured: Measured) -> Self:
+        """Pass over a part that a rule has measured."""
         before = margin.upper.admits(measured.worth, part.ties)
         within = margin.lower.admits(measured.worth, part.ties) & ~before
         buckets = np.searchsorted(margin.levels, measured.worth, side="right")

@@ -114,10 +114,15 @@ class Rule:
 
     def select(self, documents: Documents, device: torch.device) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which documents the rule selects, (n,), and the inclusion of each, (n,): one half at the threshold."""
-        worth = self.measure(documents, device).worth
+        return self.judge(self.measure(documents, device).worth, documents.ties)
+
+    def judge(
+        self, worth: NDArray[np.float32], ties: NDArray[np.float64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return the same by what documents are worth, (n,), and what orders equal ones, (n,)."""
         distance = (worth.astype(np.float64) - self.threshold.worth) / (READABLE * self.spread or 1.0)
         inclusion = 1 / (1 + np.exp(-distance.clip(-80, 80)))
-        return self.threshold.admits(worth, documents.ties), inclusion.astype(np.float32)
+        return self.threshold.admits(worth, ties), inclusion.astype(np.float32)
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the rule of."""

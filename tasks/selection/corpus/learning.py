@@ -12,16 +12,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
+
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.schemas import WORTH
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.corpus.arrays import read_arrays, write_arrays
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
-from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     import torch
@@ -133,7 +138,8 @@ class LearnJob(_CorpusJob):
 def learn_rule(job: LearnJob) -> None:
     """Write the next rule, and the best one so far.
 
-    The details say how many passes were gathered (`passes`), and what each reached.
+    The details say how many passes were gathered (`passes`), what each reached, and which output the best rule was
+    first written in (`rule`, its fingerprint).
     """
     import torch
 
@@ -191,7 +197,7 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     if outcome.objective >= max(step["objective"] for step in details["steps"]):
         best = prefixed("best", outcome.rule.arrays())
         terms = _ranges(details).terms(outcome.raw, job.settings.metric_weights)
-        details |= {"objective": outcome.objective, "terms": terms}
+        details |= {"objective": outcome.objective, "terms": terms, "rule": before.fingerprint}
     following: Arrays = {}
     if details["passes"] < job.settings.passes:
         problem = _problem(job, device, _ranges(details), learned.rule.frame)
@@ -226,7 +232,7 @@ class MeasureJob(_CorpusJob):
     """Measure what a rule selects from one shard."""
 
     stage: ClassVar[Stage] = Stage(
-        "measure", version=1, label="select", folders=("passes",), interim=True, run_with=("select",)
+        "measure", version=1, label="select", folders=("passes", "worth"), interim=True, run_with=("select",)
     )
     shard: ShardFiles
     rule: StageFile  # the output of a `LearnJob`
@@ -246,10 +252,36 @@ class MeasureJob(_CorpusJob):
         settings = [self.settings.seed, self.by_tokens]
         return Dependencies(settings=settings, inputs=[self.rule.fingerprint, *inputs_of(self.shard)])
 
+    @property
+    def worth_path(self) -> Path:
+        """The path of what the documents are worth."""
+        return self.workspace.shard_path(self.stage.folders[1], self.name, self.key)
+
+    @property
+    def worth(self) -> StageFile:
+        """The reference to what the documents are worth, which is there when the job is done."""
+        return StageFile(
+            stage=self.stage.name,
+            name=self.name,
+            path=self.workspace.relative(self.worth_path),
+            rows=self.shard.rows,
+            bytes=0,  # not known yet
+            fingerprint=self.key.fingerprint,
+        )
+
+    def paths(self) -> list[Path]:
+        """Return the file of the sums, and that of what the documents are worth."""
+        return [self.output, self.worth_path]
+
+    def current(self, listing: Listing | None = None) -> StageFile | None:
+        """Return the file of the sums if both files are current, else None."""
+        has_worth = find_file(self, self.stage.folders[1], self.name, listing) is not None
+        return super().current(listing) if has_worth else None
+
 
 @stage_task
 def measure(job: MeasureJob) -> None:
-    """Write a shard's sums, and its documents near the threshold."""
+    """Write what each document of a shard is worth, the shard's sums, and its documents near the threshold."""
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
@@ -261,10 +293,15 @@ def measure(job: MeasureJob) -> None:
     arrays = read_arrays(job.workspace.resolve(job.rule))
     learned = Learned.of_arrays(without_prefix("next", arrays), device)
     columns = read_columns(job.workspace, job.shard)
-    tallies = []
-    for _, part in read_parts(job.workspace, job.shard, columns, job.settings.seed, by_tokens=job.by_tokens):
+    tallies, worth = [], np.full(job.shard.rows, np.nan, dtype=np.float32)
+    for rows, part in read_parts(job.workspace, job.shard, columns, job.settings.seed, by_tokens=job.by_tokens):
         with gpu_slot(str(device)):
-            tallies.append(Tally.of(learned.rule, learned.margin, part, device))
+            measured = learned.rule.measure(part, device)
+            tallies.append(Tally.of_measured(learned.margin, part, measured))
+        worth[rows] = measured.worth
+    with stage_file_writer(job.worth_path, WORTH, job.key) as writer:
+        row = pa.array(np.arange(len(worth), dtype=np.uint32))
+        writer.write(pa.record_batch([row, pa.array(worth, mask=np.isnan(worth))], schema=WORTH))
     write_arrays(job.output, job.key, Tally.total(tallies).arrays() if tallies else {}, {})
 
 

@@ -12,8 +12,7 @@ from fineweb_mask.flows.engine.registry import TASKS
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection import corpus
-from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.number_shards import numbers
@@ -69,11 +68,11 @@ def shards(workspace):
     ]
 
 
-def learn(workspace, shards, settings, jobs=None, *, force=False):
-    """Return the kept rule and which jobs were run."""
+def learn(workspace, shards, settings, jobs=None, *, force=False, passes=None):
+    """Return the kept rule and which jobs were run; those of the passes are put into `passes`."""
     jobs, kept = jobs or JobsAtOnce(), []
     keep = KeepRuleJob(root=str(workspace.root), settings=settings, models=["m"], force=force)
-    learn_selection(jobs, shards, keep, RATE, kept.append)
+    learn_selection(jobs, shards, keep, RATE, kept.append, on_pass=([] if passes is None else passes).extend)
     jobs.finish()
     [rule] = kept
     return rule, jobs
@@ -131,6 +130,26 @@ def test_what_the_reports_read_is_of_the_corpus(workspace, shards):
     assert [step for step, _ in block["history"]] == [1, 2]
     weighed = settings.lamb * block["terms"]["quality"] + (1 - settings.lamb) * block["terms"]["diversity"]
     assert block["objective"] == pytest.approx(weighed, rel=1e-6)
+
+
+@pytest.mark.parametrize("by", ["documents", "tokens"])
+def test_what_a_pass_measured_selects_as_the_vectors_do_which_may_be_gone(workspace, shards, by):
+    settings, passes = settings_of(budget_by=by), []
+    rule, _ = learn(workspace, shards, settings, passes=passes)
+    expected = masks_of(workspace, shards, settings, rule)
+    worth = {job.name: job.worth for job in passes if job.rule.fingerprint == rule.details["rule"]}
+    assert worth.keys() == SIZES.keys()
+    for shard in shards:
+        workspace.resolve(shard.embeddings).unlink()
+    for path in (workspace.root / "masks").iterdir():
+        path.unlink()
+    judged = [shard.model_copy(update={"worth": worth[shard.name]}) for shard in shards]
+    for table, other in zip(masks_of(workspace, judged, settings, rule), expected, strict=True):
+        assert table.equals(other)
+    for job in passes[:1]:
+        assert job.current() is not None
+        job.worth_path.unlink()
+        assert job.current() is None
 
 
 def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(workspace, shards, tmp_path):
@@ -200,7 +219,7 @@ def test_lost_files_of_the_rule_are_noticed(workspace, shards):
 
 def test_jobs_do_not_depend_on_how_blocks_are_cut_or_where_they_run():
     one, other = (
-        corpus.LearnJob(root="/w", settings=settings_of(**changes), number=0, samples=[]).key
+        LearnJob(root="/w", settings=settings_of(**changes), number=0, samples=[]).key
         for changes in ({}, {"block_size": 5, "blocks": "mixed", "device": "auto"})
     )
     assert one == other
