@@ -3,21 +3,37 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.judge import Work
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob, MeasureJob, SampleJob
+from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 logger = logging.getLogger(__name__)
 
+Reading = Callable[[Work], StageJob]
+"""Returns the job to add for one that reads a shard's vectors."""
+
 Select = Callable[[list[list[ShardFiles]], PipelineSelectionSettings, StageFile | None], None]
 """Adds the jobs that select from groups of shards, by a rule if there is one."""
 
 
-def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, select: Select) -> None:
+class Vectors(NamedTuple):
+    """How jobs come by vectors that may not be stored."""
+
+    dimensions: Callable[[], int]
+    reading: Reading
+    stored: Callable[[], list[ShardFiles]]  # stores those of all shards, and returns the shards that have them
+
+
+def select_from_corpus(
+    jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, select: Select, vectors: Vectors
+) -> None:
     """Select from all shards at once, by a rule that an earlier run may have learned; from few documents, as one block.
 
     Raises
@@ -40,9 +56,10 @@ def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, 
         jobs.add(rule, by_rule)
         return
     rows = sum(shard.rows for shard in shards)
-    sample = settings.sample_for(rows, max(shard.embeddings.details["dimensions"] for shard in shards))
+    sample = settings.sample or settings.sample_for(rows, vectors.dimensions())
     if sample >= rows:
-        select([shards], settings.model_copy(update={"block_size": rows, "blocks": "by_shard"}), None)
+        if stored := vectors.stored():
+            select([stored], settings.model_copy(update={"block_size": rows, "blocks": "by_shard"}), None)
         return
     if settings.near_duplicates.forbid:
         raise SettingsError(
@@ -55,7 +72,7 @@ def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, 
             "share in the report, or use scope: block",
             f"{sample:,}",
         )
-    learn_selection(jobs, shards, rule, sample / rows, by_rule, on_pass=passes.extend)
+    learn_selection(jobs, shards, rule, sample / rows, by_rule, on_pass=passes.extend, reading=vectors.reading)
 
 
 def learn_selection(
@@ -65,6 +82,7 @@ def learn_selection(
     rate: float,
     on_kept: Callable[[StageFile | None], None],
     on_pass: Callable[[list[MeasureJob]], None] = lambda _: None,
+    reading: Reading = lambda job: job,
 ) -> None:
     """Add the jobs that learn a rule and keep it; each adds those that come after it.
 
@@ -82,6 +100,8 @@ def learn_selection(
         Called with the rule.
     on_pass
         Called with the jobs of every pass, when they are done.
+    reading
+        Returns the job to add for one that reads a shard's vectors.
     """
     root, settings = keep.root, keep.settings
 
@@ -100,11 +120,12 @@ def learn_selection(
             add_one(keep.model_copy(update={"learned": learned}), on_kept)
             return
         measured = [MeasureJob(root=root, settings=settings, shard=shard, rule=learned) for shard in shards]
-        add_all(jobs, measured, partial(on_measured, job, learned, measured))
+        add_all(jobs, list(map(reading, measured)), partial(on_measured, job, learned, measured))
 
     def on_measured(job: LearnJob, learned: StageFile, measured: list[MeasureJob], tallies: list[StageFile]) -> None:
         on_pass(measured)
         following = job.model_copy(update={"number": job.number + 1, "before": learned, "tallies": tuple(tallies)})
         add_one(following, partial(on_learned, following))
 
-    add_all(jobs, [SampleJob(root=root, settings=settings, shard=shard, rate=rate) for shard in shards], on_sampled)
+    samples = [SampleJob(root=root, settings=settings, shard=shard, rate=rate) for shard in shards]
+    add_all(jobs, list(map(reading, samples)), on_sampled)
