@@ -1,19 +1,29 @@
 """One selection over a corpus, as jobs: the same as in one process, resumable, and a rule that new shards can use."""
 
 import random
+import shutil
 from dataclasses import asdict
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.flows.engine.choices import PretrainedModels
 from fineweb_mask.flows.engine.corpus import learn_selection
+from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.registry import TASKS
 from fineweb_mask.models.selection.corpus.whole import select_corpus
-from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings import (
+    EmbeddingSettings,
+    PipelineSelectionSettings,
+    PipelineSettings,
+    SourceSettings,
+)
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
+from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.number_shards import numbers
 
@@ -25,7 +35,7 @@ class JobsAtOnce:
     """Runs the jobs that it is given, one at a time, in any order."""
 
     def __init__(self, seed=None, stop_after=None):
-        self.waiting, self.built, self.expected = [], [], 0
+        self.waiting, self.built, self.expected, self.quarantined, self.at_once = [], [], 0, {}, 1
         self._random = None if seed is None else random.Random(seed)
         self._left = stop_after
 
@@ -34,6 +44,9 @@ class JobsAtOnce:
 
     def add(self, job, on_done):
         self.waiting.append((job, on_done))
+
+    def done(self, job):
+        return job.current()
 
     def finish(self):
         while self.waiting:
@@ -223,3 +236,123 @@ def test_jobs_do_not_depend_on_how_blocks_are_cut_or_where_they_run():
         for changes in ({}, {"block_size": 5, "blocks": "mixed", "device": "auto"})
     )
     assert one == other
+
+
+def write_shard(corpus, source, name, rows):
+    """Write some of the sample corpus's documents as a shard."""
+    table = pq.read_table(sorted((source / "corpus").glob("*.parquet"))[0])
+    pq.write_table(table.take(list(rows)), corpus / f"{name}.parquet")
+
+
+@pytest.fixture
+def corpus(tmp_path, sample_corpus):
+    """Two shards of real texts; those of the second are partly those of the first."""
+    (tmp_path / "corpus").mkdir()
+    write_shard(tmp_path / "corpus", sample_corpus, "a", range(400))
+    write_shard(tmp_path / "corpus", sample_corpus, "b", range(380, 700))
+    return tmp_path / "corpus"
+
+
+def planned(folder, corpus, jobs, *, keep, sample=200, precision="float16", **selection):
+    """Plan everything up to the selection, and run it."""
+    settings = PipelineSettings(
+        workspace=str(folder),
+        source=SourceSettings(path=str(corpus)),
+        quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count")]),
+        embedding=EmbeddingSettings(
+            keep=keep, precision=precision, static_vocabulary=400, static_dimensions=16, chunk_documents=100
+        ),
+        selection=settings_of(metrics="pairwise", passes=1, sample=sample, **selection),
+    )
+    models = PretrainedModels.of(settings)
+    plan = Plan(jobs, Workspace(folder), settings, discover(settings.source), models)
+    plan.prepare()
+    plan.select()
+    jobs.finish()
+    return plan
+
+
+def masks_in(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "masks").glob("*.parquet"))}
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_without_stored_vectors_the_same_is_learned_and_selected(tmp_path, corpus, sample_corpus, precision):
+    stored, unstored = tmp_path / "stored", tmp_path / "unstored"
+    for folder, keep in ((stored, True), (unstored, False)):
+        planned(folder, corpus, jobs := JobsAtOnce(), keep=keep, precision=precision)
+        assert jobs.waiting == []
+    of_all = ["judge a", "judge b"]
+    assert [name for name in jobs.built if name.startswith("judge")] == [*of_all, *of_all]  # the sample, the pass
+    assert [name for name in jobs.built if name.startswith("select")] == ["select a", "select b"]
+    first = masks_in(stored)
+    assert len(first) == 2
+    write_shard(corpus, sample_corpus, "new", range(690, 900))
+    for folder, keep in ((stored, True), (unstored, False)):
+        plan = planned(folder, corpus, jobs := JobsAtOnce(), keep=keep, precision=precision)
+        assert jobs.waiting == []
+    assert not [name for name in jobs.built if name.startswith(("embed", "select", "sample", "measure", "learn"))]
+    assert [name for name in jobs.built if name.startswith("judge")] == ["judge new"]
+    rules = [next((folder / "fitted").glob("selection-rule.*.parquet")) for folder in (stored, unstored)]
+    assert rules[0].read_bytes() == rules[1].read_bytes()
+    assert masks_in(unstored) == masks_in(stored)
+    assert first.items() < masks_in(stored).items()
+    assert (stored / "embeddings").is_dir()
+    assert not list(unstored.rglob("embeddings/**/*.parquet")) + list(unstored.rglob(".*.partial"))
+    assert 0 < pq.read_table(unstored / plan.masks["new"].path)["selected"].to_numpy().sum() < 200
+    planned(unstored, corpus, jobs := JobsAtOnce(), keep=False, precision=precision)
+    assert jobs.built == []
+
+
+def test_a_killed_run_without_stored_vectors_embeds_no_shard_again(tmp_path, corpus):
+    planned(tmp_path / "one", corpus, whole := JobsAtOnce(), keep=False)
+    built = []
+    for _ in range(len(whole.built)):
+        jobs = JobsAtOnce(stop_after=3)
+        try:
+            planned(tmp_path / "other", corpus, jobs, keep=False)
+        except KeyboardInterrupt:
+            built += jobs.built
+            continue
+        built += jobs.built
+        break
+    assert sorted(built) == sorted(whole.built)
+    assert masks_in(tmp_path / "other") == masks_in(tmp_path / "one")
+
+
+def test_what_a_pass_measured_may_be_lost(tmp_path, corpus):
+    planned(tmp_path, corpus, JobsAtOnce(), keep=False)
+    before = masks_in(tmp_path)
+    for path in [*(tmp_path / "worth").iterdir(), *(tmp_path / "masks").iterdir()]:
+        path.unlink()
+    planned(tmp_path, corpus, jobs := JobsAtOnce(), keep=False)
+    assert jobs.built == ["judge a", "judge b"]
+    assert masks_in(tmp_path) == before
+
+
+def test_vectors_that_are_stored_are_read(tmp_path, corpus):
+    planned(tmp_path, corpus, JobsAtOnce(), keep=True)
+    before = masks_in(tmp_path)
+    for folder in ("samples", "passes", "worth", "rules", "masks"):
+        shutil.rmtree(tmp_path / folder)
+    planned(tmp_path, corpus, jobs := JobsAtOnce(), keep=False)
+    assert jobs.built == ["select a", "select b"]
+    assert masks_in(tmp_path) == before
+
+
+def test_a_small_corpus_stores_its_vectors_for_one_block(tmp_path, corpus):
+    for name in ("stored", "unstored"):
+        plan = planned(tmp_path / name, corpus, jobs := JobsAtOnce(), keep=name == "stored", sample=5_000)
+    assert [name for name in jobs.built if name.startswith(("embed", "judge", "select"))] == [
+        "embed a",
+        "embed b",
+        "select a..b",
+    ]
+    assert masks_in(tmp_path / "unstored") == masks_in(tmp_path / "stored")
+    assert all(shard.embeddings.path for shard in plan.selectable)
+
+
+def test_the_sample_is_as_large_as_the_model_s_vectors_take(tmp_path, corpus):
+    """20 selected for each of 16 numbers are 1,600 documents at a fifth, more than there are."""
+    planned(tmp_path, corpus, jobs := JobsAtOnce(), keep=False, sample=None)
+    assert "select a..b" in jobs.built
