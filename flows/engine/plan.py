@@ -320,7 +320,7 @@ class Plan:
             blocks=self.blocks,
             stages=self._jobs.times(),
             settings=self._settings.report,
-            has_vectors=self._settings.embedding.keep or all(shard.embeddings.path for shard in self._selected),
+            has_vectors=self._settings.embedding.keep or not self._is_by_rule,
         )
         self._jobs.expect("report", 1)
         self._jobs.add(job, lambda _: None)
@@ -365,6 +365,11 @@ class Plan:
     def groups(self) -> list[StageFile]:
         """The groups of shards that were selected from together, in the order of their names."""
         return [self._groups[name] for name in sorted(self._groups)]
+
+    @property
+    def _is_by_rule(self) -> bool:
+        """Whether a rule selected, which takes no stored vectors."""
+        return any(block.get("by_rule") for group in self.groups for block in group.details["blocks"])
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
