@@ -348,3 +348,14 @@ def test_a_small_corpus_stores_its_vectors_for_one_block(tmp_path, corpus):
     ]
     assert masks_in(tmp_path / "unstored") == masks_in(tmp_path / "stored")
     assert all(shard.embeddings.path for shard in plan.selectable)
+
+
+def test_no_vectors_are_sent_to_a_workspace_at_a_url(tmp_path, corpus, bucket):
+    planned(tmp_path / "local", corpus, JobsAtOnce(), keep=False)
+    planned(bucket.url, corpus, JobsAtOnce(), keep=False)
+    names = bucket.names()
+    assert {name.split("/")[0] for name in names} >= {"samples", "passes", "worth", "masks"}
+    assert not [name for name in names if name.startswith(("embeddings", "cache"))]
+    kept = {name.removeprefix("masks/"): bucket.read(name) for name in names if name.startswith("masks/")}
+    assert kept == masks_in(tmp_path / "local")
+    assert not list(tmp_path.rglob(".*.partial"))
