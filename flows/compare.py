@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
+from fineweb_mask.flows.engine.session import check_inputs, check_vectors_are_kept, open_session, runner
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
@@ -90,6 +90,7 @@ def check(settings: PipelineSettings, label_column: str | None) -> None:
     SettingsError
         With the name of what is missing.
     """
+    check_vectors_are_kept(settings, "compare reads the vectors of all documents for every selection")
     shards = check_inputs(settings)
     if label_column is not None:
         check_label_column(label_column, shards, settings.source)

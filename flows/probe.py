@@ -10,7 +10,7 @@ from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import publish
 from fineweb_mask.flows.engine.scheduler import Scheduler
-from fineweb_mask.flows.engine.session import check_inputs, open_session, runner
+from fineweb_mask.flows.engine.session import check_inputs, check_vectors_are_kept, open_session, runner
 from fineweb_mask.flows.recipe import change, validate
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
@@ -95,6 +95,7 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
     SettingsError
         With the name of what is missing.
     """
+    check_vectors_are_kept(settings, "probe reads the vectors of all documents for every arm")
     if find_spec("accelerate") is None:
         raise SettingsError("the probe trains with accelerate: install fineweb-mask with the extra 'probe'")
     from fineweb_mask.models.probe.packing import load_tokenizer

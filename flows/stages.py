@@ -6,7 +6,7 @@ from prefect.flows import Flow
 from fineweb_mask.flows.display.prefect_ui import publish_page
 from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
 from fineweb_mask.flows.engine.scheduler import MissingInputError
-from fineweb_mask.flows.engine.session import Session, open_session, runner
+from fineweb_mask.flows.engine.session import Session, check_vectors_are_kept, open_session, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 
@@ -29,9 +29,14 @@ def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
         ------
         MissingInputError
             If an input does not exist; what could be done is done.
+        SettingsError
+            If vectors are to be made that are not kept.
         """
-        one_pass = settings.embedding.model == FROM_QUALITY and stage in {"score", "embed"}
-        scope = run_by({"score", "embed"} if one_pass else {stage})
+        if stage == "embed":
+            check_vectors_are_kept(settings, "embed stores vectors")
+        together = [{"select", "embed"}] if not settings.embedding.keep else []
+        together += [{"score", "embed"}] if settings.embedding.model == FROM_QUALITY else []
+        scope = run_by(next((stages for stages in together if stage in stages), {stage}))
         again = scope.intersection(REFRESHED) if refresh else None
         with open_session(settings, refresh=again, scope=scope) as session:
             session.plan.prepare()
@@ -52,6 +57,7 @@ def _select_and_follow(stage: str, session: Session) -> None:
     _check(sorted(without), "have no current scores or vectors", "score and embed")
     plan.select()
     scheduler.finish()
+    _check(scheduler.missing.get("embed", []), "have no current vectors", "select")
     _check(scheduler.missing.get("select", []), "are not selected from", "select")
     if stage in {"materialize", "report"}:
         plan.materialize()

@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import open_session, runner
+from fineweb_mask.flows.engine.session import check_vectors_are_kept, open_session, runner
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
@@ -42,10 +42,13 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "to
     ------
     LambError
         If the values cannot be read.
+    SettingsError
+        If the recipe keeps no vectors.
     BadShardError
         If there is nothing to select from.
     """
     lambs = parse_lambs(lamb)
+    check_vectors_are_kept(settings, "sweep reads the vectors of all documents for every selection")
     selection = contested(settings.selection, budget_by)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()

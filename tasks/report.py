@@ -33,15 +33,17 @@ class ReportJob(PageJob):
     blocks: list[dict[str, Any]]
     stages: list[StageTime]  # of the run that the report is first written in
     settings: ReportSettings
+    has_vectors: bool = True  # without, what is measured of vectors is left out
 
     def depends_on(self) -> Dependencies:
-        """Return the report's settings, the dataset, and the files that are looked into."""
+        """Return the report's settings, the dataset, the files that are looked into, and whether there are vectors."""
         files = [
             [file.name, file.fingerprint]
             for shard in self.shards
             for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
         ]
-        return Dependencies(settings=self.settings.model_dump(), inputs=[self.dataset.fingerprint, files])
+        without = [] if self.has_vectors else ["without vectors"]
+        return Dependencies(settings=self.settings.model_dump(), inputs=[self.dataset.fingerprint, files, *without])
 
 
 @stage_task
@@ -58,7 +60,7 @@ def report(job: ReportJob) -> None:
 
 def _page(job: ReportJob) -> Page:
     breakdown = break_down(job.workspace, job.shards, job.settings.by)
-    measured = measure(job.workspace, job.shards, job.settings)
+    measured = measure(job.workspace, job.shards, job.settings) if job.has_vectors else None
     code = job.dataset.details["code"]
     sections = [
         funnel(job.counts, job.shards),

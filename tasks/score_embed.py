@@ -116,7 +116,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
         path = opened.enter_context(with_texts(job.workspace, job.score.documents))
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(pq.ParquetFile(path))
-        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions))
+        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions, job.embed.output))
         vectors = Checkpoints(writer, job.embed.output)
         scores = None
         columns = ["row", edu.column]

@@ -4,15 +4,25 @@ A job covers whole shards, so that every shard's mask is written once, and gives
 the block's name: the choice does not depend on the order of work.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.corpus.near_duplicates import read_charges
-from fineweb_mask.tasks.selection.shard_documents import ShardColumns, read_parts
+from fineweb_mask.tasks.selection.shard_documents import ShardColumns, read_parts, read_without_vectors, read_worth
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
+
+if TYPE_CHECKING:
+    import torch
+
+    from fineweb_mask.models.selection.corpus.documents import Documents
+    from fineweb_mask.models.selection.corpus.rule import Rule
 
 
 class SelectJob(BlocksJob):
@@ -35,8 +45,8 @@ class SelectJob(BlocksJob):
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
+        """Whether a GPU makes the job faster: not if it is known what the documents are worth."""
+        return self.settings.device != "cpu" and not any(shard.worth.path for shard in self.shards)
 
     def depends_on(self) -> Dependencies:
         """Return what a selection from blocks depends on, or the rule and the shard."""
@@ -74,16 +84,11 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.measures import relative_gap
 
-    device = torch.device(choose_device(job.settings.device))
-    [shard] = job.shards
+    device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
     rule = read_learned(job.workspace, kept, "best", device).rule
-    charges = read_charges(job.workspace, job.charges, shard.name, shard.rows) if job.charges else None
-    for rows, part in read_parts(job.workspace, shard, columns, job.settings):
-        if charges is not None:
-            part = part._replace(charges=charges[rows])  # noqa: PLW2901
-        with gpu_slot(str(device)):
-            selected, inclusion = rule.select(part, device)
+    for rows, documents in _judged(job, rule, columns, device):
+        selected, inclusion = rule.judge(documents)
         masks.enter_rows(rows, selected, inclusion, job.group)
         tokens = columns.tokens[rows]
         found = (len(rows), int(selected.sum()), int(tokens.sum()), int(tokens[selected].sum()))
@@ -102,3 +107,23 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
         "terms": details["terms"],
         "history": [[number, step["objective"]] for number, step in enumerate(details["steps"], start=1)],
     }
+
+
+def _judged(
+    job: SelectJob, rule: "Rule", columns: ShardColumns, device: "torch.device"
+) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
+    """Yield the candidates of a shard in parts: their rows, and the documents, whose worth is known."""
+    [shard] = job.shards
+    charges = read_charges(job.workspace, job.charges, shard.name, shard.rows) if job.charges else None
+    if shard.worth.path:  # a pass over the corpus measured it, and counted on it
+        rows = columns.candidate.nonzero()[0]
+        known = read_without_vectors(job.workspace, shard, columns, job.settings)
+        parts = iter([(rows, known._replace(worth=read_worth(job.workspace, shard)[rows]))])
+    else:
+        parts = read_parts(job.workspace, shard, columns, job.settings)
+    for rows, part in parts:
+        found = part
+        if part.worth is None:
+            with gpu_slot(str(device)):
+                found = part._replace(worth=rule.measure(part, device).worth)
+        yield rows, found if charges is None else found._replace(charges=charges[rows])

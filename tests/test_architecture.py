@@ -46,7 +46,7 @@ LAYERS = {
         {"selection"},
         {"probe", "known"},
         {"ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report", "train_quality"},
-        {"score_embed"},
+        {"score_embed", "judge"},
     ],
     "flows": [
         {"recipe", "lamb_values", "summary", "engine.registry"},

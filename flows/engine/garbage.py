@@ -18,6 +18,7 @@ from fineweb_mask.tasks.dataset.parts import FOLDER
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
+from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargedJob, ChargesJob
@@ -122,6 +123,8 @@ def _planned(inspection: Inspection, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
     if folder in COMPARED and inspection.settings.ingest.exact_dedup != "corpus":
         return set(inspection.shards)  # none
+    if folder in EmbedJob.stage.folders and not inspection.settings.embedding.keep and inspection.plan.masks:
+        return set(inspection.shards)  # the vectors that are read, if any, are those of one block
     made = READ_UNTIL.get(folder, (folder,))
     return {
         name

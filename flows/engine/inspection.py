@@ -20,6 +20,7 @@ from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.judge import JudgeJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
@@ -68,6 +69,8 @@ class _JobProbe:
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
         """Check a job's output."""
+        if isinstance(job, JudgeJob):
+            job = job.work  # the output is its own
         file = job.current(self._listing)
         self.found[job.stage.shown_as].append((job, file))
         if file is None and isinstance(job, ScoreJob | EmbedJob):
@@ -192,6 +195,8 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
     """
     found = inspect_workspace(folder)
     left_out = {"score", "embed"} if found.settings.embedding.model == FROM_QUALITY else {"score_embed"}
+    if not found.settings.embedding.keep and not found.jobs["embed"]:
+        left_out.add("embed")
     return WorkspaceStatus(
         workspace=found.workspace.display_path(found.workspace.root),
         shards=len(found.shards),

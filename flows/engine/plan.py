@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
-from fineweb_mask.flows.engine.corpus import select_from_corpus
+from fineweb_mask.flows.engine.corpus import Vectors, select_from_corpus
 from fineweb_mask.flows.engine.dataset import write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
@@ -30,6 +30,7 @@ from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitS
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
 from fineweb_mask.tasks.ingest import IngestJob
+from fineweb_mask.tasks.judge import JudgeJob, Work
 from fineweb_mask.tasks.known import KnownJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
@@ -166,8 +167,13 @@ class Plan:
             self._ask_per_shard("score", self._score_job, partial(_keep, self.scores))
 
     def embed(self) -> None:
-        """Embed every shard when it is ingested and the encoder is fitted; with `from_quality`, `score` does it."""
-        if self._settings.embedding.model != FROM_QUALITY:
+        """Embed every shard when it is ingested and the encoder is fitted; with `from_quality`, `score` does it.
+
+        Vectors that are not stored are made by the jobs that read them (`embedding.keep`).
+        """
+        if not self._settings.embedding.keep:
+            self._ask(self._find_vectors)
+        elif self._settings.embedding.model != FROM_QUALITY:
             self._ask_per_shard("embed", self._embed_job, partial(_keep, self.embeddings))
 
     def deduplicate(self) -> None:
@@ -223,7 +229,34 @@ class Plan:
         models += [file.fingerprint for file in (self._statistics, self._encoder) if file is not None]
         is_refitted = KeepRuleJob.stage.name in self._refit
         rule = KeepRuleJob(root=self._root, settings=self._settings.selection, models=models, force=is_refitted)
-        select_from_corpus(self._jobs, self.selectable, rule, self._add_selecting)
+        vectors = Vectors(self._dimensions, self._reading, self._stored)
+        select_from_corpus(self._jobs, self.selectable, rule, self._add_selecting, vectors)
+
+    def _dimensions(self) -> int:
+        """Return how many values the vectors of the shards have."""
+        if stored := [shard.embeddings for shard in self.selectable if shard.embeddings.path]:
+            return max(int(file.details["dimensions"]) for file in stored)
+        jobs = map(self._embed_job, self.documents.values())
+        return next(embed.dimensions_of(job) for job in jobs if job is not None)
+
+    def _reading(self, work: Work) -> StageJob:
+        """Return a job that reads a shard's vectors, or else the one that makes them for it."""
+        [shard] = work.shards if isinstance(work, SelectJob) else [work.shard]
+        job = self._embed_job(shard.documents)
+        if self._settings.embedding.keep or shard.embeddings.path or shard.worth.path or job is None:
+            return work
+        return JudgeJob(root=self._root, embed=job, work=work)
+
+    def _stored(self) -> list[ShardFiles]:
+        """Store the vectors of all shards, and return the shards that have them."""
+        for name in [] if self._settings.embedding.keep else list(self.embeddings):
+            job = self._embed_job(self.documents[name])
+            if job is not None and not self.embeddings[name].path:
+                del self.embeddings[name]
+                self._jobs.expect("embed", 1)
+                self._jobs.add(job, partial(_keep, self.embeddings, job))
+        self._jobs.finish()
+        return self.selectable
 
     def select_early(self) -> None:
         """Select from each group of shards as soon as these are prepared, where nothing in it depends on later ones.
@@ -259,7 +292,7 @@ class Plan:
         self._jobs.expect("select", len(new))
         for job in new:
             self._selecting.add(job.name)
-            self._jobs.add(job, partial(self._on_selected, job))
+            self._jobs.add(job if job.rule is None else self._reading(job), partial(self._on_selected, job))
 
     def materialize(self) -> None:
         """Write the dataset, when every block is selected from."""
@@ -289,6 +322,7 @@ class Plan:
             blocks=self.blocks,
             stages=self._jobs.times(),
             settings=self._settings.report,
+            has_vectors=self._settings.embedding.keep or not self._is_by_rule,
         )
         self._jobs.expect("report", 1)
         self._jobs.add(job, lambda _: None)
@@ -333,6 +367,11 @@ class Plan:
     def groups(self) -> list[StageFile]:
         """The groups of shards that were selected from together, in the order of their names."""
         return [self._groups[name] for name in sorted(self._groups)]
+
+    @property
+    def _is_by_rule(self) -> bool:
+        """Whether a rule selected, which takes no stored vectors."""
+        return any(block.get("by_rule") for group in self.groups for block in group.details["blocks"])
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
@@ -485,6 +524,13 @@ class Plan:
         if self._encoder is None:
             return None
         return EmbedJob(root=self._root, documents=documents, model=self._encoder, settings=self._settings.embedding)
+
+    def _find_vectors(self, shard: str | None) -> None:
+        """Enter the vectors that an earlier run stored; others are known by the same key, and are not there."""
+        for name in self.documents if shard is None else [shard]:
+            job = self._embed_job(self.documents[name]) if name in self.documents else None
+            if job is not None and name not in self.embeddings:
+                self.embeddings[name] = self._jobs.done(job) or job.unstored
 
     def _on_scored_and_embedded(self, job: StageJob, file: StageFile | None) -> None:
         files = None

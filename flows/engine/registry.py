@@ -13,6 +13,7 @@ from fineweb_mask.tasks.dedup.repeats import find_repeats
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.ingest import ingest
+from fineweb_mask.tasks.judge import judge
 from fineweb_mask.tasks.known import list_known
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.probe.downstream import answer_tasks
@@ -51,6 +52,7 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     find_charges,
     measure_charged,
     keep_rule,
+    judge,
     select,
     materialize,
     survey,

@@ -15,6 +15,7 @@ from fineweb_mask.flows.engine.cluster import Cluster, check_engine
 from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.registry import SELECTION_INPUTS, refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
@@ -189,6 +190,20 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     if not settings.ingest.copy_text:
         check_can_be_read_again(shards)
     return shards
+
+
+def check_vectors_are_kept(settings: PipelineSettings, why: str) -> None:
+    """Check that a recipe stores the vectors.
+
+    Raises
+    ------
+    SettingsError
+        If it does not; the message says why they are needed.
+    """
+    if not settings.embedding.keep:
+        raise SettingsError(
+            f"embedding.keep: {why}, and this recipe keeps none: add --set embedding.keep=true, which stores them all"
+        )
 
 
 def workers(settings: PipelineSettings) -> int:

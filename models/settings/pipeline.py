@@ -37,7 +37,10 @@ class PipelineSelectionSettings(SelectionSettings):
         "which are read in parts.",
     )
     passes: int = Field(
-        2, ge=1, description="global: times that all vectors are read to improve the selection (count)."
+        2,
+        ge=1,
+        description="global: times that all vectors are read to improve the selection (count). 1 with embedding.keep: "
+        "false, where each embeds the corpus again.",
     )
     sample: int | None = Field(
         None,
@@ -124,6 +127,22 @@ class PipelineSettings(Settings):
                 raise ValueError(
                     f"quality.scorers.{index}.column: {scorer.column!r} is not read: add it to source.extra_columns"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _vectors_are_kept_where_they_are_read_again(self) -> Self:
+        if self.embedding.keep:
+            return self
+        if self.selection.scope != "global":
+            raise ValueError(
+                "embedding.keep: false needs selection.scope: global, because a block is selected from by all of its "
+                f"vectors together, received scope: {self.selection.scope}: set scope to global, or keep to true"
+            )
+        if self.embedding.model == FROM_QUALITY:
+            raise ValueError(
+                f"embedding.keep: false needs a model of its own, because {FROM_QUALITY} makes the vectors when "
+                "documents are scored: name another embedding.model, or set keep to true"
+            )
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -50,12 +51,19 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
 
 
 def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
+    if shard.worth.path:
+        return ~np.isnan(read_worth(workspace, shard))
     if shard.embeddings.details.get("bad_vectors") == 0:
         return np.ones(shard.rows, dtype=bool)
     with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
         batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
         valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
     return np.concatenate([np.empty(0, dtype=bool), *valid])
+
+
+def read_worth(workspace: Workspace, shard: ShardFiles) -> NDArray[np.float32]:
+    """Read what the rows of a shard are worth by the rule that a pass was made with, (rows,); NaN if not candidates."""
+    return read_arrays(workspace.root / shard.worth.path, "worth")["worth/"]
 
 
 def lots(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
@@ -87,16 +95,27 @@ def read_parts(
     workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
 ) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
     """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
+    everyone = read_without_vectors(workspace, shard, columns, settings)
+    rows = columns.candidate.nonzero()[0]
+    parts = read_vectors(workspace, shard, rows, PART_ROWS)
+    for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
+        yield rows[places], everyone.take(np.arange(places.start, places.stop))._replace(vectors=vectors)
+
+
+def read_without_vectors(
+    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
+) -> "Documents":
+    """Return the candidates of a shard, with vectors of no dimension."""
     from fineweb_mask.models.selection.corpus.documents import Documents
 
     rows, drawn = columns.candidate.nonzero()[0], lots(settings.seed, shard.name, shard.rows)
-    groups = None if settings.groups is None else read_groups(workspace, shard, settings.groups.column)
-    parts = read_vectors(workspace, shard, rows, PART_ROWS)
-    for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
-        chosen = rows[places]
-        tokens = columns.tokens[chosen] if settings.budget_by == "tokens" else None
-        of_groups = None if groups is None else groups[chosen]
-        yield chosen, Documents(vectors, columns.quality[chosen], drawn[chosen], tokens, groups=of_groups)
+    return Documents(
+        np.empty((len(rows), 0), dtype=np.float16),
+        columns.quality[rows],
+        drawn[rows],
+        columns.tokens[rows] if settings.budget_by == "tokens" else None,
+        groups=None if settings.groups is None else read_groups(workspace, shard, settings.groups.column)[rows],
+    )
 
 
 def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.str_]:

@@ -21,34 +21,19 @@ class Documents(NamedTuple):
     quality: NDArray[np.float32]  # (n,)
     lots: NDArray[np.float64]  # (n,) uniform random numbers from 0 to 1, which belong to the documents
     tokens: NDArray[np.int64] | None = None  # (n,), with a budget of tokens
-    charges: NDArray[np.float32] | None = None  # (n,) parts of the objective, once near-duplicates are charged for
+    worth: NDArray[np.float32] | None = None  # (n,) by a rule, once a pass measured it
+    charges: NDArray[np.float32] | None = None  # (n,) of the worth, once near-duplicates are charged for
     groups: NDArray[np.str_] | None = None  # (n,), with budgets by group
 
     def take(self, index: NDArray[Any]) -> Self:
         """Return some of the documents, by position (b,) or mask (n,)."""
-        return self._replace(
-            vectors=self.vectors[index],
-            quality=self.quality[index],
-            lots=self.lots[index],
-            tokens=None if self.tokens is None else self.tokens[index],
-            charges=None if self.charges is None else self.charges[index],
-            groups=None if self.groups is None else self.groups[index],
-        )
+        return self._replace(**{name: array[index] for name, array in self.arrays().items()})
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Documents]") -> "Documents":
         """Put parts one after the other."""
-        tokens = [part.tokens for part in parts if part.tokens is not None]
-        charges = [part.charges for part in parts if part.charges is not None]
-        groups = [part.groups for part in parts if part.groups is not None]
-        return cls(
-            np.concatenate([part.vectors for part in parts]),
-            np.concatenate([part.quality for part in parts]),
-            np.concatenate([part.lots for part in parts]),
-            np.concatenate(tokens) if tokens else None,
-            np.concatenate(charges) if charges else None,
-            np.concatenate(groups) if groups else None,
-        )
+        arrays = [part.arrays() for part in parts]
+        return cls(**{name: np.concatenate([one[name] for one in arrays]) for name in arrays[0]})
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the documents of."""

@@ -59,10 +59,10 @@ class Search(NamedTuple):
         centres = torch.as_tensor(arrays["centres"], device=device)
         return cls(floors, levels, centres, margins_of(without_prefix("margins", arrays)))
 
-    def candidates(
-        self, part: Documents, worth: NDArray[np.float32], device: torch.device
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the positions of a part's candidates, (c,) ascending, and their cells, (c,)."""
+    def candidates(self, part: Documents, device: torch.device) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the positions of a part's candidates, (c,) ascending, and their cells, (c,); their worth is known."""
+        worth = part.worth
+        assert worth is not None  # noqa: S101 - see above
         chosen = np.zeros(len(worth), dtype=bool)
         for name, own in inside(part, self.floors):
             chosen[own] = worth[own] >= np.float32(self.floors[name])
@@ -84,7 +84,7 @@ def cell_centres(sample: Documents, candidates: float, seed: int, device: torch.
 def near_duplicate_charges(
     rule: Rule, levels: Mapping[str, float], settings: NearDuplicateSettings, documents: Documents, device: torch.device
 ) -> NDArray[np.float32]:
-    """Return what the candidates of one cell pay for near-duplicates that come before them, (n,): parts of J.
+    """Return what the candidates of one cell pay for near-duplicates that come before them, (n,): of their worth.
 
     Documents of different groups are compared by what they are worth above the level of their group.
     """
@@ -101,5 +101,6 @@ def near_duplicate_charges(
     gains = measured.gains - (gains if masses is None else gains * masses)
     charged = near.charged(gains, settings.weight / rule.objective.size, masses)
     charges = np.zeros(len(order), dtype=np.float32)
-    charges[order] = (gains - charged).clamp(min=0).cpu().numpy()
+    paid = (gains - charged).clamp(min=0)
+    charges[order] = (paid if masses is None else paid / masses).cpu().numpy()
     return charges

@@ -88,7 +88,7 @@ class Sums:
             credits=credits_of,
             gains=float(measured.gains[mask].sum(dtype=torch.float64)),
             moments={name: metric.moment(mask).cpu() for name, metric in measured.metrics.items()},
-            charges=0.0 if documents.charges is None else float(documents.charges[chosen].sum(dtype=np.float64)),
+            charges=0.0 if documents.charges is None else float(masses @ torch.as_tensor(documents.charges).to(masses)),
         )
 
     def arrays(self) -> Arrays:

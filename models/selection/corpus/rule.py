@@ -107,21 +107,30 @@ class Rule:
 
     def measure_with(self, metrics: dict[str, MomentMetric], documents: Documents, masses: Tensor | None) -> "Measured":
         """Compute what documents are worth, with metrics that are made."""
-        gains = linear_gains(self.objective, documents, metrics, masses)
-        for name, metric in metrics.items():
-            moment = self.moments[name].to(gains.device)
-            gains += metric.gradient_at(moment, self.objective.size, self.objective.weights[name])
+        worth = documents.worth
+        if worth is None:
+            gains = linear_gains(self.objective, documents, metrics, masses)
+            for name, metric in metrics.items():
+                moment = self.moments[name].to(gains.device)
+                gains += metric.gradient_at(moment, self.objective.size, self.objective.weights[name])
+            worth = (gains if masses is None else gains / masses).cpu().numpy()
         if documents.charges is not None:
-            gains -= torch.as_tensor(documents.charges, device=gains.device)
-        worth = (gains if masses is None else gains / masses).cpu().numpy()
+            worth = worth - documents.charges
+        if documents.worth is not None or documents.charges is not None:
+            gains = torch.as_tensor(worth, device=metrics_device(metrics))
+            gains = gains if masses is None else gains * masses
         return Measured(metrics, masses, gains, worth)
 
     def select(self, documents: Documents, device: torch.device) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which documents the rule selects, (n,), and the inclusion of each, (n,): one half at the threshold."""
-        return self.judge(self.measure(documents, device).worth, documents)
+        return self.judge(documents._replace(worth=self.measure(documents, device).worth, charges=None))
 
-    def judge(self, worth: NDArray[np.float32], documents: Documents) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the same by what documents are worth, (n,); their vectors are not read."""
+    def judge(self, documents: Documents) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return the same of documents whose worth is known; their vectors are not read."""
+        worth = documents.worth
+        assert worth is not None  # noqa: S101 - see above
+        if documents.charges is not None:
+            worth = worth - documents.charges
         selected, inclusion = np.zeros(len(worth), dtype=bool), np.zeros(len(worth), dtype=np.float32)
         for name, own in inside(documents, self.thresholds):
             threshold = self.thresholds[name]
@@ -183,11 +192,16 @@ class Rule:
         return replace(self, thresholds=thresholds)
 
 
+def metrics_device(metrics: Mapping[str, MomentMetric]) -> torch.device:
+    """Return where metrics compute."""
+    return next(iter(metrics.values())).rows.device if metrics else torch.device("cpu")
+
+
 def linear_gains(
     objective: CorpusObjective, documents: Documents, metrics: Mapping[str, MomentMetric], masses: Tensor | None
 ) -> Tensor:
     """Compute what documents add to J through their quality and what else does not depend on others: (n,) float32."""
-    device = next(iter(metrics.values())).rows.device if metrics else torch.device("cpu")
+    device = metrics_device(metrics)
     gains = torch.as_tensor(documents.quality, device=device) * (objective.linear_weight / objective.size)
     if masses is None:
         return gains

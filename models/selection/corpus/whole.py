@@ -151,8 +151,9 @@ def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.d
         return _Tried(outcome, outcome.bound, None)
     search = learned.search
     while True:
-        found = [search.candidates(part, learned.rule.measure(part, device).worth, device) for part in parts()]
-        candidates = [part.take(index) for part, (index, _) in zip(parts(), found, strict=True)]
+        measured = [part._replace(worth=learned.rule.measure(part, device).worth) for part in parts()]
+        found = [search.candidates(part, device) for part in measured]
+        candidates = [part.take(index) for part, (index, _) in zip(measured, found, strict=True)]
         charges = [np.zeros(len(index), dtype=np.float32) for index, _ in found]
         for cell in range(len(search.centres)):
             inside = [(cells == cell).nonzero()[0] for _, cells in found]

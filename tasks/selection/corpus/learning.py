@@ -317,7 +317,10 @@ class MeasureJob(CorpusJob):
 
 @stage_task
 def measure(job: MeasureJob) -> None:
-    """Write a shard's sums, its documents near the threshold, and its candidates by cell, if near-duplicates count."""
+    """Write what a shard's documents are worth, its sums, and its documents near the threshold.
+
+    If near-duplicates are charged for, also the candidates, by cell.
+    """
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
@@ -327,17 +330,20 @@ def measure(job: MeasureJob) -> None:
     device = torch.device(choose_device(job.settings.device))
     learned = read_learned(job.workspace, job.rule, job.part, device)
     columns = read_columns(job.workspace, job.shard)
+    worth = np.full(job.shard.rows, np.nan, dtype=np.float32)
     tallies, candidates, rows, cells = [], [], [], []
     for own, part in read_parts(job.workspace, job.shard, columns, job.settings):
         with gpu_slot(str(device)):
             measured = learned.rule.measure(part, device)
+            worth[own] = measured.worth
             tallies.append(Tally.by_group(learned.margins, part, measured))
             if learned.search is not None:
-                found, in_cells = learned.search.candidates(part, measured.worth, device)
+                part = part._replace(worth=measured.worth)  # noqa: PLW2901
+                found, in_cells = learned.search.candidates(part, device)
                 candidates.append(part.take(found))
                 rows.append(own[found])
                 cells.append(in_cells)
-    arrays = prefixed("tally", tally_arrays(tallies)) if tallies else {}
+    arrays: Arrays = {"worth/": worth, **(prefixed("tally", tally_arrays(tallies)) if tallies else {})}
     if candidates:
         documents, places, of_cell = Documents.concatenate(candidates), np.concatenate(rows), np.concatenate(cells)
         for cell in np.unique(of_cell).tolist():
