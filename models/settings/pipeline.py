@@ -106,6 +106,11 @@ class PipelineSelectionSettings(SelectionSettings):
             raise ValueError("weigh_by: scope: global weighs by what budget_by counts: leave it out, or scope: block")
         return self
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a document may be selected more than once."""
+        return self.groups is not None and self.groups.max_repeats > 1
+
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
 
