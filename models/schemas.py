@@ -46,7 +46,7 @@ MASKS = pa.schema(
 )
 
 TIMES = pa.field("repeats", pa.uint32(), nullable=False)
-"""How often a document is to be used: 0 if it is not selected. In masks and datasets only where it may be more than 1."""
+"""How often a document is to be used, 0 if it is not selected; in masks and datasets where it may be more than once."""
 
 HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
 """The hash of each document's text, in the order of the hashes."""
