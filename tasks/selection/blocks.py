@@ -21,6 +21,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.groups import group_name
 from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_vectors
+from fineweb_mask.tasks.workspace.counts import add_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -252,7 +253,7 @@ def describe(block: Block, selection: "Selection") -> dict[str, Any]:
 
 
 def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make one block of those that one rule selected from, whose objective and bound are the corpus's.
+    """Make one block of those that one rule selected from; objective, bound and groups' budgets are the corpus's.
 
     >>> part = {"name": "a", "by_rule": True, "documents": 3, "selected": 1, "tokens": 9, "tokens_selected": 2}
     >>> [merged_block] = merged([part, part])
@@ -265,5 +266,7 @@ def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     totals = {
         name: sum(part[name] for part in parts) for name in ("documents", "selected", "tokens", "tokens_selected")
     }
-    whole = {name: value for name, value in parts[0].items() if name != "by_rule"}
-    return [whole | {"name": "the whole corpus"} | totals, *(block for block in blocks if not block.get("by_rule"))]
+    whole = {name: value for name, value in parts[0].items() if name not in {"by_rule", "groups"}}
+    groups = add_groups(parts, one_budget=True)
+    whole |= {"name": "the whole corpus"} | totals | ({"groups": groups} if groups else {})
+    return [whole, *(block for block in blocks if not block.get("by_rule"))]

@@ -10,7 +10,7 @@ import pytest
 
 from fineweb_mask.models.schemas import MASKS, masks_schema
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.selection.blocks import Group, Masks
+from fineweb_mask.tasks.selection.blocks import Group, Masks, merged
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import select_jobs
 from tests.tasks.number_shards import numbers
@@ -46,3 +46,17 @@ def test_repeats_are_written_where_a_document_may_have_some(tmp_path: Path, repe
 
 def test_masks_without_repeats_have_no_column_of_them(tmp_path: Path) -> None:
     assert all(table.schema.equals(MASKS) for table in written(tmp_path, 1, None).values())
+
+
+def test_groups_of_a_corpus_have_one_budget_and_the_counts_of_all_parts() -> None:
+    def part(*groups: dict[str, Any], by_rule: bool = True) -> dict[str, Any]:
+        counts = dict.fromkeys(("documents", "selected", "tokens", "tokens_selected"), 1)
+        return {"name": "part", "groups": list(groups), **counts} | ({"by_rule": True} if by_rule else {})
+
+    german = {"group": "de", "documents": 4, "budget": 20, "selected": 3, "repeated": 9}
+    english = {"group": "en", "documents": 30, "budget": 15, "selected": 7, "repeated": 7}
+    other = part(german, by_rule=False)
+    whole, rest = merged([part(german), part(english, german), part(), other])
+    assert whole["groups"] == [english, german | {"documents": 8, "selected": 6, "repeated": 18}]
+    assert rest == other
+    assert "groups" not in merged([part(), part()])[0]
