@@ -45,6 +45,9 @@ MASKS = pa.schema(
     ]
 )
 
+TIMES = pa.field("repeats", pa.uint32(), nullable=False)
+"""How often a document is to be used, 0 if it is not selected; in masks and datasets where it may be more than once."""
+
 HASHES = pa.schema([MEASURED.field("content_hash"), ROW])
 """The hash of each document's text, in the order of the hashes."""
 
@@ -93,7 +96,7 @@ ARRAYS = pa.schema(
 """Named arrays."""
 
 RESERVED_COLUMNS = frozenset(
-    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected"}
+    {"row", "source_row", "n_chars", "content_hash", "quality", "inclusion", "block", "selected", "repeats"}
 )
 """Columns that the pipeline writes; a source column with one of these names cannot be kept."""
 
@@ -122,6 +125,11 @@ def scores_schema(scorers: Sequence[str]) -> pa.Schema:
     """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`."""
     columns = [pa.field(name, pa.float32(), nullable=False) for name in (*scorers, "quality")]
     return pa.schema([ROW, *columns])
+
+
+def masks_schema(*, with_repeats: bool) -> pa.Schema:
+    """Return the schema of a shard's masks: `MASKS`, and how often each document is to be used if that is counted."""
+    return MASKS.append(TIMES) if with_repeats else MASKS
 
 
 def embeddings_schema(dimensions: int, precision: Literal["float16", "float32", "int8"]) -> pa.Schema:

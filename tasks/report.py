@@ -5,13 +5,14 @@ from typing import Any, ClassVar
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
 from fineweb_mask.tasks.reporting.geometry import measure
-from fineweb_mask.tasks.reporting.page import Page, PageJob
+from fineweb_mask.tasks.reporting.page import Page, PageJob, Section
 from fineweb_mask.tasks.reporting.sections import (
     StageTime,
     certificate,
     distributions,
     diversity,
     funnel,
+    groups,
     retention,
     threshold,
     tiles,
@@ -58,6 +59,14 @@ def report(job: ReportJob) -> None:
     job.write(_page(job))
 
 
+def _groups(job: ReportJob) -> list[Section]:
+    """Return the section on budgets by group, if the selection had some."""
+    selection = job.dataset.details["recipe"]["selection"]
+    if not any(block.get("groups") for block in job.blocks):
+        return []
+    return [groups(job.blocks, selection["groups"]["column"], selection["budget_by"])]
+
+
 def _page(job: ReportJob) -> Page:
     breakdown = break_down(job.workspace, job.shards, job.settings.by)
     measured = measure(job.workspace, job.shards, job.settings) if job.has_vectors else None
@@ -67,6 +76,7 @@ def _page(job: ReportJob) -> Page:
         distributions(breakdown),
         retention(breakdown),
         *([] if measured is None else [diversity(measured)]),
+        *_groups(job),
         certificate(job.blocks),
         *([] if measured is None else [threshold(job.workspace, job.shards, measured, breakdown)]),
         *([time_by_stage(job.stages)] if job.stages else []),

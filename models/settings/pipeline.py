@@ -21,10 +21,10 @@ from pydantic import Field, field_validator, model_validator
 from fineweb_mask.models.settings.base import DeviceName, Settings
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
-from fineweb_mask.models.settings.output import MaterializeSettings, ReportSettings
+from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
 from fineweb_mask.models.settings.selection import METRICS, GroupSettings, SelectionSettings
-from fineweb_mask.models.settings.source import NUMERIC_COLUMNS, IngestSettings, SourceSettings
+from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
 
@@ -80,6 +80,11 @@ class PipelineSelectionSettings(SelectionSettings):
         if self.weighed_by != self.budget_by:
             raise ValueError("weigh_by: scope: global weighs by what budget_by counts: leave it out, or scope: block")
         return self
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a document may be selected more than once."""
+        return self.groups is not None and self.groups.max_repeats > 1
 
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
@@ -142,6 +147,20 @@ class PipelineSettings(Settings):
             raise ValueError(
                 f"embedding.keep: false needs a model of its own, because {FROM_QUALITY} makes the vectors when "
                 "documents are scored: name another embedding.model, or set keep to true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _source_keeps_the_groups_column(self) -> Self:
+        groups, kept = self.selection.groups, self.source.extra_columns
+        if groups is None:
+            return self
+        if groups.column in {"text", self.source.text_column}:
+            raise ValueError(f"selection.groups.column: received {groups.column!r}: {TEXT_IS_NO_GROUP}")
+        if kept != "all" and groups.column not in {*LABEL_COLUMNS, *kept}:
+            raise ValueError(
+                f"selection.groups.column: {groups.column!r} is not read: add it to source.extra_columns, or name one "
+                f"of {', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
             )
         return self
 

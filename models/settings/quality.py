@@ -13,7 +13,7 @@ from fineweb_mask.models.settings.base import DeviceName, Settings
 
 RESERVED_NAMES = frozenset(
     "row source_row text id dump url date file_path language language_score token_count n_chars content_hash "
-    "quality inclusion block selected shard documents_file scores_file masks_file texts_file".split()
+    "quality inclusion block selected repeats shard documents_file scores_file masks_file texts_file".split()
 )
 """Columns of the dataset and of the joins that write it. A literal list, so that settings load without Arrow."""
 

@@ -10,6 +10,9 @@ from fineweb_mask.models.urls import reject_credentials
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
 """Numeric columns that every document has, independent of `source.extra_columns`."""
 
+LABEL_COLUMNS = NUMERIC_COLUMNS | {"id", "dump", "url", "date", "file_path", "language"}
+"""Columns that every document has and that may name its group: all but the text and its hash."""
+
 
 class SourceSettings(Settings):
     """Where the raw documents are, and the names of their columns."""

@@ -142,7 +142,8 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
         "embeddings": _rows_of(connection, embeddings, embeddings_schema(1, "float32")),
         "masks": _rows_of(connection, masks, MASKS),
         "selected": f"""
-            SELECT documents.* EXCLUDE ({", ".join(MEASURED.names)}), scores.* EXCLUDE (shard, row), inclusion, block
+            SELECT documents.* EXCLUDE ({", ".join(MEASURED.names)}), scores.* EXCLUDE (shard, row),
+                   masks.* EXCLUDE (shard, row, selected)
             FROM documents JOIN scores USING (shard, row) JOIN masks USING (shard, row)
             WHERE masks.selected
             """,  # noqa: S608 - column names of our own schemas only

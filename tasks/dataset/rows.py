@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.schemas import MASKS, MEASURED
+from fineweb_mask.models.schemas import MEASURED, TIMES, masks_schema
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
 from fineweb_mask.tasks.catalog.views import identifier
 from fineweb_mask.tasks.workspace.references import digest
@@ -91,18 +91,20 @@ class SelectedDocuments:
         self._schemas = [pq.read_schema(shard.texts) for shard in shards]
         self._documents = columns.remove(0)  # row
         self._scores = pq.read_schema(shards[0].scores).remove(0)
+        masks = masks_schema(with_repeats=TIMES.name in pq.read_schema(shards[0].masks).names)
+        self._masks = pa.schema([field for field in masks if field.name not in {"row", "selected"}])
         self.schema = self._dataset_schema()
         self._choose()
         self.folders = self._find_folders()
         self.rows = sum(folder.rows for folder in self.folders)
 
     def _dataset_schema(self) -> pa.Schema:
-        """Return the source's columns with their types, then the scores, the inclusion and the block."""
+        """Return the source's columns with their types, then the scores, and the masks' columns."""
         documents = [field for field in self._documents if field.name not in MEASURED.names]
-        return pa.schema([*documents, *self._scores, MASKS.field("inclusion"), MASKS.field("block")])
+        return pa.schema([*documents, *self._scores, *self._masks])
 
     def _choose(self) -> None:
-        """Create the tables `shards` (files) and `chosen` (shard, row, inclusion, block, scores s0, s1..., folder)."""
+        """Create the tables `shards` (files) and `chosen` (shard, row, columns of masks, scores s0, s1..., folder)."""
         files = {name: [getattr(shard, name) for shard in self._shards] for name in ShardPaths._fields}
         self._connection.execute(
             """
@@ -120,7 +122,7 @@ class SelectedDocuments:
             )
         scores = ", ".join(f"scores.{identifier(name)} AS s{index}" for index, name in enumerate(self._scores.names))
         chosen = f"""
-            SELECT masks.shard, masks.row, masks.inclusion, masks.block, {scores}
+            SELECT masks.shard, masks.row, {", ".join(f"masks.{name}" for name in self._masks.names)}, {scores}
             FROM (SELECT * FROM read_parquet($masks, filename = 'masks_file') JOIN shards USING (masks_file)
                   WHERE selected) AS masks
             JOIN (SELECT * FROM read_parquet($scores, filename = 'scores_file')
@@ -257,7 +259,7 @@ class SelectedDocuments:
         """Return documents with their scores in the columns of `schema`; columns that the shard lacks are null."""
         found = {name: documents[name] for name in documents.column_names}
         found |= {name: chosen[f"s{index}"] for index, name in enumerate(self._scores.names)}
-        found |= {name: chosen[name] for name in ("inclusion", "block")}
+        found |= {name: chosen[name] for name in self._masks.names}
         columns = [
             found[field.name] if field.name in found else pa.nulls(documents.num_rows, field.type)
             for field in self.schema

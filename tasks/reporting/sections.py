@@ -16,11 +16,12 @@ from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Section, Side, Table, Tile
 from fineweb_mask.tasks.reporting.samples import NearThreshold, documents_at, near_threshold, vectors_at
-from fineweb_mask.tasks.workspace.counts import Counts, mean_of
+from fineweb_mask.tasks.workspace.counts import Counts, add_groups, mean_of
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LISTED_BLOCKS = 200
+LISTED_GROUPS = 200
 DRAWN_POINTS = 6_000
 LONGEST_TEXT = 400  # characters of a document near the threshold
 STAGE_OF = {"duplicate": "dedup", "bad_vector": "embed"}
@@ -315,6 +316,33 @@ def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
     curves = [] if largest is None or not largest["history"] else [_learning_curve(largest)]
     return Section("Distance from the optimum", [claim(blocks)], curves, [table] if rows else [])
+
+
+def groups(blocks: Sequence[dict[str, Any]], column: str, budget_by: str) -> Section:
+    """Show how much each group has of the budget, and how much of that its documents fill."""
+    found = add_groups(blocks)
+    rows = [
+        [
+            group["group"] or "unknown",
+            *(group[name] for name in ("documents", "selected", "repeated", "budget")),
+            _filled(group, budget_by),
+        ]
+        for group in found[:LISTED_GROUPS]
+    ]
+    note = (
+        "Used: selected documents, each as often as it is to be used. Filled: the share of the budget that these take."
+    )
+    if len(found) > LISTED_GROUPS:
+        note += f" The largest {LISTED_GROUPS} of {len(found):,} groups are shown; metrics.json has all of them."
+    columns = [Column(name, "count") for name in ("documents", "selected", "used", f"budget ({budget_by})")]
+    table = Table("Groups", [Column(column), *columns, Column("filled", "share")], rows, note=note, wide=True)
+    return Section("Budgets by group", tables=[table])
+
+
+def _filled(group: dict[str, Any], budget_by: str) -> float | None:
+    """Return the share of a group's budget that is spent; None if it has none, or its tokens were not counted."""
+    spent = group.get("spent", group["repeated"] if budget_by == "documents" else None)
+    return None if spent is None or not group["budget"] else spent / group["budget"]
 
 
 def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -16,11 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.schemas import MASKS
+from fineweb_mask.models.schemas import masks_schema
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.groups import group_name
 from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_vectors
+from fineweb_mask.tasks.workspace.counts import add_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -157,6 +158,7 @@ class Masks:
         self._selected = np.zeros(n, dtype=bool)
         self._inclusion = np.full(n, np.nan, dtype=np.float32)  # NaN and no name where the document was in no block
         self._names = np.full(n, None, dtype=object)
+        self._repeats = np.zeros(n, dtype=np.uint32) if group.job.settings.may_repeat else None
 
     def enter(self, block: Block, selection: "Selection") -> None:
         """Enter what was selected from a block."""
@@ -165,20 +167,32 @@ class Masks:
         self.enter_rows(block.rows, selected, selection.inclusion, block.name)
 
     def enter_rows(
-        self, rows: NDArray[np.int64], selected: NDArray[np.bool_], inclusion: NDArray[np.float32], name: str
+        self,
+        rows: NDArray[np.int64],
+        selected: NDArray[np.bool_],
+        inclusion: NDArray[np.float32],
+        name: str,
+        repeats: NDArray[np.integer[Any]] | None = None,
     ) -> None:
-        """Enter which of some rows of the group, (r,), are selected, with each one's inclusion."""
+        """Enter which of some rows of the group, (r,), are selected, with each one's inclusion and times of use.
+
+        Without `repeats`, every selected row is used once; they are written only if the settings allow more.
+        """
         self._selected[rows] = selected
         self._inclusion[rows] = inclusion
         self._names[rows] = name
+        if self._repeats is not None:
+            self._repeats[rows] = selected if repeats is None else repeats
 
     def write(self, blocks: list[dict[str, Any]]) -> None:
         """Write them, with what the reports need of each block."""
-        write_shards(self._group, MASKS, self._columns, blocks)
+        schema = masks_schema(with_repeats=self._repeats is not None)
+        write_shards(self._group, schema, self._columns, blocks)
 
     def _columns(self, rows: slice) -> list[pa.Array]:
         included = pa.array(self._inclusion[rows], mask=np.isnan(self._inclusion[rows]))
-        return [pa.array(self._selected[rows]), included, pa.array(self._names[rows], pa.string())]
+        columns = [pa.array(self._selected[rows]), included, pa.array(self._names[rows], pa.string())]
+        return columns if self._repeats is None else [*columns, pa.array(self._repeats[rows])]
 
 
 def write_shards(
@@ -239,7 +253,7 @@ def describe(block: Block, selection: "Selection") -> dict[str, Any]:
 
 
 def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make one block of those that one rule selected from, whose objective and bound are the corpus's.
+    """Make one block of those that one rule selected from; objective, bound and groups' budgets are the corpus's.
 
     >>> part = {"name": "a", "by_rule": True, "documents": 3, "selected": 1, "tokens": 9, "tokens_selected": 2}
     >>> [merged_block] = merged([part, part])
@@ -252,5 +266,7 @@ def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     totals = {
         name: sum(part[name] for part in parts) for name in ("documents", "selected", "tokens", "tokens_selected")
     }
-    whole = {name: value for name, value in parts[0].items() if name != "by_rule"}
-    return [whole | {"name": "the whole corpus"} | totals, *(block for block in blocks if not block.get("by_rule"))]
+    whole = {name: value for name, value in parts[0].items() if name not in {"by_rule", "groups"}}
+    groups = add_groups(parts, one_budget=True)
+    whole |= {"name": "the whole corpus"} | totals | ({"groups": groups} if groups else {})
+    return [whole, *(block for block in blocks if not block.get("by_rule"))]

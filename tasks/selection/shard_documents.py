@@ -1,5 +1,6 @@
 """Read what a selection needs of a shard: quality, tokens, which documents can be selected, their lots and vectors."""
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,6 +49,21 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
     quality = pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
     tokens = token_counts(counts["token_count"], counts["n_chars"])
     return ShardColumns(quality, candidate & has_vector, tokens, excluded)
+
+
+def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.object_]:
+    """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is ""."""
+    path = workspace.resolve(shard.documents)
+    if column not in pq.read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
+        return np.full(shard.rows, "", dtype=object)
+    groups = np.empty(shard.rows, dtype=object)
+    start = 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(PART_ROWS, columns=[column]):
+            values = batch[column].to_pylist()
+            groups[start : start + len(values)] = ["" if value is None else sys.intern(str(value)) for value in values]
+            start += len(values)
+    return groups
 
 
 def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:

@@ -68,6 +68,8 @@ def _named(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
     for index, scorer in enumerate(settings.quality.scorers):
         if isinstance(scorer, ColumnScorerSettings):
             yield f"quality.scorers.{index}.column", scorer.column, []
+    if settings.selection.groups is not None:
+        yield "selection.groups.column", settings.selection.groups.column, []
     if settings.materialize.layout != FLAT:
         yield "materialize.layout", settings.materialize.layout, [FLAT]
     for index, column in enumerate(settings.report.by):

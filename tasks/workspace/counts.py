@@ -82,6 +82,25 @@ def mean_terms(masks: list[StageFile]) -> tuple[float | None, dict[str, float]]:
     return mean_of([block["objective"] for block in blocks], blocks), terms
 
 
+def add_groups(blocks: Sequence[Mapping[str, Any]], *, one_budget: bool = False) -> list[dict[str, Any]]:
+    """Add up what blocks recorded of each group, most documents first; `one_budget` is that of all blocks together.
+
+    Examples
+    --------
+    >>> blocks = [{"groups": [{"group": "a", "documents": 5, "budget": 2}]}, {"name": "without groups"}]
+    >>> add_groups([*blocks, *blocks])
+    [{'group': 'a', 'documents': 10, 'budget': 4}]
+    """
+    found = dict[str, dict[str, Any]]()
+    for group in (group for block in blocks for group in block.get("groups", [])):
+        if (known := found.get(group["group"])) is None:
+            found[group["group"]] = dict(group)
+            continue
+        for name in group.keys() - {"group", *(["budget"] if one_budget else [])}:
+            known[name] += group[name]
+    return sorted(found.values(), key=lambda group: (-group["documents"], group["group"]))
+
+
 def mean_of(values: Sequence[float], blocks: Sequence[Mapping[str, Any]], weight: str = "documents") -> float:
     """Return the mean of a value per block, weighted by this count of each block; 0 if all counts are 0."""
     total = sum(block[weight] for block in blocks)

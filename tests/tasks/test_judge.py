@@ -24,7 +24,9 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from tests.tasks.jobs import embed_job
 
-SETTINGS = PipelineSelectionSettings(near_duplicates={"weight": 0}, scope="global", select_ratio=0.25, metrics="pairwise", passes=1, device="cpu")
+SETTINGS = PipelineSelectionSettings(
+    near_duplicates={"weight": 0}, scope="global", select_ratio=0.25, metrics="pairwise", passes=1, device="cpu"
+)
 
 
 class Work(NamedTuple):

@@ -146,6 +146,24 @@ def test_documents_beside_the_threshold_are_shown_with_the_reason(built: Any) ->
         )
 
 
+def test_budgets_by_group_are_shown_with_the_column_that_names_the_groups(copied: Any) -> None:
+    assert "Budgets by group" not in page(copied)
+    details = copied.dataset.details
+    selection = details["recipe"]["selection"] | {"groups": {"column": "language"}}
+    recipe = details["recipe"] | {"selection": selection}
+    dataset = copied.dataset.model_copy(update={"details": details | {"recipe": recipe}})
+    found = {"group": SCRIPT, "documents": 40, "budget": 24, "selected": 10, "repeated": 18}
+    blocks = [copied.blocks[0] | {"groups": [found]}, *copied.blocks[1:]]
+    report.report(again(copied, dataset=dataset, blocks=blocks, force=True))
+    text = page(copied)
+    table = text[text.index("<h2>Budgets by group") : text.index("<h2>Distance from the optimum")]
+    labels = re.findall(r'<button type="button">([^<]*)', table)
+    assert labels == ["language", "documents", "selected", "used", "budget (documents)", "filled"]
+    assert SCRIPT not in text
+    assert "75.0%" in table
+    assert metrics(copied)["blocks"][0]["groups"] == [found]
+
+
 def test_hostile_documents_are_text_in_the_page(hostile: Any) -> None:
     text = page(hostile)
     assert text.lower().count("<script") == 1  # the page's own

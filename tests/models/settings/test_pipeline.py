@@ -3,8 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
+from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import EngineSettings, IngestSettings, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.selection import MeanFieldSettings, SelectionSettings
+from fineweb_mask.models.settings.source import LABEL_COLUMNS
 
 MINIMAL = {
     "workspace": "workspaces/x",
@@ -147,6 +149,7 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
         "passes",
         "sample",
         "directions",
+        "groups",
         "blocks",
         "block_size",
         "device",
@@ -192,6 +195,32 @@ def test_vectors_are_stored_where_they_are_needed_again(sections, says):
     with pytest.raises(ValidationError, match=says):
         settings(keep=False, **sections)
     assert not settings(keep=False, selection={"scope": "global", "metrics": "pairwise"}).embedding.keep
+
+
+@pytest.mark.parametrize(
+    ("column", "source", "says"),
+    [
+        ("topic", {"extra_columns": ["site"]}, "'topic' is not read: add it to source.extra_columns, or name one of d"),
+        ("content_hash", {"extra_columns": []}, "'content_hash' is not read"),
+        ("text", {}, "selection.groups.column: received 'text': the text itself is no group"),
+        ("body", {"text_column": "body"}, "received 'body': the text itself is no group"),
+    ],
+)
+def test_groups_of_a_column_that_is_not_read_are_refused(column, source, says):
+    with pytest.raises(ValidationError, match=says):
+        PipelineSettings.model_validate(
+            recipe(source={"path": "corpus"} | source, selection={"groups": {"column": column}})
+        )
+
+
+@pytest.mark.parametrize(
+    ("column", "kept"), [*((column, []) for column in sorted(LABEL_COLUMNS)), ("site", ["site"]), ("site", "all")]
+)
+def test_groups_may_be_those_of_any_column_that_is_read(column, kept):
+    source = {"path": "corpus", "extra_columns": kept}
+    settings = PipelineSettings.model_validate(recipe(source=source, selection={"groups": {"column": column}}))
+    assert settings.selection.groups.column == column
+    assert {*FINEWEB.names, "n_chars"} - {"text"} == LABEL_COLUMNS
 
 
 @pytest.mark.parametrize(

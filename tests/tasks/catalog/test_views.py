@@ -14,6 +14,7 @@ from fineweb_mask.tasks.catalog.views import NAME, VIEWS, identifier, is_current
 from fineweb_mask.tasks.workspace.runs import RunRecord
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.dataset.conftest import make, times_used
 
 
 def shards_of(built: Any) -> list[ShardFiles]:
@@ -56,6 +57,15 @@ def test_selected_is_the_dataset_with_shard_and_row(built: Any, folder: Path) ->
     assert selected.column_names == ["shard", "row", *dataset.column_names]
     by_id = [("id", "ascending")]
     assert selected.drop(["shard", "row"]).sort_by(by_id).to_pylist() == dataset.sort_by(by_id).to_pylist()
+
+
+def test_selected_says_how_often_a_document_is_to_be_used(tmp_path: Path) -> None:
+    making = make(tmp_path, [[("x", True), ("x", False)], [("x", True)]], repeats=True)
+    write_catalog(making.workspace, making.shards)
+    assert ask(tmp_path, "SELECT shard, row, repeats FROM selected ORDER BY ALL") == [
+        ("000", 0, times_used(0)),
+        ("001", 0, times_used(2)),
+    ]
 
 
 def test_drops_and_masks_account_for_every_document(built: Any, folder: Path) -> None:

@@ -8,8 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
-from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.schemas import documents_schema, masks_schema, scores_schema
+from fineweb_mask.models.settings import (
+    MaterializeSettings,
+    PipelineSelectionSettings,
+    PipelineSettings,
+    SourceSettings,
+)
+from fineweb_mask.models.settings.pipeline import GroupSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.counts import Counts
@@ -25,25 +31,31 @@ Row = tuple[str | None, bool]
 WAYS = (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
 
 
-def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int) -> ShardFiles:
+def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int, *, repeats: bool) -> ShardFiles:
     n = len(rows)
-    keys = {folder: StageKey(stage=stage, version=1, settings="", inputs=f"{name}{rows}") for folder, stage in WAYS}
+    settings = "repeats" if repeats else ""
+    keys = {
+        folder: StageKey(stage=stage, version=1, settings=settings, inputs=f"{name}{rows}") for folder, stage in WAYS
+    }
     made = [
         document(first + row, dump=dump) | {"row": row, "n_chars": 50 + row, "content_hash": bytes(16)}
         for row, (dump, _) in enumerate(rows)
     ]
     numbers = pa.array(range(n), pa.uint32())
     quality = pa.array(np.linspace(0, 1, n), pa.float32())
+    masks = [numbers, [selected for _, selected in rows], quality, [name] * n]
+    if repeats:
+        masks.append([times_used(first + row) * selected for row, (_, selected) in enumerate(rows)])
     tables = {
         "documents": pa.Table.from_pylist(made, schema=documents_schema()),
         "scores": pa.table([numbers, quality, quality], schema=scores_schema(["edu"])),
-        "masks": pa.table([numbers, [selected for _, selected in rows], quality, [name] * n], schema=MASKS),
+        "masks": pa.table(masks, schema=masks_schema(with_repeats=repeats)),
     }
     for folder, table in tables.items():
         with stage_file_writer(workspace.shard_path(folder, name, keys[folder]), table.schema, keys[folder]) as writer:
             for batch in table.to_batches():
                 writer.write(batch)
-            writer.details = {"rows_in": n, "dropped": {}}
+            writer.details = {"rows_in": n, "dropped": {}, "excluded": {}}
     files: dict[str, Any] = {
         folder: current_parquet(workspace, workspace.shard_path(folder, name, keys[folder]), name, keys[folder])
         for folder in tables
@@ -51,12 +63,17 @@ def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int
     return ShardFiles(**files)
 
 
-def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> Making:
+def times_used(number: int) -> int:
+    """Return how often a selected document of this number is to be used, where some are repeated."""
+    return 1 + number % 3
+
+
+def make(root: str | Path, shards: Sequence[Sequence[Row]], *, repeats: bool = False, **settings: Any) -> Making:
     """Write the stage files of shards `000`, `001`, ..., whose documents are numbered throughout."""
     workspace = Workspace(root)
     files, first = [], 0
     for number, rows in enumerate(shards):
-        files.append(write_shard(workspace, f"{number:03d}", rows, first))
+        files.append(write_shard(workspace, f"{number:03d}", rows, first, repeats=repeats))
         first += len(rows)
     selected = sum(chosen for rows in shards for _, chosen in rows)
     tokens = dict.fromkeys(
@@ -75,6 +92,7 @@ def make(root: str | Path, shards: Sequence[Sequence[Row]], **settings: Any) -> 
         workspace=str(root),
         source=SourceSettings(path="unused"),
         quality=QualitySettings(scorers=[ColumnScorerSettings(name="edu", kind="column", column="token_count")]),
+        selection=PipelineSelectionSettings(groups=GroupSettings(column="dump", max_repeats=3) if repeats else None),
         materialize=MaterializeSettings.model_validate(settings),
     )
     sources = [

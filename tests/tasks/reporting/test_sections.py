@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fineweb_mask.tasks.reporting.sections import StageTime, claim, time_by_stage, weighted_mean
+from fineweb_mask.tasks.reporting.sections import StageTime, claim, groups, time_by_stage, weighted_mean
 
 
 def block(name: str, documents: int, objective: float, bound: float | None) -> dict[str, Any]:
@@ -34,3 +34,24 @@ def test_a_solver_without_a_bound_claims_nothing() -> None:
 def test_a_stage_without_time_has_no_rate() -> None:
     stage = StageTime(stage="ingest", files=1, documents=5)
     assert time_by_stage([stage]).tables[0].rows == [["ingest", 1, 0, 0.0, 0.0, 5, None]]
+
+
+def of_group(name: str, documents: int, budget: int, selected: int, repeated: int, **more: int) -> dict[str, Any]:
+    counts = {"documents": documents, "budget": budget, "selected": selected, "repeated": repeated}
+    return {"group": name, **counts, **more}
+
+
+def test_groups_of_all_blocks_are_added_up_and_say_how_much_of_their_budget_is_filled() -> None:
+    blocks = [
+        {"groups": [of_group("de", 10, 20, 10, 20), of_group("", 5, 0, 0, 0)]},
+        {"groups": [of_group("en", 90, 20, 20, 20), of_group("de", 4, 20, 4, 10)]},
+    ]
+    [table] = groups(blocks, "language", "documents").tables
+    assert [column.label for column in table.columns][::4] == ["language", "budget (documents)"]
+    assert table.rows == [["en", 90, 20, 20, 20, 1.0], ["de", 14, 14, 30, 40, 0.75], ["unknown", 5, 0, 0, 0, None]]
+
+
+def test_a_budget_of_tokens_is_filled_by_tokens() -> None:
+    blocks = [{"groups": [of_group("en", 9, 1000, 5, 6, spent=900), of_group("de", 8, 1000, 5, 6)]}]
+    [table] = groups(blocks, "language", "tokens").tables
+    assert table.rows == [["en", 9, 5, 6, 1000, 0.9], ["de", 8, 5, 6, 1000, None]]

@@ -1,12 +1,19 @@
 """What is read of a shard: candidates only, in any number of parts."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.selection import shard_documents
-from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_parts
+from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_groups, read_parts
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.conftest import document, write_rows
+from tests.tasks.jobs import ingest_job
 from tests.tasks.number_shards import numbers
 
 
@@ -39,3 +46,31 @@ def test_lots_differ_between_shards_and_seeds():
     drawn = [lots(0, "a", 100), lots(0, "b", 100), lots(1, "a", 100)]
     assert len({tuple(numbers) for numbers in drawn}) == 3
     assert all(((numbers >= 0) & (numbers < 1)).all() for numbers in drawn)
+
+
+@pytest.mark.parametrize("at_once", [2, 1000])
+@pytest.mark.parametrize("copy_text", [True, False])
+def test_groups_are_the_values_of_a_column_as_texts(tmp_path, monkeypatch, copy_text, at_once):
+    monkeypatch.setattr(shard_documents, "PART_ROWS", at_once)
+    columns = [
+        {"dump": "x", "site": "one", "level": 3},
+        {"dump": None, "site": "", "level": None},
+        {"dump": "x", "site": None, "level": -1},
+    ]
+    extra = (pa.field("site", pa.string()), pa.field("level", pa.int32()))
+    write_rows(tmp_path / "source" / "a.parquet", [document(row, **own) for row, own in enumerate(columns)], extra)
+    write_rows(tmp_path / "source" / "b.parquet", [document(9)])
+    workspace, source = Workspace(tmp_path / "workspace"), SourceSettings(path=str(tmp_path / "source"))
+    settings = IngestSettings(min_chars=20, copy_text=copy_text)
+    files = [ingest.ingest(ingest_job(workspace, shard, source, settings)) for shard in discover(source)]
+    with_columns, without = (ShardFiles(documents=file) for file in files)
+
+    def found(shard, column):
+        return read_groups(workspace, shard, column).tolist()
+
+    assert found(with_columns, "dump") == ["x", "", "x"]
+    assert found(with_columns, "site") == ["one", "", ""]
+    assert found(with_columns, "level") == ["3", "", "-1"]
+    assert found(with_columns, "token_count") == ["20", "21", "22"]
+    assert found(with_columns, "language_score") == ["0.9"] * 3
+    assert found(without, "level") == [""]

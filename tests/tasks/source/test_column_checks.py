@@ -42,6 +42,7 @@ def recipe(
         {"materialize": {"layout": "flat"}},
         {"materialize": {"layout": "language"}},
         {"materialize": {"layout": "site"}, "report": {"by": ["url", "site"]}},
+        {"selection": {"groups": {"column": "site"}}},
         {"materialize": {"layout": "site"}, "extra_columns": ["site"]},
     ],
 )
@@ -57,6 +58,7 @@ def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, A
             r"materialize\.layout: .* 'lang', it may be one of flat, id, .*site$",
         ),
         ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
+        ({"selection": {"groups": {"column": "Site"}}}, r"selection\.groups\.column: .* 'Site', it may be one of id, "),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
         ({"report": {"by": ["text"]}}, r"report\.by: the text itself is no group"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
