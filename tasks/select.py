@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
+from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group, times_used
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.corpus.near_duplicates import read_charges
 from fineweb_mask.tasks.selection.shard_documents import ShardColumns, read_parts, read_without_vectors, read_worth
+from fineweb_mask.tasks.workspace.counts import add_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -71,9 +73,14 @@ def select(job: SelectJob) -> None:
         masks.write(described)
         return
     for block in group.blocks():
-        selection = select_block(job.settings, block)
-        masks.enter(block, selection)
-        described.append(describe(block, selection))
+        if job.settings.groups is None:
+            selection = select_block(job.settings, block)
+            masks.enter(block, selection)
+            described.append(describe(block, selection))
+        else:
+            grouped = select_by_group(job.settings, block)
+            masks.enter(block, grouped.selection, grouped.repeats)
+            described.append(describe(block, grouped.selection) | {"groups": grouped.groups})
     masks.write(described)
 
 
@@ -87,9 +94,13 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
     rule = read_learned(job.workspace, kept, "best", device).rule
+    groups = list[dict[str, Any]]()
     for rows, documents in _judged(job, rule, columns, device):
         selected, inclusion = rule.judge(documents)
-        masks.enter_rows(rows, selected, inclusion, job.group)
+        repeats = times_used(rule, documents, selected)
+        masks.enter_rows(rows, selected, inclusion, job.group, repeats)
+        if documents.groups is not None:
+            groups.append({"groups": count_groups(documents, selected, repeats, kept.details["asked"])})
         tokens = columns.tokens[rows]
         found = (len(rows), int(selected.sum()), int(tokens.sum()), int(tokens[selected].sum()))
         counts = [before + one for before, one in zip(counts, found, strict=True)]
@@ -98,6 +109,7 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     return {
         "name": job.group,
         "by_rule": True,
+        **({"groups": add_groups(groups, one_budget=True)} if groups else {}),
         **dict(zip(("documents", "selected", "tokens", "tokens_selected"), counts, strict=True)),
         "objective": details["objective"],
         "random_objective": details["random_objective"],

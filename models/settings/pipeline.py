@@ -55,7 +55,9 @@ class PipelineSelectionSettings(SelectionSettings):
         "count as one.",
     )
     groups: GroupSettings | None = Field(
-        None, description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget."
+        None,
+        description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget. `sweep` "
+        "and `compare` take no notice of them.",
     )
     block_size: int = Field(1_000_000, ge=1, description="Maximum documents per block.")
     blocks: Literal["mixed", "by_shard"] = Field(
@@ -67,18 +69,21 @@ class PipelineSelectionSettings(SelectionSettings):
 
     @model_validator(mode="after")
     def _global_has_sums_of_parts(self) -> Self:
-        if self.scope == "block":
+        if self.scope == "block" and self.groups is None:
             return self
+        option, instead = ("scope: global", "scope: block") if self.scope == "global" else ("groups", "no groups")
         for name in self.metric_weights:
             if METRICS[name].moment is None:
                 raise ValueError(
                     f"metrics: {name} reads documents together with their neighbours, which are not in one part of a "
-                    "corpus: use scope: block with blocks: mixed, or another metric"
+                    f"corpus: with {option} use another metric, or {instead} (with blocks: mixed)"
                 )
         if self.solver != "mean_field":
-            raise ValueError(f"solver: {self.solver} needs all documents in memory: use scope: block, or mean_field")
+            raise ValueError(f"solver: {self.solver} needs all documents at once: use {instead}, or mean_field")
+        if self.groups is not None and self.near_duplicates.forbid:
+            raise ValueError("near_duplicates.forbid: not with groups: leave it out, a charge remains")
         if self.weighed_by != self.budget_by:
-            raise ValueError("weigh_by: scope: global weighs by what budget_by counts: leave it out, or scope: block")
+            raise ValueError(f"weigh_by: {option} weighs by what budget_by counts: leave it out, or use {instead}")
         return self
 
     @property

@@ -20,7 +20,7 @@ from fineweb_mask.models.schemas import masks_schema
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.groups import group_name
-from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_vectors
+from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_groups, read_vectors
 from fineweb_mask.tasks.workspace.counts import add_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
 from fineweb_mask.tasks.workspace.references import digest
@@ -89,6 +89,8 @@ class Block(NamedTuple):
     vectors: NDArray[np.floating[Any]]  # of these rows, as are the next two
     quality: NDArray[np.float32]
     tokens: NDArray[np.int64]
+    lots: NDArray[np.float64] | None = None  # these two with budgets by group
+    groups: NDArray[np.object_] | None = None
 
 
 class Group(NamedTuple):
@@ -112,8 +114,14 @@ class Group(NamedTuple):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the group's blocks, reading one at a time; one without a candidate is left out."""
+        job, by_group = self.job, self.job.settings.groups
+        drawn = groups = None
+        if by_group is not None:
+            drawn = np.concatenate([lots(job.settings.seed, shard.name, shard.rows) for shard in job.shards])
+            groups = np.concatenate([read_groups(job.workspace, shard, by_group.column) for shard in job.shards])
         for name, rows in track("blocks", list(self._places()), part=(0, 1)):
-            yield Block(name, rows, self._vectors(rows), self.quality[rows], self.tokens[rows])
+            block = Block(name, rows, self._vectors(rows), self.quality[rows], self.tokens[rows])
+            yield block if drawn is None or groups is None else block._replace(lots=drawn[rows], groups=groups[rows])
 
     def _places(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Yield the name and the rows of every block."""
@@ -160,11 +168,11 @@ class Masks:
         self._names = np.full(n, None, dtype=object)
         self._repeats = np.zeros(n, dtype=np.uint32) if group.job.settings.may_repeat else None
 
-    def enter(self, block: Block, selection: "Selection") -> None:
-        """Enter what was selected from a block."""
+    def enter(self, block: Block, selection: "Selection", repeats: NDArray[np.integer[Any]] | None = None) -> None:
+        """Enter what was selected from a block, and how often each document is used, if not once."""
         selected = np.zeros(len(block.rows), dtype=bool)
         selected[selection.indices] = True
-        self.enter_rows(block.rows, selected, selection.inclusion, block.name)
+        self.enter_rows(block.rows, selected, selection.inclusion, block.name, repeats)
 
     def enter_rows(
         self,

@@ -130,11 +130,7 @@ def read_without_vectors(
         columns.quality[rows],
         drawn[rows],
         columns.tokens[rows] if settings.budget_by == "tokens" else None,
-        groups=None if settings.groups is None else read_groups(workspace, shard, settings.groups.column)[rows],
+        groups=None
+        if settings.groups is None
+        else read_groups(workspace, shard, settings.groups.column)[rows].astype(np.str_),
     )
-
-
-def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.str_]:
-    """Return the value of a column for each row of a shard, as text, (rows,); null is an empty text."""
-    values = pq.read_table(workspace.resolve(shard.documents), columns=[column])[column].to_pylist()
-    return np.array(["" if value is None else str(value) for value in values], dtype=np.str_)

@@ -19,6 +19,7 @@ def numbers(
     seed: int = 0,
     duplicates: tuple[int, ...] = (),
     bad: tuple[int, ...] = (),
+    dump: tuple[str, ...] = ("d",),
 ) -> ShardFiles:
     """Write a shard of random vectors and qualities; the rows to leave out have the best quality."""
     dice = np.random.default_rng(seed)
@@ -37,6 +38,7 @@ def numbers(
         "embeddings": {"row": row, "embedding": embedding},
         "duplicates": {"row": pa.array(duplicates, pa.uint32())},
     }
+    tables["documents"]["dump"] = pa.array([dump[place % len(dump)] for place in range(rows)], pa.string())
     files = {}
     for stage, columns in tables.items():
         table = pa.table(columns)

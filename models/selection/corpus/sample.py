@@ -99,6 +99,8 @@ class SampleProblem:
         Documents, or tokens, that are selected: less than asked for if a group has less than its share.
     budgets
         The same by group.
+    asked
+        What the groups' shares are, which some may not have.
     repeats
         How often selected documents are used, by group, where it is not once.
     """
@@ -124,11 +126,12 @@ class SampleProblem:
         total, unit = (survey.tokens, "tokens") if by_tokens else (survey.documents, "documents")
         self.budget = checked_budget(settings.budget, settings.select_ratio, total, unit)
         self.budgets, self.repeats = {ALL: self.budget}, dict[str, float]()
+        self.asked = self.budgets
         if groups is not None:
-            asked = group_budgets(groups.shares, self.budget, survey.groups)
-            self.budgets = {name: min(share, survey.groups[name]) for name, share in asked.items()}
+            self.asked = group_budgets(groups.shares, self.budget, survey.groups)
+            self.budgets = {name: min(share, survey.groups[name]) for name, share in self.asked.items()}
             self.budget = sum(self.budgets.values())
-            times = {name: min(share / survey.groups[name], groups.max_repeats) for name, share in asked.items()}
+            times = {name: min(share / survey.groups[name], groups.max_repeats) for name, share in self.asked.items()}
             self.repeats = {name: time for name, time in times.items() if time > 1}
         self._whole = {name for name, costs in survey.groups.items() if self.budgets.get(name) == costs}
         if self._whole == set(self.budgets):  # all documents: as without groups

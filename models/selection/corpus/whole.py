@@ -61,6 +61,8 @@ class CorpusSelection(NamedTuple):
         What selects: `rule.select(documents, device)` selects from documents that came since.
     ranges
         The scales of the terms.
+    asked
+        Documents, or tokens, that each group was to have.
     """
 
     masks: list[NDArray[np.bool_]]
@@ -72,6 +74,7 @@ class CorpusSelection(NamedTuple):
     steps: list[Step]
     rule: Rule
     ranges: Ranges
+    asked: dict[str, int]
 
 
 def select_corpus(
@@ -133,6 +136,7 @@ def select_corpus(
         steps=[Step(one.outcome.objective, one.bound.at(one.outcome.bound.used)) for one in tried],
         rule=best.outcome.rule,
         ranges=problem.ranges,
+        asked=problem.asked,
     )
 
 

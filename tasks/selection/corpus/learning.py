@@ -165,6 +165,7 @@ def _learn_first(job: LearnJob, device: "torch.device") -> None:
         "passes": 0,
         "budget": problem.budget,
         "budgets": problem.budgets,
+        "asked": problem.asked,
         "documents": problem.documents,
         "sample": len(problem.sample.quality),
         "random_objective": problem.random_objective,

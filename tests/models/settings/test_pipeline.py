@@ -163,7 +163,7 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
     ("changes", "says"),
     [
         ({"metrics": {"pairwise": 1, "facility": 1}}, "facility reads documents together with their neighbours"),
-        ({"solver": "greedy"}, "greedy needs all documents in memory"),
+        ({"solver": "greedy"}, "greedy needs all documents at once"),
         ({"budget_by": "tokens", "weigh_by": "documents"}, "weighs by what budget_by counts"),
     ],
 )

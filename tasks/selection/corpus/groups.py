@@ -1,0 +1,99 @@
+"""Select from one block with a budget for each group of documents, and count what groups have of their budgets."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.selection.blocks import Block, block_settings
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.selection import Selection
+    from fineweb_mask.models.selection.corpus.documents import Documents
+    from fineweb_mask.models.selection.corpus.rule import Rule
+
+
+class GroupedSelection(NamedTuple):
+    """What is selected from a block."""
+
+    selection: "Selection"
+    repeats: NDArray[np.int64]  # (rows,), how often each document is used
+    groups: list[dict[str, Any]]
+
+
+def select_by_group(settings: PipelineSelectionSettings, block: Block) -> GroupedSelection:
+    """Select from a block as from a whole corpus, all of which is the sample."""
+    from fineweb_mask.models.forward.device import choose_device
+    from fineweb_mask.models.selection import Selection
+    from fineweb_mask.models.selection.corpus.documents import Documents
+    from fineweb_mask.models.selection.corpus.whole import select_corpus
+
+    assert block.lots is not None  # noqa: S101 - read with the groups
+    assert block.groups is not None  # noqa: S101
+    device, own = choose_device(settings.device), block_settings(settings, block)
+    tokens = block.tokens if settings.budget_by == "tokens" else None
+    documents = Documents(block.vectors, block.quality, block.lots, tokens, groups=block.groups.astype(np.str_))
+    with gpu_slot(device):
+        found = select_corpus(
+            lambda: [documents],
+            own,
+            passes=settings.passes,
+            directions=settings.directions,
+            groups=settings.groups,
+            device=device,
+        )
+        inclusion = found.rule.select(documents, _torch_device(device))[1]
+    terms = found.ranges.terms(found.raw, settings.metric_weights)
+    weighed = settings.lamb * terms["quality"] + (1 - settings.lamb) * terms["diversity"]
+    if settings.near_duplicates.weight > 0:
+        terms["near_duplicate_cost"] = weighed - found.objective
+    [mask] = found.masks
+    selection = Selection(
+        indices=mask.nonzero()[0],
+        inclusion=inclusion,
+        objective=found.objective,
+        terms=terms,
+        upper_bound=found.upper_bound,
+        gap=found.gap,
+        random_objective=found.random_objective,
+        history=[(number, 0.0, step.objective) for number, step in enumerate(found.steps, start=1)],
+    )
+    repeats = times_used(found.rule, documents, mask)
+    return GroupedSelection(selection, repeats, count_groups(documents, mask, repeats, found.asked))
+
+
+def times_used(rule: "Rule", documents: "Documents", selected: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how often documents are used, (n,): selected ones once, or as often as their group needs."""
+    from fineweb_mask.models.selection.corpus.groups import repeats
+
+    return selected * repeats(documents, rule.repeats)
+
+
+def count_groups(
+    documents: "Documents", selected: NDArray[np.bool_], repeats: NDArray[np.int64], asked: dict[str, int]
+) -> list[dict[str, Any]]:
+    """Return what the report says of each group: its budget and what of it is spent are documents, or tokens."""
+    assert documents.groups is not None  # noqa: S101 - read with the groups
+    found = []
+    for name in sorted({*np.unique(documents.groups).tolist(), *asked}):
+        own = documents.groups == name
+        costs, used = documents.costs[own], selected[own]
+        found.append(
+            {
+                "group": name,
+                "documents": int(own.sum()),
+                "budget": asked.get(name, 0),
+                "selected": int(used.sum()),
+                "repeated": int(repeats[own].sum()),
+                "spent": int((costs * repeats[own]).sum()),
+            }
+        )
+    return found
+
+
+def _torch_device(name: str) -> Any:  # noqa: ANN401 - torch is imported late
+    import torch
+
+    return torch.device(name)
