@@ -329,9 +329,7 @@ def groups(blocks: Sequence[dict[str, Any]], column: str, budget_by: str) -> Sec
         ]
         for group in found[:LISTED_GROUPS]
     ]
-    note = (
-        "Used: selected documents, each as often as it is to be used. Filled: the share of the budget that these take."
-    )
+    note = "Used: selected documents, each as often as it is to be used. Filled: what these take of the budget."
     if len(found) > LISTED_GROUPS:
         note += f" The largest {LISTED_GROUPS} of {len(found):,} groups are shown; metrics.json has all of them."
     columns = [Column(name, "count") for name in ("documents", "selected", "used", f"budget ({budget_by})")]
