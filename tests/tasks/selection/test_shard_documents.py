@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.settings import IngestSettings, SourceSettings
+from fineweb_mask.models.settings import IngestSettings, PipelineSelectionSettings, SourceSettings
 from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.selection import shard_documents
 from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_groups, read_parts
@@ -24,7 +24,7 @@ def test_parts_hold_the_candidates_in_their_order(tmp_path, monkeypatch, at_once
     shard = numbers(workspace, "a", 30, duplicates=(0, 7), bad=(3, 29))
     columns = read_columns(workspace, shard)
     assert columns.excluded == {"duplicate": 2, "bad_vector": 2}
-    found = list(read_parts(workspace, shard, columns, 5, by_tokens=True))
+    found = list(read_parts(workspace, shard, columns, PipelineSelectionSettings(seed=5, budget_by="tokens")))
     rows = np.concatenate([rows for rows, _ in found])
     assert rows.tolist() == [row for row in range(30) if row not in (0, 3, 7, 29)]
     vectors = np.array(pq.read_table(workspace.resolve(shard.embeddings))["embedding"].to_pylist(), dtype=object)
@@ -39,7 +39,7 @@ def test_a_shard_without_candidates_has_no_parts(tmp_path):
     workspace = Workspace(tmp_path)
     for rows, duplicates in ((0, ()), (2, (0, 1))):
         shard = numbers(workspace, "a", rows, duplicates=duplicates)
-        assert list(read_parts(workspace, shard, read_columns(workspace, shard), 0, by_tokens=False)) == []
+        assert list(read_parts(workspace, shard, read_columns(workspace, shard), PipelineSelectionSettings())) == []
 
 
 def test_lots_differ_between_shards_and_seeds():
