@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
+from fineweb_mask.tasks.selection.budgets import Budgets
 from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
 from fineweb_mask.tasks.selection.shard_documents import ShardColumns, read_parts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
@@ -18,6 +19,7 @@ class SelectJob(BlocksJob):
     """Select from one group of shards; with a rule, from one shard."""
 
     rule: StageFile | None = None  # of the whole corpus
+    budgets: StageFile | None = None  # of all blocks, with `block_budget: price`
 
     stage: ClassVar[Stage] = Stage(
         "select",
@@ -37,9 +39,10 @@ class SelectJob(BlocksJob):
         return self.settings.device != "cpu"
 
     def depends_on(self) -> Dependencies:
-        """Return what a selection from blocks depends on, or the rule and the shard."""
+        """Return what a selection from blocks depends on, with their budgets, or the rule and the shard."""
         if self.rule is None:
-            return super().depends_on()
+            found = super().depends_on()
+            return found if self.budgets is None else found._replace(inputs=[found.inputs, self.budgets.fingerprint])
         settings = [self.rule.fingerprint, self.settings.seed, self.settings.budget_by]
         return Dependencies(settings=settings, inputs=super().depends_on().inputs)
 
@@ -57,8 +60,10 @@ def select(job: SelectJob) -> None:
         described.append(_select_by_rule(job, job.rule, group, masks))
         masks.write(described)
         return
+    budgets = None if job.budgets is None else Budgets(job.workspace, job.budgets)
     for block in group.blocks():
-        selection = select_block(job.settings, block)
+        settings, scales = (job.settings, None) if budgets is None else budgets.of(job.settings, block)
+        selection = select_block(settings, block, scales=scales)
         masks.enter(block, selection)
         described.append(describe(block, selection))
     masks.write(described)

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+from fineweb_mask.flows.engine.budgets import divide_budget
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
 from fineweb_mask.flows.engine.corpus import select_from_corpus
 from fineweb_mask.flows.engine.dataset import write_dataset
@@ -215,6 +216,10 @@ class Plan:
             groups = grouped(self.selectable, settings, remembered_groups(self._workspace, settings))
             if self._remembers:
                 remember_groups(self._workspace, settings, groups)
+        if settings.block_budget == "price":
+            select = partial(self._select_from, groups, settings, None)
+            divide_budget(self._jobs, self._root, groups, settings, select)
+            return
         self._select_from(groups, settings)
 
     def _select_from_corpus(self) -> None:
@@ -228,11 +233,16 @@ class Plan:
     def select_early(self) -> None:
         """Select from each group of shards as soon as these are prepared, where nothing in it depends on later ones.
 
-        This is so if duplicates are not looked for across shards and blocks follow the order of the names.
+        This is so if duplicates are not looked for across shards, blocks follow the order of the names, and each gives
+        the same share.
         """
         settings = self._settings
         selection = settings.selection
-        if settings.ingest.exact_dedup != "corpus" and (selection.scope, selection.blocks) == ("block", "by_shard"):
+        if settings.ingest.exact_dedup != "corpus" and (
+            selection.scope,
+            selection.blocks,
+            selection.block_budget,
+        ) == ("block", "by_shard", "fixed"):
             self._packing = Packing(selection.block_size)
             self._select_full_groups()
 
@@ -250,9 +260,17 @@ class Plan:
                 self._select_from(self._packing.add(self._files_of(name)), self._settings.selection)
             self._unpacked.popleft()
 
-    def _select_from(self, groups: Groups, settings: PipelineSelectionSettings, rule: StageFile | None = None) -> None:
+    def _select_from(
+        self,
+        groups: Groups,
+        settings: PipelineSelectionSettings,
+        rule: StageFile | None = None,
+        budgets: StageFile | None = None,
+    ) -> None:
         """Add the jobs of groups, unless they were added before."""
-        jobs = [SelectJob(root=self._root, shards=group, settings=settings, rule=rule) for group in groups]
+        jobs = [
+            SelectJob(root=self._root, shards=group, settings=settings, rule=rule, budgets=budgets) for group in groups
+        ]
         new = [job for job in jobs if job.name not in self._selecting]
         self._jobs.expect("select", len(new))
         for job in new:

@@ -31,6 +31,8 @@ FOLDERS = (
     "samples",
     "passes",
     "rules",
+    "prices",
+    "budgets",
     "masks",
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""

@@ -94,6 +94,7 @@ def test_a_wrong_type_is_refused(section, key, value):
         ("selection", "passes", 0),
         ("selection", "directions", 1),
         ("selection", "block_size", 0),
+        ("selection", "block_budget", "free"),
         ("selection", "budget", 0),
         ("materialize", "file_size", 1000),
         ("materialize", "memory_limit", "lots"),
@@ -149,6 +150,7 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
         "directions",
         "blocks",
         "block_size",
+        "block_budget",
         "device",
     }
     assert chosen.metric_weights == {"pairwise": 1.0, "facility": 2.0}
@@ -168,6 +170,21 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
     PipelineSettings.model_validate(recipe(selection={"scope": "block"} | changes))
     with pytest.raises(ValidationError, match=says):
         PipelineSettings.model_validate(recipe(selection={"scope": "global"} | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"scope": "global"}, "scope: global has none"),
+        ({"budget": 500}, "budget, 500, is what every block gives: use select_ratio"),
+        ({"solver": "semdedup"}, "semdedup does not maximise: use mean_field"),
+    ],
+)
+def test_a_price_for_blocks_needs_blocks_a_share_and_an_objective(changes, says):
+    PipelineSettings.model_validate(recipe(selection=changes))
+    PipelineSettings.model_validate(recipe(selection={"block_budget": "price"}))
+    with pytest.raises(ValidationError, match=says):
+        PipelineSettings.model_validate(recipe(selection={"block_budget": "price"} | changes))
 
 
 @pytest.mark.parametrize(
