@@ -5,8 +5,8 @@
 
 Each origin or topic is one shard, and a block is a sixth of the corpus. 100% is the objective of one selection from all
 documents, 0% that of a random one. The objective is that of the whole corpus, also for near-duplicates in two blocks.
-Near-duplicates: the share of the selected that have another one from a cosine of 0.95. Effective shards: the exponential
-of the entropy of the shards' shares in the selection.
+Near-duplicates: the share of the selected that have another one from a cosine of 0.95. Effective shards: the
+exponential of the entropy of the shards' shares in the selection.
 """
 
 import argparse

@@ -11,11 +11,11 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from fineweb_mask.flows.engine.budgets import divide_budget
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
 from fineweb_mask.flows.engine.corpus import select_from_corpus
 from fineweb_mask.flows.engine.dataset import write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
+from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import FastTextScorerSettings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.budgets import divide_budget
+from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.groups import grouped
