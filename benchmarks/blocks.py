@@ -1,10 +1,12 @@
 """Measure what selecting block by block loses against one selection from all documents, on shards that differ.
 
     python -m benchmarks.blocks web_mix.parquet --shards-by origin --output OUT
-    python -m benchmarks.blocks newsgroups20.parquet --shards-by topic --output OUT
+    python -m benchmarks.blocks newsgroups20.parquet --shards-by topic --output OUT --metrics pairwise
 
 Each origin or topic is one shard, and a block is a sixth of the corpus. 100% is the objective of one selection from all
 documents, 0% that of a random one. The objective is that of the whole corpus, also for near-duplicates in two blocks.
+Near-duplicates: the share of the selected that have another one from a cosine of 0.95. Effective shards: the
+exponential of the entropy of the shards' shares in the selection.
 """
 
 import argparse
@@ -21,11 +23,15 @@ from benchmarks.tables import show
 from fineweb_mask.flows.curate import run_curate
 from fineweb_mask.flows.engine.inspection import inspect_workspace
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.models.selection.graphs.neighbours import nearest
+from fineweb_mask.models.selection.measures import coverage, near_duplicate_rate
 from fineweb_mask.models.selection.ranges import weigh
+from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.selector import BlockSolver, checked_block
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.blocks import Group
+from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob, divide_budget, measure_curves
 from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -42,19 +48,22 @@ def main() -> None:
     parser.add_argument("documents", type=Path)
     parser.add_argument("--shards-by", required=True, metavar="COLUMN")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=list(METRICS))
+    parser.add_argument("--lamb", nargs="+", type=float, default=LAMBS)
     arguments = parser.parse_args()
     recipe, shards = prepared(arguments.documents, arguments.shards_by, arguments.output)
-    lines = []
-    for name, metrics in METRICS.items():
-        for lamb in LAMBS:
-            changes = {"metrics": metrics, "lamb": lamb}
+    lines: list[list[str]] = []
+    rows = sum(shard.rows for shard in shards)
+    title = f"{arguments.documents.stem}: {rows:,} documents in {len(shards)} shards, blocks of {-(-rows // BLOCKS):,}"
+    for name in arguments.metrics:
+        for lamb in arguments.lamb:
+            changes = {"metrics": METRICS[name], "lamb": lamb}
             settings = PipelineSelectionSettings.model_validate(
                 recipe.selection.model_dump(exclude_unset=True) | changes
             )
-            lines.append([name, str(lamb), *compare(recipe.workspace, shards, settings)])
-    rows = sum(shard.rows for shard in shards)
-    title = f"{arguments.documents.stem}: {rows:,} documents in {len(shards)} shards, blocks of {-(-rows // BLOCKS):,}"
-    show(title, ["metrics", "lamb", "blocks by shard", "by_shard", "mixed"], lines)
+            lines += [[name, str(lamb), *line] for line in compare(recipe.workspace, shards, settings)]
+            columns = ["metrics", "lamb", "selected from", "objective", "near-duplicates", "effective shards"]
+            show(title, [*columns, "ratio of each block"], lines)
 
 
 def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettings, list[ShardFiles]]:
@@ -78,21 +87,62 @@ def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettin
     ), inspect_workspace(settings.workspace).plan.selectable
 
 
-def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> Iterator[str]:
-    """Yield how many blocks there are by shard, and the share of the optimum that both ways of cutting blocks reach."""
-    whole = SelectJob(root=workspace, shards=sorted(shards, key=lambda shard: shard.name), settings=settings)
+def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> Iterator[list[str]]:
+    """Yield a line for every way of cutting blocks and of dividing the budget among them."""
+    ordered = sorted(shards, key=lambda shard: shard.name)
+    whole = SelectJob(root=workspace, shards=ordered, settings=settings)
     [block] = Group.read(whole).blocks()
     solver = checked_block(block.vectors, block.quality, settings, device="cpu")
+    of_shard = np.repeat(np.arange(len(ordered)), [shard.rows for shard in ordered])[block.rows]
     best = value(solver, torch.from_numpy(selected([whole])[block.rows]), settings.lamb)
     size = -(-sum(shard.rows for shard in shards) // BLOCKS)
     random = solver.scaled(solver.budget, settings.lamb).random_objective(settings.lamb)
-    for blocks in ("by_shard", "mixed"):
-        cut = settings.model_copy(update={"blocks": blocks, "block_size": size})
-        jobs = [SelectJob(root=workspace, shards=group, settings=cut) for group in grouped(shards, cut)]
-        reached = value(solver, torch.from_numpy(selected(jobs)[block.rows]), settings.lamb)
-        if blocks == "by_shard":
-            yield str(sum(job.slices for job in jobs))
-        yield f"{100 * (reached - random) / (best - random):.2f}%"
+    ways = {
+        "by_shard": ("by_shard", "fixed"),
+        "by_shard, one price": ("by_shard", "price"),
+        "mixed": ("mixed", "fixed"),
+    }
+    for name, (blocks, budget) in ways.items():
+        cut = settings.model_copy(update={"blocks": blocks, "block_size": size, "block_budget": budget})
+        jobs = jobs_of(workspace, shards, cut)
+        yield [
+            name,
+            *measured(solver, selected(jobs)[block.rows], of_shard, settings.lamb, (random, best)),
+            ratios(jobs),
+        ]
+    yield ["one block", *measured(solver, selected([whole])[block.rows], of_shard, settings.lamb, (random, best)), ""]
+
+
+def jobs_of(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> list[SelectJob]:
+    """Return the jobs that select from blocks; with a price, after those that divide the budget."""
+    groups = grouped(shards, settings)
+    budgets = None
+    if settings.block_budget == "price":
+        prices = [measure_curves(PriceJob(root=workspace, shards=group, settings=settings)) for group in groups]
+        budgets = divide_budget(BudgetsJob(root=workspace, settings=settings, prices=prices))
+    return [SelectJob(root=workspace, shards=group, settings=settings, budgets=budgets) for group in groups]
+
+
+def measured(
+    solver: BlockSolver, chosen: np.ndarray, of_shard: np.ndarray, lamb: float, ends: tuple[float, float]
+) -> list[str]:
+    """Measure a mask (n,): its objective between two ends, its near-duplicates, how evenly it covers shards."""
+    random, best = ends
+    reached = value(solver, torch.from_numpy(chosen), lamb)
+    rows = Rows(solver.rows.take(torch.from_numpy(chosen).nonzero()[:, 0]))
+    rate = near_duplicate_rate(nearest(rows, 2).similarity[1].cpu().numpy())
+    spread = coverage(np.bincount(of_shard[chosen], minlength=int(of_shard.max()) + 1))
+    return [
+        f"{100 * (reached - random) / (best - random):.2f}%",
+        f"{rate:.1%}",
+        f"{spread.effective:.1f} ({spread.topics} selected from)",
+    ]
+
+
+def ratios(jobs: list[SelectJob]) -> str:
+    """Return the least and the largest share that a block gives."""
+    found = [block["selected"] / block["documents"] for job in jobs for block in select(job).details["blocks"]]
+    return f"{min(found):.1%} to {max(found):.1%}"
 
 
 def selected(jobs: list[SelectJob]) -> np.ndarray:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
+from fineweb_mask.tasks.selection.budgets import Budgets
 from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group, times_used
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.corpus.near_duplicates import read_charges
@@ -32,6 +33,7 @@ class SelectJob(BlocksJob):
 
     rule: StageFile | None = None  # of the whole corpus
     charges: tuple[StageFile, ...] = ()  # what the corpus's documents pay for near-duplicates
+    budgets: StageFile | None = None  # of all blocks, with `block_budget: price`
 
     stage: ClassVar[Stage] = Stage(
         "select",
@@ -51,9 +53,10 @@ class SelectJob(BlocksJob):
         return self.settings.device != "cpu" and not any(shard.worth.path for shard in self.shards)
 
     def depends_on(self) -> Dependencies:
-        """Return what a selection from blocks depends on, or the rule and the shard."""
+        """Return what a selection from blocks depends on, with their budgets, or the rule and the shard."""
         if self.rule is None:
-            return super().depends_on()
+            found = super().depends_on()
+            return found if self.budgets is None else found._replace(inputs=[found.inputs, self.budgets.fingerprint])
         settings = [self.rule.fingerprint, self.settings.seed, self.settings.budget_by]
         charges = [file.fingerprint for file in self.charges]
         return Dependencies(settings=settings, inputs=[*super().depends_on().inputs, *charges])
@@ -72,9 +75,11 @@ def select(job: SelectJob) -> None:
         described.append(_select_by_rule(job, job.rule, group, masks))
         masks.write(described)
         return
+    budgets = None if job.budgets is None else Budgets(job.workspace, job.budgets)
     for block in group.blocks():
         if job.settings.groups is None:
-            selection = select_block(job.settings, block)
+            settings, scales = (job.settings, None) if budgets is None else budgets.of(job.settings, block)
+            selection = select_block(settings, block, scales=scales)
             masks.enter(block, selection)
             described.append(describe(block, selection))
         else:

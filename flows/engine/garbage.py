@@ -20,6 +20,7 @@ from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargedJob, ChargesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
@@ -31,14 +32,20 @@ COMPARED = (*HashJob.stage.folders, *RepeatsJob.stage.folders, *DedupJob.stage.f
 """Folders of files that are read only if duplicates are looked for across shards."""
 
 
-OF_RULES = (SampleJob, MeasureJob, LearnJob, ChargesJob, ChargedJob)
-"""Jobs whose outputs are read only while a rule is learned and applied."""
-
 READ_UNTIL = {
     **dict.fromkeys(RepeatsJob.stage.folders, DedupJob.stage.folders),
-    **{folder: SelectJob.stage.folders for job in OF_RULES for folder in job.stage.folders},
+    **{
+        folder: SelectJob.stage.folders
+        for job in (SampleJob, MeasureJob, LearnJob, ChargesJob, ChargedJob, PriceJob, BudgetsJob)
+        for folder in job.stage.folders
+    },
 }
 """Folders of files that are read only until those of later folders are there, which are named with each."""
+
+OF_MANY = frozenset(
+    folder for job in (RepeatsJob, LearnJob, ChargesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
+)
+"""Folders of files that are of no single shard."""
 
 
 class Removed(BaseModel):
@@ -93,11 +100,7 @@ def _stage_files(
 ) -> tuple[Removed, list[Path]]:
     """Return what to remove of a folder of stage files, with the checkpoints in it."""
     unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
-    is_of_corpus = folder in {
-        *RepeatsJob.stage.folders,
-        *LearnJob.stage.folders,
-        *ChargesJob.stage.folders,
-    }  # its files are of no single shard
+    is_of_corpus = folder in OF_MANY
     removed, paths = Removed(folder=folder), []
     sizes = workspace.sizes(folder)
     checkpoints: dict[Path, list[Path]] = defaultdict(list)

@@ -15,6 +15,7 @@ from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit,
 from fineweb_mask.flows.engine.corpus import Vectors, select_from_corpus
 from fineweb_mask.flows.engine.dataset import write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
+from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
@@ -221,6 +222,10 @@ class Plan:
             groups = grouped(self.selectable, settings, remembered_groups(self._workspace, settings))
             if self._remembers:
                 remember_groups(self._workspace, settings, groups)
+        if settings.block_budget == "price":
+            select = partial(self._select_from, groups, settings, None)
+            divide_budget(self._jobs, self._root, groups, settings, select)
+            return
         self._select_from(groups, settings)
 
     def _select_from_corpus(self) -> None:
@@ -261,11 +266,16 @@ class Plan:
     def select_early(self) -> None:
         """Select from each group of shards as soon as these are prepared, where nothing in it depends on later ones.
 
-        This is so if duplicates are not looked for across shards and blocks follow the order of the names.
+        This is so if duplicates are not looked for across shards, blocks follow the order of the names, and each gives
+        the same share.
         """
         settings = self._settings
         selection = settings.selection
-        if settings.ingest.exact_dedup != "corpus" and (selection.scope, selection.blocks) == ("block", "by_shard"):
+        if settings.ingest.exact_dedup != "corpus" and (
+            selection.scope,
+            selection.blocks,
+            selection.block_budget,
+        ) == ("block", "by_shard", "fixed"):
             self._packing = Packing(selection.block_size)
             self._select_full_groups()
 
@@ -283,8 +293,13 @@ class Plan:
                 self._select_from(self._packing.add(self._files_of(name)), self._settings.selection)
             self._unpacked.popleft()
 
-    def _select_from(self, groups: Groups, settings: PipelineSelectionSettings) -> None:
-        self._add_selecting([SelectJob(root=self._root, shards=group, settings=settings) for group in groups])
+    def _select_from(
+        self, groups: Groups, settings: PipelineSelectionSettings, budgets: StageFile | None = None
+    ) -> None:
+        root = self._root
+        self._add_selecting(
+            [SelectJob(root=root, shards=group, settings=settings, budgets=budgets) for group in groups]
+        )
 
     def _add_selecting(self, jobs: list[SelectJob]) -> None:
         """Add jobs, unless they were added before."""

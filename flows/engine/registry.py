@@ -24,6 +24,7 @@ from fineweb_mask.tasks.report import report
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
+from fineweb_mask.tasks.selection.budgets import divide_budget, measure_curves
 from fineweb_mask.tasks.selection.compare_page import write_compare_page
 from fineweb_mask.tasks.selection.contenders import find_ranges, run_selector
 from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_rule, learn_rule, measure
@@ -53,6 +54,8 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     measure_charged,
     keep_rule,
     judge,
+    measure_curves,
+    divide_budget,
     select,
     materialize,
     survey,

@@ -7,7 +7,7 @@ its `random_value`, or else the mean over sampled masks; its best end is what th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -48,6 +48,12 @@ class Ranges:
 
     quality: Term
     metrics: Mapping[str, Term]
+
+    @classmethod
+    def of_details(cls, details: Mapping[str, Any]) -> Self:
+        """Make the ranges of what `asdict` made of them."""
+        metrics = {name: Term(**term) for name, term in details["metrics"].items()}
+        return cls(Term(**details["quality"]), metrics)
 
     def terms(self, raw: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
         """Return quality and diversity as they enter J, and then the raw values: "mean_quality" and every metric's."""

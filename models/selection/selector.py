@@ -104,6 +104,7 @@ def select(
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ranges: Ranges | None = None,
+    scales: Ranges | None = None,
     progress: Callable[[int, float, float], None] | None = None,
 ) -> Selection:
     """Select the documents that together maximise lamb * quality + (1 - lamb) * diversity - near_duplicate_cost.
@@ -130,6 +131,8 @@ def select(
     ranges
         Result of `term_ranges` for the same documents, budget and metrics, which several selections of one block
         can share.
+    scales
+        In place of `ranges`: those of other documents, whose scales are used; what is random is the block's own.
     progress
         Called with (step, seconds, objective) for each entry of the history.
 
@@ -161,6 +164,8 @@ def select(
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
     block = checked_block(features, quality, settings, device=device, tokens=tokens, own_metrics=own_metrics)
+    if scales is not None:
+        ranges = block.on_scale(scales)
     if ranges is not None:
         block.take_ranges(ranges)
     history = History(progress)
@@ -265,16 +270,25 @@ class BlockSolver:
     def ranges(self, budget: int) -> Ranges:
         """Find the scales of the terms at a budget, once."""
         if budget not in self._ranges:
-            self._ranges[budget] = find_ranges(
-                self.rows,
-                self.quality,
-                self.settings,
-                self.metrics(budget),
-                budget=budget,
-                generator=self._generator(),
-                knapsack=self.knapsack,
-            )
+            self._ranges[budget] = self._find_ranges(budget, self.settings)
         return self._ranges[budget]
+
+    def on_scale(self, scales: Ranges) -> Ranges:
+        """Return scales that are not the block's own, with what a random selection from the block reaches."""
+        plain = self._find_ranges(self.budget, self.settings.model_copy(update={"normalize": "none"}))
+        metrics = {name: replace(term, random=plain.metrics[name].random) for name, term in scales.metrics.items()}
+        return Ranges(replace(scales.quality, random=plain.quality.random), metrics)
+
+    def _find_ranges(self, budget: int, settings: SelectionSettings) -> Ranges:
+        return find_ranges(
+            self.rows,
+            self.quality,
+            settings,
+            self.metrics(budget),
+            budget=budget,
+            generator=self._generator(),
+            knapsack=self.knapsack,
+        )
 
     def scaled(self, budget: int, lamb: float) -> Scaled:
         """Return the objective of selections of `budget` documents."""

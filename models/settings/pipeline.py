@@ -23,9 +23,12 @@ from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettin
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
-from fineweb_mask.models.settings.selection import METRICS, GroupSettings, SelectionSettings
+from fineweb_mask.models.settings.selection import METRICS, GroupSettings, SelectionSettings, Solver
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
+
+PRICED: tuple[Solver, ...] = ("mean_field", "greedy", "policy_gradient")
+"""Solvers that maximise the objective, so that what more of a block would add to it is known."""
 
 
 class PipelineSelectionSettings(SelectionSettings):
@@ -56,8 +59,8 @@ class PipelineSelectionSettings(SelectionSettings):
     )
     groups: GroupSettings | None = Field(
         None,
-        description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget. `sweep` "
-        "and `compare` take no notice of them.",
+        description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget. "
+        "`sweep` and `compare` take no notice of them.",
     )
     block_size: int = Field(1_000_000, ge=1, description="Maximum documents per block.")
     blocks: Literal["mixed", "by_shard"] = Field(
@@ -65,7 +68,32 @@ class PipelineSelectionSettings(SelectionSettings):
         description="`by_shard`: a block is one shard, several small ones, or a slice of a large one. `mixed`: a block "
         "has documents of many shards, so that blocks are alike.",
     )
+    block_budget: Literal["fixed", "price"] = Field(
+        "fixed",
+        description="block: `fixed`: select_ratio of every block. `price`: more of richer blocks, select_ratio of all "
+        "together; no block gives less than a quarter or more than four times its share.",
+    )
     device: DeviceName = "auto"
+
+    @model_validator(mode="after")
+    def _price_divides_a_share_of_an_objective(self) -> Self:
+        if self.block_budget == "fixed":
+            return self
+        if self.scope == "global":
+            raise ValueError("block_budget: price divides among blocks, scope: global has none: leave one of them out")
+        if self.groups is not None:
+            raise ValueError("block_budget: price and groups both divide the budget: leave one of them out")
+        if self.budget is not None:
+            raise ValueError(
+                f"block_budget: price divides select_ratio of the corpus, but budget, {self.budget}, is what every "
+                "block gives: use select_ratio, or block_budget: fixed"
+            )
+        if self.solver not in PRICED:
+            raise ValueError(
+                f"block_budget: price is one of the objective, which {self.solver} does not maximise: use "
+                f"{', '.join(PRICED)}, or block_budget: fixed"
+            )
+        return self
 
     @model_validator(mode="after")
     def _global_has_sums_of_parts(self) -> Self:

@@ -1,7 +1,7 @@
 """Build the sections of the report: figures and tables from counts, breakdowns and measures."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -300,17 +300,15 @@ def claim(blocks: Sequence[dict[str, Any]]) -> str:
 def certificate(blocks: Sequence[dict[str, Any]]) -> Section:
     """Show how close the selection of every block is to the best possible."""
     names = ("objective", "random_objective", "upper_bound", "gap")
-    rows = [
-        [block["name"], block["documents"], block["selected"], *(block[name] for name in names)]
-        for block in blocks[:LISTED_BLOCKS]
-    ]
+    rows = [[block["name"], *_taken(block), *(block[name] for name in names)] for block in blocks[:LISTED_BLOCKS]]
     if len(blocks) > 1:
-        totals = [sum(block[name] for block in blocks) for name in ("documents", "selected")]
-        rows.insert(0, [f"all {len(blocks):,} blocks, mean", *totals, *(weighted_mean(blocks, name) for name in names)])
+        totals = {name: sum(block[name] for block in blocks) for name in ("documents", "selected")}
+        means = [weighted_mean(blocks, name) for name in names]
+        rows.insert(0, [f"all {len(blocks):,} blocks, mean", *_taken(totals), *means])
     note = "The gap is the distance to the upper bound, as a share of the distance from a random selection to it."
     if len(blocks) > LISTED_BLOCKS:
         note += f" The first {LISTED_BLOCKS} of {len(blocks):,} blocks are shown; metrics.json has all of them."
-    columns = [Column("block"), Column("documents", "count"), Column("selected", "count")]
+    columns = [Column("block"), Column("documents", "count"), Column("selected", "count"), Column("share", "share")]
     columns += [Column(name, "precise") for name in ("objective", "random selection", "upper bound")]
     table = Table("Blocks", [*columns, Column("gap", "gap")], rows, note=note, wide=True)
     largest = max(blocks, key=lambda block: int(block["documents"]), default=None)
@@ -341,6 +339,12 @@ def _filled(group: dict[str, Any], budget_by: str) -> float | None:
     """Return the share of a group's budget that is spent; None if it has none, or its tokens were not counted."""
     spent = group.get("spent", group["repeated"] if budget_by == "documents" else None)
     return None if spent is None or not group["budget"] else spent / group["budget"]
+
+
+def _taken(block: Mapping[str, Any]) -> list[float]:
+    """Return a block's documents, how many of them are selected, and their share."""
+    documents, selected = int(block["documents"]), int(block["selected"])
+    return [documents, selected, selected / max(documents, 1)]
 
 
 def weighted_mean(blocks: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.ranges import Ranges
 
 
-NOT_READ = {"device", "block_size", "blocks", "passes", "sample", "directions"}
+NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions"}
 """Settings on which the selection from a block does not depend."""
 
 
@@ -225,8 +225,14 @@ def block_settings(settings: PipelineSelectionSettings, block: Block) -> Pipelin
     return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
 
 
-def select_block(settings: PipelineSelectionSettings, block: Block, ranges: "Ranges | None" = None) -> "Selection":
-    """Select from a block; the indices are positions in the block's rows."""
+def select_block(
+    settings: PipelineSelectionSettings,
+    block: Block,
+    ranges: "Ranges | None" = None,
+    *,
+    scales: "Ranges | None" = None,
+) -> "Selection":
+    """Select from a block, with its own ranges or those of several; the indices are positions in the block's rows."""
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection import select as select_documents
 
@@ -239,6 +245,7 @@ def select_block(settings: PipelineSelectionSettings, block: Block, ranges: "Ran
             device=device,
             tokens=block.tokens,
             ranges=ranges,
+            scales=scales,
         )
 
 

@@ -134,12 +134,9 @@ def find_ranges(job: RangesJob) -> None:
 
 def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
     """Return the ranges of a block; None where there are none."""
-    from fineweb_mask.models.selection.ranges import Ranges, Term
+    from fineweb_mask.models.selection.ranges import Ranges
 
-    if ranges is None:
-        return None
-    found = ranges.details["ranges"][block.name]
-    return Ranges(Term(**found["quality"]), {name: Term(**term) for name, term in found["metrics"].items()})
+    return None if ranges is None else Ranges.of_details(ranges.details["ranges"][block.name])
 
 
 class TimedJob(BlocksJob):

@@ -32,6 +32,8 @@ FOLDERS = (
     "passes",
     "rules",
     "charges",
+    "prices",
+    "budgets",
     "masks",
 )
 """Folders of stage files; other files with the names of shards are looked at one by one."""

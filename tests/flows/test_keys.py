@@ -127,6 +127,7 @@ def changed(before, after):
         ("embedding.device=cuda:1", set()),
         ("selection.lamb=0.9", SELECT),
         ("selection.seed=9", SELECT),
+        ("selection.block_budget=price", set()),  # of one block
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
         ("selection.blocks=mixed", set()),  # there is one block

@@ -266,6 +266,21 @@ def test_vectors_that_are_never_stored_give_the_same_dataset(run_sample, workspa
     assert built(run_sample(lean, *overrides, "embedding.keep=false")) == {}
 
 
+def test_one_price_for_all_blocks_selects_the_share_of_the_corpus(workspace, run_sample):
+    overrides = ("selection.block_budget=price", "selection.block_size=500")
+    summary = run_sample(workspace, *overrides)
+    groups = (built(summary)["select"] - 1) // 2
+    assert groups > 1
+    assert built(summary)["select"] == groups + 1 + groups  # curves, budgets, masks
+    assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
+    blocks = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
+    assert len({round(block["selected"] / block["documents"], 2) for block in blocks}) > 1
+    removed = {found.folder for found in collect_garbage(str(workspace), [])}
+    assert {"prices", "budgets"} <= removed
+    assert built(run_sample(workspace, *overrides)).get("select", 0) == 0
+    assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
+
+
 def test_a_workspace_without_texts_selects_and_writes_the_same(run_sample, workspace, tmp_path):
     """Texts may leave a workspace, which costs one more ingest; a run from nothing reads them where they are.
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
     from fineweb_mask.models.selection.ranges import Ranges
 
-NOT_LEARNED = {"device", "block_size", "blocks", "passes", "sample", "scope"}
+NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
 
 
@@ -281,10 +281,9 @@ def _problem(
 
 def _ranges(details: dict[str, Any]) -> "Ranges":
     """Return the ranges that `asdict` made details of."""
-    from fineweb_mask.models.selection.ranges import Ranges, Term
+    from fineweb_mask.models.selection.ranges import Ranges
 
-    ranges = details["ranges"]
-    return Ranges(Term(**ranges["quality"]), {name: Term(**term) for name, term in ranges["metrics"].items()})
+    return Ranges.of_details(details["ranges"])
 
 
 class MeasureJob(CorpusJob):
@@ -394,7 +393,7 @@ class KeepRuleJob(ProductJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the models."""
-        settings = self.settings.model_dump(exclude={"device", "block_size", "blocks"})
+        settings = self.settings.model_dump(exclude={"device", "block_size", "blocks", "block_budget"})
         return Dependencies(settings=settings, inputs=self.models)
 
 

@@ -272,7 +272,14 @@ def test_a_group_is_selected_from_as_soon_as_its_shards_are_prepared(plan, exact
     assert [name for name in jobs.order if name.startswith("select")] == ["select a..b", "select d..f"]
 
 
-@pytest.mark.parametrize("recipe", [{"exact_dedup": "corpus"}, {"exact_dedup": "off", "blocks": "mixed"}])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"exact_dedup": "corpus"},
+        {"exact_dedup": "off", "blocks": "mixed"},
+        {"exact_dedup": "off", "block_budget": "price"},
+    ],
+)
 def test_no_group_is_selected_from_before_all_is_known_that_it_depends_on(plan, recipe):
     jobs, found = plan("abc", fitted=True, block_size=10, **recipe)
     found.select_early()

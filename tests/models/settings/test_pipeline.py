@@ -96,6 +96,7 @@ def test_a_wrong_type_is_refused(section, key, value):
         ("selection", "passes", 0),
         ("selection", "directions", 1),
         ("selection", "block_size", 0),
+        ("selection", "block_budget", "free"),
         ("selection", "budget", 0),
         ("materialize", "file_size", 1000),
         ("materialize", "memory_limit", "lots"),
@@ -152,6 +153,7 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
         "groups",
         "blocks",
         "block_size",
+        "block_budget",
         "device",
     }
     assert chosen.metric_weights == {"pairwise": 1.0, "facility": 2.0}
@@ -221,6 +223,21 @@ def test_groups_may_be_those_of_any_column_that_is_read(column, kept):
     settings = PipelineSettings.model_validate(recipe(source=source, selection={"groups": {"column": column}}))
     assert settings.selection.groups.column == column
     assert {*FINEWEB.names, "n_chars"} - {"text"} == LABEL_COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"scope": "global"}, "scope: global has none"),
+        ({"budget": 500}, "budget, 500, is what every block gives: use select_ratio"),
+        ({"solver": "semdedup"}, "semdedup does not maximise: use mean_field"),
+    ],
+)
+def test_a_price_for_blocks_needs_blocks_a_share_and_an_objective(changes, says):
+    PipelineSettings.model_validate(recipe(selection=changes))
+    PipelineSettings.model_validate(recipe(selection={"block_budget": "price"}))
+    with pytest.raises(ValidationError, match=says):
+        PipelineSettings.model_validate(recipe(selection={"block_budget": "price"} | changes))
 
 
 @pytest.mark.parametrize(

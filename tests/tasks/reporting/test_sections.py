@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fineweb_mask.tasks.reporting.sections import StageTime, claim, groups, time_by_stage, weighted_mean
+from fineweb_mask.tasks.reporting.sections import StageTime, certificate, claim, groups, time_by_stage, weighted_mean
 
 
 def block(name: str, documents: int, objective: float, bound: float | None) -> dict[str, Any]:
@@ -17,6 +17,19 @@ def test_the_certificate_names_the_widest_gap_and_weighs_the_mean() -> None:
     assert claim(blocks) == "No selection of this size can be more than 2.0000% better, in any block."
     assert weighted_mean(blocks, "objective") == pytest.approx(0.65)
     assert weighted_mean(blocks, "gap") == pytest.approx(0.015)
+
+
+def test_the_table_of_blocks_says_what_share_each_gave() -> None:
+    blocks = [
+        block(name, documents, 0.5, 0.5) | {"selected": selected, "random_objective": 0.0, "history": []}
+        for name, documents, selected in (("a", 100, 30), ("b", 300, 10))
+    ]
+    [table] = certificate(blocks).tables
+    assert [row[:4] for row in table.rows] == [
+        ["all 2 blocks, mean", 400, 40, 0.1],
+        ["a", 100, 30, 0.3],
+        ["b", 300, 10, 10 / 300],
+    ]
 
 
 def test_a_bound_that_is_estimated_says_so() -> None:

@@ -1,0 +1,1 @@
+"""Plan what comes before the selection from blocks."""
