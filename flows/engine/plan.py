@@ -223,8 +223,7 @@ class Plan:
             if self._remembers:
                 remember_groups(self._workspace, settings, groups)
         if settings.block_budget == "price":
-            select = partial(self._select_from, groups, settings, None)
-            divide_budget(self._jobs, self._root, groups, settings, select)
+            divide_budget(self._jobs, self._root, groups, settings, self._add_selecting)
             return
         self._select_from(groups, settings)
 
@@ -293,13 +292,8 @@ class Plan:
                 self._select_from(self._packing.add(self._files_of(name)), self._settings.selection)
             self._unpacked.popleft()
 
-    def _select_from(
-        self, groups: Groups, settings: PipelineSelectionSettings, budgets: StageFile | None = None
-    ) -> None:
-        root = self._root
-        self._add_selecting(
-            [SelectJob(root=root, shards=group, settings=settings, budgets=budgets) for group in groups]
-        )
+    def _select_from(self, groups: Groups, settings: PipelineSelectionSettings) -> None:
+        self._add_selecting([SelectJob(root=self._root, shards=group, settings=settings) for group in groups])
 
     def _add_selecting(self, jobs: list[SelectJob]) -> None:
         """Add jobs, unless they were added before."""

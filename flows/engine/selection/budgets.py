@@ -7,7 +7,6 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.groups import Groups
-from fineweb_mask.tasks.workspace.references import StageFile
 
 
 def divide_budget(
@@ -15,22 +14,20 @@ def divide_budget(
     root: str,
     groups: Groups,
     settings: PipelineSelectionSettings,
-    select: Callable[[StageFile | None], None],
+    select: Callable[[list[SelectJob]], None],
 ) -> None:
-    """Call `select` with the budgets of all blocks: at once where all is selected by them; with None for one block."""
+    """Call `select` with the jobs that select from groups by the budgets of their blocks, when these are there.
+
+    One block has the whole budget.
+    """
     prices = [PriceJob(root=root, shards=group, settings=settings) for group in groups]
     if sum(job.slices for job in prices) < 2:
-        select(None)
+        select([SelectJob(root=root, shards=group, settings=settings) for group in groups])
         return
     budgets = BudgetsJob(root=root, settings=settings, prices=[job.reference() for job in prices])
-    selections = [
-        SelectJob(root=root, shards=group, settings=settings, budgets=budgets.reference()) for group in groups
-    ]
-    if all(jobs.done(job) is not None for job in selections):
-        select(budgets.reference())
-        return
-
-    def on_measured(_prices: list[StageFile]) -> None:
-        add_all(jobs, [budgets], lambda files: select(files[0]))
-
-    add_all(jobs, prices, on_measured)
+    of_all = budgets.reference()
+    selecting = [SelectJob(root=root, shards=group, settings=settings, budgets=of_all) for group in groups]
+    if all(jobs.done(job) is not None for job in selecting):  # the budgets may have been removed
+        select(selecting)
+    else:
+        add_all(jobs, prices, lambda _: add_all(jobs, [budgets], lambda _: select(selecting)))

@@ -4,7 +4,6 @@ import pytest
 
 from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.engine.test_corpus import JobsAtOnce
@@ -20,9 +19,6 @@ class Run(JobsAtOnce):
         super().__init__(*arguments, **options)
         self.files = []
 
-    def done(self, job):
-        return job.current()
-
     def select(self, workspace, changes):
         settings = PipelineSelectionSettings(
             **{"select_ratio": 0.2, "device": "cpu", "block_budget": "price", "block_size": 400} | changes
@@ -30,9 +26,8 @@ class Run(JobsAtOnce):
         shards = [numbers(workspace, name, rows, seed=seed) for seed, (name, rows) in enumerate(SIZES.items())]
         groups, root = grouped(shards, settings), str(workspace.root)
 
-        def select(budgets):
-            for group in groups:
-                job = SelectJob(root=root, shards=group, settings=settings, budgets=budgets)
+        def select(selecting):
+            for job in selecting:
                 self.expect("select", 1)
                 self.add(job, self.files.append)
 
