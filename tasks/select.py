@@ -62,8 +62,9 @@ class SelectJob(BlocksJob):
         return Dependencies(settings=settings, inputs=[*super().depends_on().inputs, *charges])
 
     def settings_read(self) -> object:
-        """Return all settings but the device and how blocks are cut."""
-        return self.settings.model_dump(exclude=NOT_READ)
+        """Return all settings but the device and how blocks are cut, and those of groups where there are any."""
+        by_group = {"groups", "passes", "directions"} if self.settings.groups is not None else set()
+        return self.settings.model_dump(exclude=NOT_READ - by_group)
 
 
 @stage_task

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.ranges import Ranges
 
 
-NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions"}
+NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}
 """Settings on which the selection from a block does not depend."""
 
 
