@@ -18,7 +18,7 @@ from torch import Tensor
 from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, by_name, named, prefixed, without_prefix
 from fineweb_mask.models.selection.corpus.groups import inside
 from fineweb_mask.models.selection.corpus.passes import Margin, margin_arrays, margins_of
-from fineweb_mask.models.selection.corpus.rule import Rule
+from fineweb_mask.models.selection.corpus.rule import Place, Rule
 from fineweb_mask.models.selection.graphs.pairs import similar_pairs
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
@@ -39,6 +39,15 @@ class Search(NamedTuple):
     levels: Mapping[str, float]  # by group: worth at which the threshold is expected without charges
     centres: Tensor  # (cells, d) float32, unit rows
     margins: Mapping[str, Margin]
+
+    def is_wide_enough(
+        self, thresholds: Mapping[str, Place], costs: Mapping[str, int], budgets: Mapping[str, int]
+    ) -> bool:
+        """Return whether no document below a floor is worth more than a selected one, for the candidates' costs."""
+        return all(
+            floor == -math.inf or (thresholds[name].worth >= floor and costs[name] >= budgets[name])
+            for name, floor in self.floors.items()
+        )
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the search of."""

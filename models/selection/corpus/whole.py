@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.groups import inside
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_charges
 from fineweb_mask.models.selection.corpus.passes import (
     Bound,
@@ -155,24 +156,28 @@ def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.d
         return _Tried(outcome, outcome.bound, None)
     search = learned.search
     while True:
-        measured = [part._replace(worth=learned.rule.measure(part, device).worth) for part in parts()]
-        found = [search.candidates(part, device) for part in measured]
-        candidates = [part.take(index) for part, (index, _) in zip(measured, found, strict=True)]
+        found, candidates = list[tuple[NDArray[np.int64], NDArray[np.int64]]](), list[Documents]()
+        for part in parts():
+            measured = part._replace(worth=learned.rule.measure(part, device).worth)
+            found.append(search.candidates(measured, device))
+            candidates.append(measured.take(found[-1][0]))
         charges = [np.zeros(len(index), dtype=np.float32) for index, _ in found]
         for cell in range(len(search.centres)):
-            inside = [(cells == cell).nonzero()[0] for _, cells in found]
-            documents = Documents.concatenate([part.take(own) for part, own in zip(candidates, inside, strict=True)])
+            of_cell = [(cells == cell).nonzero()[0] for _, cells in found]
+            documents = Documents.concatenate([part.take(own) for part, own in zip(candidates, of_cell, strict=True)])
             if len(documents.quality):
                 paid = near_duplicate_charges(
                     learned.rule, search.levels, problem.settings.near_duplicates, documents, device
                 )
-                ends = np.cumsum([len(own) for own in inside])
-                for part_charges, own, of_part in zip(charges, inside, np.split(paid, ends[:-1]), strict=True):
+                ends = np.cumsum([len(own) for own in of_cell])
+                for part_charges, own, of_part in zip(charges, of_cell, np.split(paid, ends[:-1]), strict=True):
                     part_charges[own] = of_part
         candidates = [part._replace(charges=paid) for part, paid in zip(candidates, charges, strict=True)]
         some = [part for part in candidates if len(part.quality)]
         charged = apply(lambda: some, learned.rule, search.margins, problem.budgets, device)  # noqa: B023
-        if all(charged.rule.thresholds[name].worth >= floor for name, floor in search.floors.items()):
+        everyone = Documents.concatenate(candidates)
+        costs = {name: int(everyone.costs[own].sum()) for name, own in inside(everyone, search.floors)}
+        if search.is_wide_enough(charged.rule.thresholds, costs, problem.budgets):
             break
         problem.spare *= 2
         search = problem.search(learned.rule, learned.margins, problem.spare)

@@ -215,8 +215,9 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
             again = details | {"again": True, "measured_with": measured_with}
             _write(job, best, replace(learned, search=search), again)
             return
-        if any(found[name].worth < floor for name, floor in search.floors.items()):
-            details["spare"] *= 2  # documents below the floor may be worth more than those that pay
+        costs = {name: sum(int(one[name].counts.sum()) for one in rankings) for name in budgets}
+        if not search.is_wide_enough(found, costs, budgets):
+            details["spare"] *= 2
             problem = _problem(job, device, details, learned.rule.frame)
             search = problem.search(learned.rule, learned.margins, details["spare"])
             _write(job, best, replace(learned, search=search), details)

@@ -52,6 +52,25 @@ def test_every_group_has_its_budget(parts, metrics, rate, weight):
     assert found.gap < 0.1
 
 
+def test_a_group_of_which_the_sample_has_too_few_candidates_still_has_its_budget(parts):
+    """In the sample, the best of the group are twice as frequent as in the corpus."""
+    parts = grouped(parts)
+    random = np.random.default_rng(0)
+    skewed = []
+    for part in parts:
+        own = (part.groups == "").nonzero()[0]
+        best = own[np.argsort(part.quality[own])[-len(own) // 3 :]]
+        lots = part.lots.copy()
+        lots[own] = 0.3 + 0.7 * random.random(len(own))
+        lots[best] = 0.29 * random.random(len(best))
+        skewed.append(part._replace(lots=lots))
+    shares = {"news": 0.5, "": 0.5}
+    found = select_corpus(
+        lambda: skewed, SelectionSettings(select_ratio=0.12), rate=0.3, groups=GroupSettings(column="x", shares=shares)
+    )
+    assert counts(skewed, found.masks) == {"news": 204, "": 204}
+
+
 def test_equal_shares_take_all_of_a_small_group(parts):
     parts = grouped(parts)
     rare = sum(int((part.groups == "rare").sum()) for part in parts)
