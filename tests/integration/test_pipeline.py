@@ -213,18 +213,20 @@ def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_co
         "selection.sample=600",
     )
     summary = run_sample(workspace, *overrides)
-    assert built(summary)["select"] == 4 + 1 + 2 * (4 + 1) + 1 + 4  # sample, rule, two passes, the best rule, masks
+    one_pass = 4 + 1 + 4 + 1  # shards, the only cell of near-duplicates, what is left of the candidates, rule
+    assert built(summary)["select"] == 4 + 1 + 2 * one_pass + 1 + 4  # sample, rule, two passes, the best rule, masks
     assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
     [block] = json.loads((workspace / "dataset" / "provenance.json").read_text())["details"]["blocks"]
     assert (block["name"], block["documents"]) == ("the whole corpus", summary.counts.documents_eligible)
     assert block["random_objective"] < block["objective"] <= block["upper_bound"] + 1e-6
     before = masks(workspace)
     removed = {found.folder for found in collect_garbage(str(workspace), [])}
-    assert {"samples", "passes", "rules"} <= removed
+    assert {"samples", "passes", "rules", "charges"} <= removed
+    assert built(run_sample(workspace, *overrides)) == {}
     add_shard(corpus / "CC-MAIN-2000-01_00000.parquet")
     grown = run_sample(workspace, *overrides)
-    assert built(grown)["select"] == 1
-    assert {name: masks(workspace)[name] for name in before} == before
+    assert built(grown)["select"] == 5 + 1 + 5  # candidates, which were removed, what they pay, masks
+    assert before.keys() < masks(workspace).keys()
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
     refitted = run_sample(workspace, *overrides, refit=["selection"])
     assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible) != grown.documents_kept
@@ -238,6 +240,7 @@ def test_vectors_that_are_never_stored_give_the_same_dataset(run_sample, workspa
         "selection.metrics=pairwise",
         "selection.sample=600",
         "selection.passes=1",
+        "selection.near_duplicates.weight=0",
     )
 
     def stored():

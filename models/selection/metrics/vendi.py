@@ -20,6 +20,8 @@ class Vendi(SpectralMetric):
     (1 - FLOOR) rho + FLOOR I / d, which has no zero eigenvalue.
     """
 
+    resolution = 100 * FLOOR  # a smaller range is that of the tangent, and of rounding
+
     def of_matrix(self, matrix: Tensor) -> Tensor:
         """Compute the entropy of the eigenvalues."""
         entropy: Tensor = torch.special.entr(torch.linalg.eigvalsh(matrix).clamp(min=0)).sum()

@@ -433,6 +433,16 @@ def test_any_shape_keeps_budget_bound_and_monotone_history(*, n, d, ratio, lamb,
     assert selection.objective >= objectives[0] - 1e-4 * scale
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_vectors_of_one_dimension_have_no_entropy(seed):
+    random = np.random.default_rng(seed)
+    selection = select(
+        random.normal(size=(6, 1)), random.random(6), SelectionSettings(metrics="vendi", select_ratio=0.125, lamb=0.0)
+    )
+    assert selection.objective == pytest.approx(0, abs=1e-6)
+    assert selection.objective <= selection.upper_bound + 1e-6
+
+
 def test_settings_alone_import_no_torch():
     code = "import sys, fineweb_mask.models.settings.selection; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

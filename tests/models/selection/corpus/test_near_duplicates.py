@@ -99,8 +99,8 @@ def test_all_documents_are_candidates_where_the_budget_needs_them(copied):
     problem = problem_of(copied, settings_of(select_ratio=0.9))
     learned = problem.learn()
     assert learned.search.floors == {"": -np.inf}
-    worth = learned.rule.measure(copied[0], CPU).worth
-    found, cells = learned.search.candidates(copied[0], worth, CPU)
+    part = copied[0]._replace(worth=learned.rule.measure(copied[0], CPU).worth)
+    found, cells = learned.search.candidates(part, CPU)
     assert len(found) == len(cells) == 900
-    found, cells = learned.search._replace(floors={"": 1e9}).candidates(copied[0], worth, CPU)
+    found, cells = learned.search._replace(floors={"": 1e9}).candidates(part, CPU)
     assert len(found) == len(cells) == 0
