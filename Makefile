@@ -10,7 +10,7 @@ TORCH := $(shell command -v nvidia-smi >/dev/null 2>&1 && sed -n 's/^torch==\([^
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
-.PHONY: demo test serve stop lock clean
+.PHONY: demo test soak fuzz audit serve stop lock clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
@@ -20,6 +20,22 @@ test: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
+
+# Kill runs anywhere and fill their disk, and compare with a run that nothing disturbed; then measure what grows over many
+# runs. It takes hours; to fill a disk takes root.
+soak: $(VENV)/.installed
+	$(BIN)/python -m tests.soak.kill_anywhere --kills $(or $(KILLS),40)
+	$(BIN)/python -m tests.soak.full_disk
+	$(BIN)/python -m tests.soak.growth runs --count $(or $(RUNS),500)
+	$(BIN)/python -m tests.soak.growth shards --count $(or $(SHARDS),300)
+	$(BIN)/python -m tests.soak.growth deployments --count $(or $(DEPLOYMENT_RUNS),100)
+
+# Change files at random and read them, five minutes for each reader; what fails is in .fuzz/ (Linux only).
+FUZZ_SECONDS ?= 300
+fuzz: $(VENV)/.installed
+	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz.run jsonl .fuzz $(FUZZ_SECONDS)
+	$(BIN)/python -m tests.fuzz.run fasttext .fuzz $(FUZZ_SECONDS)
 
 # Start a Prefect server with its UI and a worker on this machine, and deploy: make serve PORT=4300
 serve: $(VENV)/.installed
@@ -39,6 +55,19 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 lock:
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
 	  --no-emit-index-url --no-annotate --no-header --output-file requirements.lock
+
+# Known vulnerabilities of the locked packages; pip-audit is installed into a folder that is removed at the end.
+# Error 1: some were found, and are listed. Error 3: nothing was audited, because a service could not be reached.
+audit:
+	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(PYTHON) -m venv "$$folder" && "$$folder/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit \
+	  || { echo "audit: pip-audit could not be installed: nothing was audited" >&2; exit 3; }; \
+	"$$folder/bin/pip-audit" --requirement requirements.lock --no-deps --disable-pip --progress-spinner off \
+	  --output "$$folder/found" 2> "$$folder/errors"; code=$$?; \
+	if [ -f "$$folder/found" ]; then cat "$$folder/found"; tail -n 1 "$$folder/errors" >&2; exit $$code; fi; \
+	tail -n 3 "$$folder/errors" >&2; \
+	if [ $$code -eq 0 ]; then exit 0; fi; \
+	echo "audit: the advisory service could not be reached: nothing was audited; try again with a network" >&2; exit 3
 
 clean:
 	rm -rf $(VENV) workspaces build dist src/*.egg-info

@@ -29,7 +29,7 @@ from benchmarks.tables import show
 from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.dataset.partition import shuffle, survey, write_partition
+from fineweb_mask.tasks.dataset.partition import count, shuffle, survey, write_partition
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -66,6 +66,7 @@ def documents(random: np.random.Generator, words: np.ndarray, shard: int, first:
     rows = range(first, first + n)
     columns = {
         "row": pa.array(rows, pa.uint32()),
+        "source_row": pa.array(rows, pa.uint32()),
         "text": pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(text)),
         "id": pa.array([f"<urn:uuid:{shard:08x}-{row:024x}>" for row in rows]),
         "dump": pa.array([f"CC-MAIN-2024-{10 + shard}"] * n),
@@ -129,7 +130,8 @@ def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettin
             kind: current_parquet(workspace, workspace.shard_path(kind, name, KEYS[stage]), name, KEYS[stage])
             for kind, stage in (("documents", "ingest"), ("scores", "score"), ("masks", "select"))
         }
-        sources[name] = SourceShard(name=name, relative=name, url=name, format="parquet", bytes=0, fingerprint="")
+        size = of_shard["documents"].bytes
+        sources[name] = SourceShard(name=name, relative=name, url=name, format="parquet", bytes=size, fingerprint="")
         files.append(ShardFiles(**of_shard))
     n = sum(of_shard.documents.rows for of_shard in files)
     selected = sum(of_shard.documents.rows // RATIO for of_shard in files)
@@ -157,7 +159,9 @@ def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettin
     with ThreadPoolExecutor(AT_ONCE) as pool:
         jobs = parts.shuffles(surveyed) if parts.is_shuffled else []
         shuffled = list(pool.map(shuffle, map(forced, jobs)))
+        counting = pool.map(count, map(forced, parts.counts(surveyed)))
         written = list(pool.map(write_partition, map(forced, parts.partitions(surveyed, shuffled))))
+        counted = list(counting)
     job = MaterializeJob(
         root=str(workspace.root),
         inputs=parts.inputs,
@@ -168,6 +172,7 @@ def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettin
         survey=surveyed,
         shuffled=tuple(shuffled),
         partitions=tuple(written),
+        counted=tuple(counted),
     )
     materialize(forced(job))
 

@@ -1,6 +1,7 @@
 """Start a Prefect server and a worker on this machine and deploy (`make serve`), and stop them again (`make stop`).
 
-All files are kept in one folder. The user's own Prefect settings are neither read nor changed. Runs resolve relative
+All files are kept in one folder. The user's own Prefect settings are neither read nor changed, except one: with
+PREFECT_SERVER_API_AUTH_STRING=user:password, the server answers only those who have the password. Runs resolve relative
 paths in this checkout, or in the copy that FINEWEB_MASK_HOME names.
 
 Each process holds a lock on its pid file as long as it runs, so the pid in the file is never another program's.
@@ -8,6 +9,7 @@ Prefect's own `server start --background` has no log and refuses to start after 
 whichever process now has the pid. `filelock` cannot pass a lock on to a child process; `fcntl` can.
 """
 
+import base64
 import fcntl
 import os
 import shutil
@@ -33,6 +35,7 @@ HOST = "127.0.0.1"
 PORT = 4200
 POOL = "local"
 HOME = "FINEWEB_MASK_HOME"
+SERVER_AUTH, CLIENT_AUTH = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 START_SECONDS = 120.0  # the first start creates the database, which takes up to a minute on a busy machine
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.1
@@ -143,6 +146,8 @@ def _environment(state: Path, api: str) -> dict[str, str]:
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", HOME))}
     own = {"PREFECT_HOME": str(state / "prefect"), "PREFECT_API_URL": api}
+    if auth := os.environ.get(SERVER_AUTH):
+        own |= {SERVER_AUTH: auth, CLIENT_AUTH: auth}
     return {**ENVIRONMENT_DEFAULTS, **inherited, **own, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
 
 
@@ -160,6 +165,18 @@ def _is_healthy(api: httpx.Client) -> bool:
         return api.get("health").is_success
     except httpx.TransportError:
         return False
+
+
+def _client(api: str) -> httpx.Client:
+    """Return a client of the server's API, with its password if there is one."""
+    auth = os.environ.get(SERVER_AUTH)
+    headers = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}
+    return httpx.Client(base_url=api, headers=headers)
+
+
+def _require_access(api: httpx.Client) -> None:
+    if api.get("admin/version").status_code == httpx.codes.UNAUTHORIZED:
+        raise ServeError(f"the server was started with another password: set {SERVER_AUTH} to it, or make stop first")
 
 
 def _has_worker(api: httpx.Client) -> bool:
@@ -205,8 +222,9 @@ def start(
             _require_free(port)
             server.start([*PREFECT, "server", "start", "--host", HOST, "--port", str(port)], environment)
             port_file.write_text(str(port))
-        with httpx.Client(base_url=f"{url}/api") as api:
+        with _client(f"{url}/api") as api:
             server.wait(lambda: _is_healthy(api))
+            _require_access(api)
             if worker.pid is None:
                 _crash_lost_runs(api)
                 queues = ["default", "gpu"] if shutil.which("nvidia-smi") else ["default"]
@@ -217,9 +235,10 @@ def start(
         _deploy(state, environment)
     prefect = Path(sys.executable).with_name("prefect")
     shown = prefect.relative_to(Path.cwd()) if prefect.is_relative_to(Path.cwd()) else prefect
+    auth = f"{CLIENT_AUTH}=... " if os.environ.get(SERVER_AUTH) else ""
     typer.echo(
         f"Prefect UI      {url}\n"
-        f"run the sample  PREFECT_API_URL={url}/api {shown} deployment run 'curate/sample' --watch\n"
+        f"run the sample  PREFECT_API_URL={url}/api {auth}{shown} deployment run 'curate/sample' --watch\n"
         f"logs            {server.log}, {worker.log}"
     )
 

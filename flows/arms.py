@@ -39,12 +39,12 @@ def _split(text: str) -> Iterator[str]:
     for place, character in enumerate(text):
         depth += (character in "[{") - (character in "]}")
         if depth < 0:
-            raise RecipeError(f"arms: a bracket is closed that was not opened, in {text!r}")
+            raise RecipeError(f"arms: a bracket is closed that was not opened: add one, in {text!r}")
         if character == "," and depth == 0:
             yield text[start:place]
             start = place + 1
     if depth:
-        raise RecipeError(f"arms: a bracket is not closed, in {text!r}")
+        raise RecipeError(f"arms: a bracket is not closed: add one, in {text!r}")
     yield text[start:]
 
 
@@ -63,5 +63,5 @@ def _parse_arm(text: str) -> Arm:
     if not NAME.fullmatch(name):
         raise RecipeError(f"arms: {name!r} is no name: use letters, digits and - _ . +")
     if is_path and changes:
-        raise RecipeError(f"arms: {text!r}: a dataset has no settings to change")
+        raise RecipeError(f"arms: {text!r}: a dataset takes no settings in brackets")
     return Arm(name=name, path=of) if is_path else Arm(name=name, selector=of, changes=changes)

@@ -1,8 +1,11 @@
-"""Define the `fineweb-mask` command. Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined."""
+"""Define the `fineweb-mask` command.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 shards quarantined, 130 and 143 interrupted by
+SIGINT and SIGTERM.
+"""
 
 import atexit
 import os
-import signal
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -20,6 +23,7 @@ from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.verify import verify
 from fineweb_mask.flows.commands.workspace import gc, migrate, status
+from fineweb_mask.flows.processes.signals import interrupt_on_sigterm
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -50,8 +54,8 @@ app.command("train-quality")(train_quality)
 
 
 def main() -> None:
-    """Run the command; SIGTERM interrupts it like Ctrl-C, so that Prefect also stops its processes."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Run the command; SIGTERM interrupts it like Ctrl-C."""
+    interrupt_on_sigterm()
     codes = [1]
     atexit.register(_exit, codes)  # first, so that it runs last: after Prefect has stopped its server
     try:
@@ -66,13 +70,6 @@ def _exit(codes: list[int]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(codes[0])
-
-
-def _interrupt(*_: object) -> None:
-    """Interrupt the command, even if it ignores Ctrl-C as a background job of a script."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,13 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import check_inputs, check_vectors_are_kept, open_session, runner
+from fineweb_mask.flows.engine.session import (
+    check_inputs,
+    check_vectors_are_kept,
+    open_session,
+    rebuilds_damaged,
+    runner,
+)
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
@@ -20,6 +26,7 @@ class CompareSummary(PageSummary):
 
 
 @flow(name="compare", flow_run_name="compare {settings.workspace}", cache_result_in_memory=False)
+@rebuilds_damaged
 def compare(
     settings: PipelineSettings,
     selectors: list[str] | None = None,

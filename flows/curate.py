@@ -4,13 +4,14 @@ from prefect import flow
 
 from fineweb_mask.flows.engine.choices import Refit
 from fineweb_mask.flows.engine.registry import Refreshed
-from fineweb_mask.flows.engine.session import Session, open_session, runner
+from fineweb_mask.flows.engine.session import Session, open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.counts import mean_terms
 
 
 @flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
+@rebuilds_damaged
 def curate(
     settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Refreshed] | None = None
 ) -> RunSummary:
@@ -37,7 +38,8 @@ def curate(
         plan.score()  # each shard, when it is ingested and the statistics are fitted
         plan.embed()  # each shard, when it is ingested and the encoder is fitted
         plan.deduplicate()  # across shards, when the last one is ingested
-        plan.select()  # from each block, when all shards are prepared
+        plan.write_early()  # each part of the dataset, when its own shards are selected from
+        plan.select()  # from each block, when all shards are prepared, or its own if it depends on no others
         plan.materialize()
         plan.report()
         summary = _summary(session)

@@ -10,7 +10,13 @@ from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import publish
 from fineweb_mask.flows.engine.scheduler import Scheduler
-from fineweb_mask.flows.engine.session import check_inputs, check_vectors_are_kept, open_session, runner
+from fineweb_mask.flows.engine.session import (
+    check_inputs,
+    check_vectors_are_kept,
+    open_session,
+    rebuilds_damaged,
+    runner,
+)
 from fineweb_mask.flows.recipe import change, validate
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
@@ -41,6 +47,7 @@ class ProbeSummary(PageSummary):
 
 
 @flow(name="probe", flow_run_name="probe {settings.workspace}", cache_result_in_memory=False)
+@rebuilds_damaged
 def probe(settings: PipelineSettings, models: ProbeSettings | None = None, budget_by: Unit = "tokens") -> ProbeSummary:
     """Train models on every arm and write a page on what they learn; the pipeline's own masks stay as they are.
 

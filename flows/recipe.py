@@ -20,11 +20,18 @@ UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
 KIND = re.compile(r"kind\[(.*?)\]")
 """The branch of a union of settings that a `kind` names."""
 
+OF_THE_SOURCE = ("title", "license", "source_datasets")
+"""Settings of `materialize` that describe the recipe's own source."""
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class RecipeError(SettingsError):
     """The recipe, an override or an option is not valid."""
+
+
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+"""Errors of reading YAML: also of text that is not UTF-8, a date such as 2024-99-99, or sections without end."""
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str | None = None) -> PipelineSettings:
@@ -36,7 +43,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str 
         YAML file with the sections of `PipelineSettings`. A name such as `fineweb` that is no file here means the
         recipe of that name in the package.
     overrides
-        `section.key=value`, the value in YAML; a number is an index of a list.
+        `section.key=value`, the value in YAML; a number is an index of a list. With another `source.path`, the recipe's
+        title, licence and source data sets are left out: they describe its own source.
     workspace
         Workspace folder or URL that replaces the recipe's.
 
@@ -54,16 +62,33 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str 
         ) from error
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2024-99-99
+    except RecursionError:
+        raise RecipeError(f"the recipe {str(path)!r} is nested too deeply to be read: write it flat") from None
+    except NOT_YAML as error:
         raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {redacted(str(error))}") from error
     if not isinstance(content, dict):
         raise RecipeError(
             f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {redacted(repr(content))}"
         )
-    change(content, [parse_value(override) for override in overrides])
+    _describe_another_source(content, [parse_value(override) for override in overrides])
     if workspace is not None:
         content["workspace"] = workspace
     return validate(PipelineSettings, content)
+
+
+def _describe_another_source(content: dict[str, Any], values: Sequence[tuple[str, Any]]) -> None:
+    """Set values; leave out what describes the recipe's own source if they name another one."""
+    own, section = _path_of(content), content.get("materialize")
+    change(content, values)
+    if isinstance(section, dict) and _path_of(content) != own:
+        given = {key.removeprefix("materialize.") for key, _ in values}
+        for name in set(OF_THE_SOURCE).difference(given):
+            section.pop(name, None)
+
+
+def _path_of(content: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    source = content.get("source")
+    return source.get("path") if isinstance(source, dict) else None
 
 
 def _text(path: Path) -> str:
@@ -123,8 +148,10 @@ def parse_value(text: str, where: str = "--set") -> tuple[str, Any]:
         raise RecipeError(f"{where} takes section.key=value, received {redacted(repr(text))}")
     try:
         return key, yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError) as error:
-        raise RecipeError(f"{where} {key}: the value {redacted(repr(value))} is not valid YAML") from error
+    except RecursionError:
+        raise RecipeError(f"{where} {key}: the value must be nested less deeply") from None
+    except NOT_YAML as error:
+        raise RecipeError(f"{where} {key}: the value must be valid YAML, received {redacted(repr(value))}") from error
 
 
 def change(content: dict[str, Any], values: Iterable[tuple[str, Any]], where: str = "--set") -> None:

@@ -6,12 +6,13 @@ Every machine runs one share, at the same time or not; a run of the whole pipeli
 from prefect import flow
 
 from fineweb_mask.flows.engine.choices import Share
-from fineweb_mask.flows.engine.session import open_session, runner
+from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import PipelineSettings
 
 
 @flow(name="share", flow_run_name="share {number} of {of} {settings.workspace}", cache_result_in_memory=False)
+@rebuilds_damaged
 def prepare_share(settings: PipelineSettings, number: int, of: int) -> list[StageSummary]:
     """Ingest, score and embed every `of`-th shard, beginning with the `number`-th.
 

@@ -6,7 +6,7 @@ from prefect.flows import Flow
 from fineweb_mask.flows.display.prefect_ui import publish_page
 from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
 from fineweb_mask.flows.engine.scheduler import MissingInputError
-from fineweb_mask.flows.engine.session import Session, check_vectors_are_kept, open_session, runner
+from fineweb_mask.flows.engine.session import Session, check_vectors_are_kept, open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 
@@ -15,6 +15,7 @@ def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
     """Return the flow that runs one stage."""
 
     @flow(name=stage, flow_run_name=stage + " {settings.workspace}", cache_result_in_memory=False)
+    @rebuilds_damaged
     def run_stage(settings: PipelineSettings, refresh: bool = False) -> list[StageSummary]:
         """Run one stage over all shards whose inputs exist.
 

@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import check_vectors_are_kept, open_session, runner
+from fineweb_mask.flows.engine.session import check_vectors_are_kept, open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
@@ -25,6 +25,7 @@ class SweepSummary(PageSummary):
 
 
 @flow(name="sweep", flow_run_name="sweep {settings.workspace}", cache_result_in_memory=False)
+@rebuilds_damaged
 def sweep(settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens") -> SweepSummary:
     """Select at many weights of quality and write a page on the frontier; the pipeline's own masks stay as they are.
 

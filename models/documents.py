@@ -4,38 +4,58 @@ Works on one Arrow record batch at a time, without files.
 """
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW
+from fineweb_mask.models.columns import (
+    ColumnTypeError,
+    holds_strings,
+    is_nested,
+    is_text,
+    plain_type,
+    read_as_text,
+    to_plain,
+    to_text,
+)
+from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import IngestSettings
 
 CHARS_PER_TOKEN = 4.6
 """Mean for English web text under the GPT-2 vocabulary. Used only for documents without a token count."""
 
-TEXT_TYPES = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_null,
-)
+MOST_TOKENS = 2**31 - 1
+"""Most tokens of one document; the sum over a shard, of less than 2^32 rows, is below 2^63."""
 
-
-class ColumnTypeError(DataError):
-    """A column cannot be read as the type that it must have."""
+LONG_TEXT = 2**18
+SPACE = re.compile(r"\s")
 
 
 def content_hash(text: str) -> bytes:
     """Return the 16-byte BLAKE2b hash of a text, ignoring case and the amount of white space."""
-    return hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
+    if len(text) <= LONG_TEXT:
+        return hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
+    digest, has_words = hashlib.blake2b(digest_size=16), False
+    for part in _parts(text.lower()):  # the list of all words of a long text takes many times its memory
+        if found := " ".join(part.split()).encode():
+            digest.update(b" " + found if has_words else found)
+            has_words = True
+    return digest.digest()
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield a text in parts that end where a word does."""
+    start = 0
+    while start < len(text):
+        space = SPACE.search(text, start + LONG_TEXT)
+        stop = len(text) if space is None else space.end()
+        yield text[start:stop]
+        start = stop
 
 
 def hash_halves(hashes: pa.FixedSizeBinaryArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -78,22 +98,26 @@ def _cast_column(batch: pa.RecordBatch, name: str, field: pa.Field) -> pa.Array:
     column = batch.column(name)
     if column.type == field.type:
         return column
-    is_text = pa.types.is_string(field.type)
-    if is_text and field.name not in ("id", "date") and not _is_text(column.type):
-        raise ColumnTypeError(f"column {name!r} must hold text, its type is {column.type}")
     try:
-        if is_text and _is_text(column.type):  # DocumentFilter finds invalid UTF-8 row by row
-            return column.cast(pa.binary()).cast(pa.string(), safe=False)
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if _is_other_than_text(plain_type(column.type), field):
+            raise ColumnTypeError(f"must hold text, its type is {column.type}")  # noqa: TRY301
+        if pa.types.is_string(field.type):  # DocumentFilter finds invalid UTF-8 row by row
+            is_of_text = field.name in FINEWEB.names and is_text(plain_type(column.type))
+            return read_as_text(column) if is_of_text else to_text(column)
+        return to_plain(column).cast(field.type)
+    except ColumnTypeError as error:
+        raise ColumnTypeError(f"column {name!r} {error}") from error
+    except (pa.ArrowException, ValueError, OverflowError) as error:
         raise ColumnTypeError(
             f"column {name!r} of type {column.type} cannot be read as {field.type}: {error}"
         ) from error
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return any(check(values) for check in TEXT_TYPES)
+def _is_other_than_text(kind: pa.DataType, field: pa.Field) -> bool:
+    """Return whether a plain type is not one of text, and FineWeb's column takes no other; some have ids of numbers."""
+    if field.name not in FINEWEB.names or not pa.types.is_string(field.type):
+        return False
+    return is_nested(kind) if field.name in ("id", "date") else not is_text(kind)
 
 
 class DocumentFilter:
@@ -122,7 +146,6 @@ class DocumentFilter:
         self.source = source
         self.twins = twins
         self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the twin
-        self.source_rows = np.empty(0, dtype=np.int64)  # of the rows that the last `apply` kept
         self.dropped: Counter[str] = Counter()
         self.rows_in = 0
         self.rows_kept = 0
@@ -130,14 +153,17 @@ class DocumentFilter:
         self.tokens_kept = 0
         self.tokens_estimated = 0  # kept rows with a token count estimated from the length
         self._seen: set[bytes] = set()
+        self._long: dict[bytes, bytes] = {}  # hashes of long texts, by a digest of their bytes
 
     def apply(self, batch: pa.RecordBatch, problems: pa.Array | None = None) -> pa.RecordBatch:
-        """Return the kept rows of a batch, with `row`, `id`, `n_chars` and `content_hash` filled in.
+        """Return the kept rows of a batch, with `row`, `source_row`, `id`, `n_chars` and `content_hash` filled in.
 
         The batch holds the next n rows of the source file, as `conform` returns them. `problems`, (n,) strings, is the
         reason why a row could not be read and is dropped, null for a good row.
         """
-        self.tokens_in += int(token_counts(batch["token_count"], pc.utf8_length(batch["text"])).sum())
+        bad_tokens = _bad_tokens(batch)
+        known_tokens = pc.if_else(bad_tokens, None, batch["token_count"])
+        self.tokens_in += int(token_counts(known_tokens, pc.utf8_length(batch["text"])).sum())
         first_source_row = self.rows_in
         self.rows_in += batch.num_rows
         source_rows = np.arange(first_source_row, self.rows_in)
@@ -152,13 +178,14 @@ class DocumentFilter:
             ("too_short", lambda rows: pc.less(pc.utf8_length(rows["text"]), self.settings.min_chars)),
             ("wrong_language", self._wrong_language),
             ("low_language_score", lambda rows: pc.less(rows["language_score"], self.settings.min_language_score)),
+            ("wrong_token_count", _bad_tokens),
         )
         for reason, bad in checks:
             keep = pc.invert(pc.fill_null(bad(batch), False))
             self.dropped[reason] += batch.num_rows - int(pc.sum(keep).as_py() or 0)
             source_rows = source_rows[keep.to_numpy(zero_copy_only=False)]
             batch = batch.filter(keep)
-        hashes = [content_hash(text.as_py()) for text in batch["text"]]
+        hashes = self._hashes(batch["text"])
         if self.twins is not None:
             twins = self.twins(hashes)
             is_new = np.array([twin is None for twin in twins], dtype=bool)
@@ -172,6 +199,21 @@ class DocumentFilter:
             source_rows, batch = source_rows[is_first], batch.filter(pa.array(is_first))
             hashes = [value for value, kept in zip(hashes, is_first, strict=True) if kept]
         return self._finish(batch, source_rows, hashes)
+
+    def _hashes(self, texts: pa.StringArray) -> list[bytes]:
+        """Return the hash of each text; of equal ones in a batch, and of equal long ones, the first is normalised."""
+        encoded = texts.dictionary_encode()
+        distinct = []
+        for text in encoded.dictionary:
+            raw = text.as_buffer()
+            if raw.size < LONG_TEXT:
+                distinct.append(content_hash(text.as_py()))
+                continue
+            digest = hashlib.blake2b(raw, digest_size=16).digest()
+            if digest not in self._long:
+                self._long[digest] = content_hash(text.as_py())
+            distinct.append(self._long[digest])
+        return [distinct[index] for index in encoded.indices.to_pylist()]
 
     def _list_known(self, batch: pa.RecordBatch, source_rows: NDArray[np.int64], twins: list[str | None]) -> None:
         for row, source_id, twin in zip(source_rows.tolist(), batch["id"].to_pylist(), twins, strict=True):
@@ -193,7 +235,6 @@ class DocumentFilter:
     def _finish(self, batch: pa.RecordBatch, source_rows: NDArray[np.int64], hashes: list[bytes]) -> pa.RecordBatch:
         rows = np.arange(self.rows_kept, self.rows_kept + batch.num_rows, dtype=np.uint32)
         self.rows_kept += batch.num_rows
-        self.source_rows = source_rows
         ids = [
             source_id or stable_id(self.source, int(row))
             for source_id, row in zip(batch["id"].to_pylist(), source_rows, strict=True)
@@ -204,29 +245,35 @@ class DocumentFilter:
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns["id"] = pa.array(ids, pa.string())
         columns["row"] = pa.array(rows)
+        columns["source_row"] = pa.array(source_rows, pa.uint32())
         columns["n_chars"] = n_chars
         columns["content_hash"] = pa.array(hashes, pa.binary(16))
         extra = [field for field in batch.schema if field.name not in FINEWEB.names]
-        schema = pa.schema([ROW, *FINEWEB, *MEASURED, *extra])
+        schema = pa.schema([ROW, SOURCE_ROW, *FINEWEB, *MEASURED, *extra])
         return pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def _bad_tokens(batch: pa.RecordBatch) -> pa.Array:
+    """Return (n,) booleans: true for a row whose number of tokens cannot be one of a document."""
+    tokens = batch["token_count"]
+    return pc.fill_null(pc.or_(pc.less(tokens, 0), pc.greater(tokens, MOST_TOKENS)), False)
 
 
 def _invalid_utf8(batch: pa.RecordBatch) -> pa.Array:
     """Return (n,) booleans: true for a row with a string that is not UTF-8, which Arrow does not check itself."""
     invalid = np.zeros(batch.num_rows, dtype=bool)
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        if pa.types.is_string(field.type):
-            raw = column.cast(pa.binary())
+    for column in batch.columns:
+        if holds_strings(column.type):
             try:
-                raw.cast(pa.string())
+                column.validate(full=True)
             except pa.ArrowInvalid:
-                invalid |= np.array([not _decodes(value.as_py()) for value in raw])
+                invalid |= np.array([not _decodes(value) for value in column], dtype=bool)
     return pa.array(invalid)
 
 
-def _decodes(raw: bytes | None) -> bool:
+def _decodes(value: pa.Scalar) -> bool:
     try:
-        (raw or b"").decode()
+        value.as_py()
     except UnicodeDecodeError:
         return False
     return True

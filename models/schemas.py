@@ -11,7 +11,7 @@ import pyarrow as pa
 ROW = pa.field("row", pa.uint32(), nullable=False)
 
 SOURCE_ROW = pa.field("source_row", pa.uint32(), nullable=False)
-"""A document's row in its source file, from 0; in place of `text` where the workspace holds no texts."""
+"""A document's row in its source file, from 0, where dropped rows count, too, and blank lines of JSON do not."""
 
 FINEWEB = pa.schema(
     [
@@ -102,8 +102,8 @@ RESERVED_COLUMNS = frozenset(
 
 
 def documents_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
-    """Return the schema of an ingested shard: `row`, FineWeb's columns, `MEASURED`, then the `extra` columns."""
-    return pa.schema([ROW, *FINEWEB, *MEASURED, *extra])
+    """Return the schema of an ingested shard: `row`, `source_row`, FineWeb's columns, `MEASURED`, the `extra` ones."""
+    return pa.schema([ROW, SOURCE_ROW, *FINEWEB, *MEASURED, *extra])
 
 
 def without_text(schema: pa.Schema) -> pa.Schema:
@@ -112,13 +112,14 @@ def without_text(schema: pa.Schema) -> pa.Schema:
     >>> without_text(documents_schema()).names[:3]
     ['row', 'source_row', 'id']
     """
-    return schema.set(schema.get_field_index("text"), SOURCE_ROW)
+    return schema.remove(schema.get_field_index("text"))
 
 
 def with_text(schema: pa.Schema) -> pa.Schema:
     """Return the columns of an ingested shard with its texts, wherever these are; the inverse of `without_text`."""
-    place = schema.get_field_index(SOURCE_ROW.name)
-    return schema if place < 0 else schema.set(place, FINEWEB.field("text"))
+    if "text" in schema.names:
+        return schema
+    return schema.insert(schema.get_field_index(SOURCE_ROW.name) + 1, FINEWEB.field("text"))
 
 
 def scores_schema(scorers: Sequence[str]) -> pa.Schema:

@@ -1,6 +1,7 @@
 """Distinguish URLs from local paths, and reject or redact credentials in them."""
 
 import re
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from fineweb_mask.models.errors import SettingsError
@@ -16,6 +17,8 @@ USER = re.compile(r"://[^\s/@]+@")
 QUERY = re.compile(r"(\w+://[^\s?#'\"<>]*)[?#][^\s'\"<>]+")
 WRITABLE = ("s3://", "s3a://", "gs://", "az://")
 HUB = "hf://"
+LOCAL = re.compile(r"(file://|/(?!/)|~|[A-Za-z]:[/\\])[^\n]*\Z")
+"""An absolute local path, or one in somebody's home folder."""
 COMMIT_OF_HUB = re.compile(r"^[^@]*@[0-9a-f]{40}(/|$)")
 
 
@@ -63,6 +66,23 @@ def names_a_commit(path: str) -> bool:
 def redacted(text: str) -> str:
     """Return a text with the users, passwords and queries of its URLs replaced by `***`."""
     return QUERY.sub(r"\1?***", USER.sub("://***@", USER_AND_PASSWORD.sub("://***@", text)))
+
+
+def without_local_folders(settings: Any) -> Any:  # noqa: ANN401
+    """Return settings, as JSON has them, with absolute local paths cut to their last part, so that none is published.
+
+    >>> without_local_folders({"path": "/home/me/pages/*.parquet", "model": "file:///srv/m.bin", "other": ["a/b", 1]})
+    {'path': 'pages/*.parquet', 'model': 'm.bin', 'other': ['a/b', 1]}
+    """
+    if isinstance(settings, dict):
+        return {name: without_local_folders(value) for name, value in settings.items()}
+    if isinstance(settings, list):
+        return [without_local_folders(value) for value in settings]
+    if not isinstance(settings, str) or LOCAL.match(settings) is None:
+        return settings
+    parts = [part for part in re.split(r"[/\\]", settings) if part] or [""]
+    patterns = [place for place, part in enumerate(parts) if "*" in part]
+    return "/".join(parts[max(1, patterns[0] - 1) if patterns else -1 :])
 
 
 def _holds_credentials(url: str) -> bool:

@@ -32,6 +32,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.source.texts import with_texts
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -70,7 +71,7 @@ def check_model(settings: EmbeddingSettings) -> None:
     for pattern in ("modules.json", "*.safetensors"):
         if not any(folder.rglob(pattern)):
             raise ModelNotFoundError(
-                f"embedding.model: the folder {settings.model!r} has no {pattern}: it is not a sentence-transformers "
+                f"embedding.model: the folder {settings.model!r} has no {pattern}: it must be a sentence-transformers "
                 "model in safetensors"
             )
 
@@ -184,7 +185,7 @@ def write_vectors(job: EmbedJob, output: Path) -> None:
     with (
         with_texts(job.workspace, job.documents) as path,
         gpu_slot(pool.device),
-        pq.ParquetFile(path) as documents,
+        VerifiedFile(path) as documents,
         vector_writer(job, pool.tokeniser.dimensions, output) as writer,
         background_writer() as later,
     ):

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
@@ -29,6 +28,7 @@ from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
 from fineweb_mask.tasks.source.labels import read_labels
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -137,10 +137,10 @@ def sampled_documents(
             with ExitStack() as opened:
                 with pinned():  # until it is open
                     path = workspace.resolve(shard)
-                    names = columns(with_text(pq.read_schema(path)), shard.name)
+                    names = columns(with_text(read_schema(path)), shard.name)
                     if "text" in names:
                         path = opened.enter_context(with_texts(workspace, shard, wanted))
-                    file = opened.enter_context(pq.ParquetFile(path))
+                    file = opened.enter_context(VerifiedFile(path))
                 for batch in file.iter_batches(1_000, columns=list({"row": None} | dict.fromkeys(names))):
                     is_wanted = np.isin(batch["row"].to_numpy(), wanted)
                     yield shard.name, batch.filter(pa.array(is_wanted)).select(names)
@@ -161,7 +161,7 @@ class FitClassifierJob(FitJob):
     def of(cls, root: str, scorer: FastTextScorerSettings, *, force: bool = False) -> Self:
         """Return the job that trains the classifier of a scorer without a model of its own."""
         if scorer.labels is None:
-            raise SettingsError(f"scorer {scorer.name!r} has neither a model nor labels")
+            raise SettingsError(f"scorer {scorer.name!r} has neither a model nor labels: give one of them")
         labels_digest = file_digest(Path(scorer.labels.path))
         return cls(
             root=root, documents=[], scorer=scorer, labels=scorer.labels, labels_digest=labels_digest, force=force

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import KNOWN, SOURCE_ROW, documents_schema, without_text
+from fineweb_mask.models.schemas import KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.known import known_texts
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -26,7 +24,7 @@ class IngestJob(ShardJob):
 
     stage: ClassVar[Stage] = Stage(
         "ingest",
-        version=1,
+        version=2,
         folders=("documents", "known"),
         run_with=("ingest",),
         per_shard=True,
@@ -47,7 +45,7 @@ class IngestJob(ShardJob):
         """Return the source's columns, the filters, and the source file's fingerprint."""
         return Dependencies(
             settings=[
-                self.source.model_dump(include={"text_column", "id_column", "extra_columns"}),
+                self.source.model_dump(include={"text_column", "id_column", "extra_columns", "max_document_bytes"}),
                 self.settings.model_dump(exclude={"on_bad_shard", "exact_dedup", "against", "copy_text"}),
                 self.settings.exact_dedup != "off",
             ],
@@ -56,6 +54,7 @@ class IngestJob(ShardJob):
                 self.shard.format,
                 self.shard.fingerprint,
                 *([] if self.known is None else [self.known.fingerprint]),
+                *self.shard.as_text,
                 *([] if self.settings.copy_text else [f"texts at {self.shard.url}"]),
             ],
         )
@@ -107,10 +106,11 @@ def ingest(job: IngestJob) -> None:
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
             kept = documents.apply(batch, problems)
-            written = kept if job.settings.copy_text else _without_text(kept, documents.source_rows)
+            written = kept if job.settings.copy_text else kept.drop_columns("text")
             writer.write(written, kept.nbytes)  # row groups are the same either way
         writer.details = {
             **job.text_details,
+            **({"as_text": reader.as_text} if reader.as_text else {}),
             "rows_in": documents.rows_in,
             "dropped": {reason: count for reason, count in sorted(documents.dropped.items()) if count},
             "tokens_in": documents.tokens_in,
@@ -119,13 +119,6 @@ def ingest(job: IngestJob) -> None:
         }
         if job.known is not None:
             _write_known(job, documents.known)
-
-
-def _without_text(batch: pa.RecordBatch, source_rows: NDArray[np.int64]) -> pa.RecordBatch:
-    """Return documents with their rows in the source file, (n,), in place of their texts."""
-    columns = {name: batch[name] for name in batch.schema.names} | {SOURCE_ROW.name: pa.array(source_rows, pa.uint32())}
-    schema = without_text(batch.schema)
-    return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
 def _write_known(job: IngestJob, rows: list[tuple[int, str, str]]) -> None:

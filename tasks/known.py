@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fineweb_mask.models.documents import content_hash, hash_halves
 from fineweb_mask.models.runtime.progress import track
@@ -18,8 +17,9 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table, write_table
 from fineweb_mask.tasks.storage.remote_file import open_source
-from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 
 LISTED = pa.schema([pa.field("content_hash", pa.binary(16)), pa.field("id", pa.string())])
@@ -54,7 +54,7 @@ def list_known(job: KnownJob) -> None:
     parts = [_listed(file) for file in track("files", job.files, part=(0, 1))]
     table = pa.concat_tables(parts).sort_by("content_hash")
     with atomic_write(job.path) as partial:
-        pq.write_table(table, partial)
+        write_table(table, partial)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(table)})
 
 
@@ -78,13 +78,16 @@ def _listed(file: SourceShard) -> pa.Table:
 
 
 def _hashed(file: SourceShard) -> pa.Table | None:
-    """Return what a file of a workspace without texts holds already; None for any other file."""
+    """Return what a file of documents of a workspace holds already; None for any other file."""
     if file.format != "parquet":
         return None
-    with open_source(file.url) as stream, pq.ParquetFile(stream) as documents:
-        if not {SOURCE_ROW.name, *MEASURED.names} <= set(documents.schema_arrow.names):
-            return None
-        return documents.read(columns=LISTED.names).select(LISTED.names).cast(LISTED)
+    try:
+        with open_source(file.url) as stream, VerifiedFile(stream, file.url) as documents:
+            if not {SOURCE_ROW.name, *MEASURED.names} <= set(documents.schema_arrow.names):
+                return None
+            return documents.read(columns=LISTED.names).select(LISTED.names).cast(LISTED)
+    except DamagedFileError as error:
+        raise BadShardError(str(error)) from error
 
 
 class KnownTexts:
@@ -97,7 +100,7 @@ class KnownTexts:
     """
 
     def __init__(self, path: Path) -> None:
-        table = pq.read_table(path)
+        table = read_table(path)
         self._ids = table["id"].combine_chunks()
         self._first, self._second = hash_halves(table["content_hash"].combine_chunks())
 

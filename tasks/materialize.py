@@ -1,6 +1,6 @@
 """Put the dataset in place: the files of all partitions, a card and a provenance record.
 
-The files are written before, partition by partition (`fineweb_mask.tasks.dataset.partition`). Here their counts are
+The files are written before, partition by partition (`fineweb_mask.tasks.dataset.partition`). Here their rows are
 added up and compared with the selection, without reading a document again; then they become the dataset, in place of
 the last one: in a folder at once, at a URL as `fineweb_mask.tasks.dataset.publish` says.
 """
@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
 from fineweb_mask.tasks.dataset.partition import edges_of, remove_spilled
 from fineweb_mask.tasks.dataset.partitioning import NOT_IN_FILES
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, published
+from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.dataset.rows import check_folders
 from fineweb_mask.tasks.reporting.breakdown import NumberCounts
 from fineweb_mask.tasks.storage.atomic import tree_files
@@ -28,7 +30,6 @@ from fineweb_mask.tasks.workspace.manifest import (
     is_whole,
     manifest_reference,
     read_manifest,
-    write_manifest,
 )
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
@@ -46,7 +47,7 @@ class MaterializeJob(StageJob):
 
     stage: ClassVar[Stage] = Stage(
         MATERIALIZE,
-        version=3,
+        version=5,
         folders=("dataset",),
         product=True,
         run_with=(MATERIALIZE,),
@@ -63,6 +64,8 @@ class MaterializeJob(StageJob):
     survey: StageFile | None = None  # this and the parts are known when they are made; they follow from the inputs
     partitions: tuple[StageFile, ...] = ()  # the parts with the dataset's files
     shuffled: tuple[StageFile, ...] = ()  # the streams that they were made from, if there are any
+    counted: tuple[StageFile, ...] = ()  # what was counted of every partition's shards
+    unused: tuple[StageFile, ...] = ()  # parts that were written early, and again with columns of later shards
 
     @property
     def output(self) -> Output:
@@ -80,7 +83,7 @@ class MaterializeJob(StageJob):
             manifest = published(output.url)
         else:
             manifest = read_manifest(path)
-            manifest = manifest if manifest is not None and is_whole(path, manifest) else None
+            manifest = manifest if manifest is not None and is_whole(path, manifest, by_size=True) else None
         if manifest is None or manifest.key != self.key:
             return None
         return manifest_reference(self.workspace, path, self.name, manifest)
@@ -100,63 +103,69 @@ def materialize(job: MaterializeJob) -> None:
         raise WorkspaceError("the partitions of the dataset are not written: run again")
     parts = Parts.of(job.workspace, job.recipe.materialize, job.version)
     files = parts.read(job.partitions)
-    counted = parts.read(job.shuffled) if job.shuffled else files
-    _check(job, files, counted)
+    selected = parts.read(job.shuffled) if job.shuffled else files
+    _check(job, files, selected)
     kept = what_was_kept(
         edges_of(job.survey),
         [
             {name: NumberCounts.model_validate(counts) for name, counts in part.details["numbers"].items()}
-            for part in counted
+            for part in parts.read(job.counted)
         ],
     )
-    details = _provenance(job, counted) | {"retention": _retention(counted), "retention_by_decile": kept.deciles}
-    used = [job.survey, *job.shuffled, *job.partitions]
+    details = _provenance(job, selected) | {
+        "retention": _retention(selected, "dump"),
+        "languages": _retention(selected, "language"),
+        "retention_by_decile": kept.deciles,
+    }
+    used = [job.survey, *job.shuffled, *job.partitions, *job.counted, *job.unused]
     with job.workspace.alone(), parts.put_in_place(files, used) as folder:
         write_card(folder, details, kept, parts.data)
         own = [file for file in tree_files(folder) if file.relative_to(folder).parts[0] != parts.data]
-        write_manifest(folder / PROVENANCE, job.key, own, details, more=parts.files(files))
+        write_record(folder, job.key, own, details, more=parts.files(files))
     remove_spilled(job.workspace, job.recipe.materialize)
 
 
-def _check(job: MaterializeJob, files: list[Manifest], counted: list[Manifest]) -> None:
+def _check(job: MaterializeJob, files: list[Manifest], selected: list[Manifest]) -> None:
     """Check that the parts are of the selected shards, and that their rows and tokens add up."""
-    if digest([shard for part in counted for shard in part.details["inputs"]]) != job.inputs:
+    if digest([shard for part in selected for shard in part.details["inputs"]]) != job.inputs:
         raise WorkspaceError("the parts of the dataset are not those of the selected shards: run again")
-    selected, written = (
-        [sum(part.details[what] for part in parts) for what in ("rows", "tokens")] for parts in (counted, files)
+    expected, written = (
+        [sum(part.details[what] for part in parts) for what in ("rows", "tokens")] for parts in (selected, files)
     )
-    if selected[0] != job.counts.selected:
-        raise WorkspaceError(f"the masks select {selected[0]:,} documents, the counts say {job.counts.selected:,}")
-    if written != selected:
+    if expected[0] != job.counts.selected:
+        raise WorkspaceError(
+            f"the masks select {expected[0]:,} documents, the counts say {job.counts.selected:,}: run again"
+        )
+    if written != expected:
         raise WorkspaceError(
             f"the dataset's files hold {written[0]:,} documents of {written[1]:,} tokens, "
-            f"{selected[0]:,} of {selected[1]:,} were selected"
+            f"{expected[0]:,} of {expected[1]:,} were selected: run again"
         )
     folders = {name.rpartition("/")[0] for part in files for name in part.files}
     check_folders(len(folders), job.recipe.materialize.layout)
 
 
-def _retention(counted: list[Manifest]) -> list[dict[str, Any]]:
-    """Return the number of ingested and of selected documents of each dump."""
+def _retention(parts: list[Manifest], column: str) -> list[dict[str, Any]]:
+    """Return the number of ingested and of selected documents by `dump` or by `language`."""
     documents: Counter[str] = Counter()
     selected: Counter[str] = Counter()
-    for row in (row for part in counted for row in part.details["retention"]):
-        documents[row["dump"]] += row["documents"]
-        selected[row["dump"]] += row["selected"]
+    for row in (row for part in parts for row in part.details["retention"] if column in row):
+        documents[row[column]] += row["documents"]
+        selected[row[column]] += row["selected"]
     return [
-        {"dump": dump, "documents": documents[dump], "selected": selected[dump]}
-        for dump in sorted(documents, key=str.encode)
+        {column: value, "documents": documents[value], "selected": selected[value]}
+        for value in sorted(documents, key=str.encode)
     ]
 
 
-def _provenance(job: MaterializeJob, counted: list[Manifest]) -> dict[str, Any]:
+def _provenance(job: MaterializeJob, parts: list[Manifest]) -> dict[str, Any]:
     """Return the provenance record: sources, recipe, blocks, code and packages."""
     return {
         "rows": job.counts.selected,
-        "tokens": sum(part.details["tokens"] for part in counted),
+        "tokens": sum(part.details["tokens"] for part in parts),
         "counts": job.counts.model_dump(),
-        "sources": [source for part in counted for source in part.details["sources"]],
-        "recipe": job.recipe.model_dump(mode="json", exclude=NOT_RECORDED),
+        "sources": [source for part in parts for source in part.details["sources"]],
+        "recipe": without_local_folders(job.recipe.model_dump(mode="json", exclude=NOT_RECORDED)),
         "blocks": [{name: value for name, value in block.items() if name != "history"} for block in job.blocks],
         "seed": job.recipe.selection.seed,
         **code_and_packages(),

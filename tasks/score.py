@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.quality.combine import combine_scores
@@ -17,6 +16,7 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_file
 from fineweb_mask.tasks.source.texts import with_texts
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
@@ -88,7 +88,7 @@ def score(job: ScoreJob) -> None:
         if read_text
         else nullcontext(job.workspace.resolve(job.documents)) as path,
         gpu_slot(gpu),
-        pq.ParquetFile(path) as documents,
+        VerifiedFile(path) as documents,
         score_writer(job, documents.schema_arrow) as writer,
     ):
         columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
@@ -131,7 +131,9 @@ class ScoreWriter:
         )
         if not np.isfinite(quality).all():
             row = int(np.flatnonzero(~np.isfinite(quality))[0])
-            raise BadShardError(f"{self._job.name}: quality of row {rows[row]} is not finite")
+            raise BadShardError(
+                f"{self._job.name}: quality of row {rows[row]} is not finite: check the scorers' columns and weights"
+            )
         return pa.record_batch([rows, *(values[name] for name in self._weights), quality], schema=self.schema)
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -25,6 +25,7 @@ from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models
 from fineweb_mask.tasks.score import ScoreJob, Scores, score, score_writer
 from fineweb_mask.tasks.source.texts import with_texts
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -115,7 +116,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
     with ExitStack() as opened:
         path = opened.enter_context(with_texts(job.workspace, job.score.documents))
         opened.enter_context(gpu_slot(edu.device))
-        documents = opened.enter_context(pq.ParquetFile(path))
+        documents = opened.enter_context(VerifiedFile(path))
         writer = opened.enter_context(vector_writer(job.embed, edu.dimensions, job.embed.output))
         vectors = Checkpoints(writer, job.embed.output)
         scores = None

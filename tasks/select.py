@@ -37,7 +37,7 @@ class SelectJob(BlocksJob):
 
     stage: ClassVar[Stage] = Stage(
         "select",
-        version=3,
+        version=4,
         folders=("masks",),
         run_with=("select",),
         documents=lambda file: (

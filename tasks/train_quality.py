@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
@@ -26,6 +25,7 @@ from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
 from fineweb_mask.tasks.reporting.charts import reliability
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey, digest, file_digest
@@ -235,12 +235,12 @@ def _taught(
 def _sample(path: str, column: str, limit: int, seed: int) -> pa.Array:
     """Return at most `limit` texts that are not blank, drawn at random, in the file's order."""
     try:
-        texts = pq.read_table(path, columns=[column])[column].combine_chunks().cast(pa.large_string())
+        texts = read_table(path, columns=[column])[column].combine_chunks().cast(pa.large_string())
     except (OSError, pa.ArrowInvalid) as error:
         raise LabelsError(f"the texts {path!r} are damaged: {error}") from error
     texts = texts.filter(pc.fill_null(pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), False))
     if not len(texts):
-        raise LabelsError(f"{path!r} holds no text in {column!r}")
+        raise LabelsError(f"{path!r} must hold texts in {column!r}")
     rows = np.random.default_rng(seed).permutation(len(texts))[:limit]
     return texts.take(pa.array(np.sort(rows)))
 

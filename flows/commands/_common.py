@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
 
-from fineweb_mask.flows.display.terminal import visible
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, logs_made_visible, visible
+from fineweb_mask.flows.processes import temporary_server
+from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.errors import FinewebMaskError
 from fineweb_mask.models.settings.selection import Unit
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from fineweb_mask.flows.summary import PageSummary
     from fineweb_mask.models.settings import PipelineSettings
 
-FAILED, WRONG_USAGE, QUARANTINED, INTERRUPTED = 1, 2, 3, 130
+FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
 ENVIRONMENT_DEFAULTS = {  # a value that the user has set is kept
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
@@ -85,9 +86,12 @@ def load_settings_or_exit(
         Whether errors are printed as JSON, too.
     """
     set_environment(show_bars=shows_bars(as_json))
-    with exit_on_error(as_json):
-        settings = load_recipe(recipe, overrides or [], workspace)
-        check(settings)
+    try:
+        with exit_on_error(as_json):
+            settings = load_recipe(recipe, overrides or [], workspace)
+            check(settings)
+    except KeyboardInterrupt:
+        fail("interrupted before the work began", as_json, interrupted_code())
     return settings
 
 
@@ -99,9 +103,11 @@ def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
 
     # Without heartbeats a flow run is a second shorter.
     with exit_on_failure(as_json), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        temporary_server.install()
+        logs_made_visible()
         if not shows_bars(as_json):
             return work()
-        with shown_as_bars(Console(stderr=True)):
+        with shown_as_bars(SafeConsole(stderr=True)):
             return work()
 
 
@@ -131,17 +137,18 @@ def exit_on_failure(
     try:
         yield
     except KeyboardInterrupt:
-        fail(interrupted, as_json, INTERRUPTED)
+        fail(interrupted, as_json, interrupted_code())
     except (typer.Exit, reraise):
         raise
     except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
-        fail(f"{type(error).__name__}: {error}", as_json, FAILED)
+        named = "" if isinstance(error, FinewebMaskError) else f"{type(error).__name__}: "
+        fail(f"{named}{error}", as_json, FAILED)
 
 
 def fail(message: str, as_json: bool, code: int) -> NoReturn:
     """Print an error on stderr (and as JSON on stdout), and exit with `code`."""
     message = visible(message, keep="\n")
-    typer.echo(f"fineweb-mask: {message}", err=True)
+    echo(f"fineweb-mask: {message}", err=True)
     if as_json:
         typer.echo(json.dumps({"status": "failed", "error": message}))
     raise typer.Exit(code)
@@ -150,7 +157,7 @@ def fail(message: str, as_json: bool, code: int) -> NoReturn:
 def open_page(page: str) -> None:
     """Open a page in the user's browser, or print where it is."""
     if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
-        typer.echo(f"fineweb-mask: no browser can open it from here; open {page} yourself", err=True)
+        echo(f"fineweb-mask: no browser can open it from here; open {page} yourself", err=True)
 
 
 def end_with_page(settings: "PipelineSettings", summary: "PageSummary", *, show: bool) -> None:

@@ -62,7 +62,7 @@ def compare(
 
     summary = run_or_exit(lambda: run_compare(settings, names, label_column, budget_by), as_json=as_json)
     if as_json:
-        typer.echo(summary.model_dump_json())
+        typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
         print_selections("selector", summary.selectors.items(), settings.selection.shown_metrics, summary)
     end_with_page(settings, summary, show=show)

@@ -107,7 +107,7 @@ def probe(
 
     summary = run_or_exit(lambda: run_probe(settings, chosen[0], budget_by), as_json=as_json)
     if as_json:
-        typer.echo(summary.model_dump_json())
+        typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
         print_losses(summary.bits_per_byte, summary.comparisons, summary)
     end_with_page(settings, summary, show=show)

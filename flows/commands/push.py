@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fineweb_mask.flows.commands._common import FAILED, AsJson, exit_on_error, exit_on_failure, fail, shows_bars
-from fineweb_mask.flows.display.terminal import print_line, print_verification, verify_progress, visible
+from fineweb_mask.flows.display.terminal import SafeConsole, print_line, print_verification, verify_progress, visible
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.dataset.push import Push
@@ -44,14 +44,14 @@ def push(
             with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
                 verification = verify(dataset, manifest, advance)
             if verification.status == "broken":
-                print_verification(Console(stderr=True), verification)
+                print_verification(SafeConsole(stderr=True), verification)
                 fail(f"{workspace} is not pushed: the dataset differs from its provenance.json", as_json, FAILED)
             if not dry_run:
                 plan = push_dataset(Path(dataset.root), plan, private=private, show=shows_bars(as_json))
         if as_json:
-            typer.echo(plan.model_dump_json())
+            typer.echo(plan.model_dump_json(ensure_ascii=True))
         else:
-            _print(Console(), plan)
+            _print(SafeConsole(), plan)
 
 
 def _local_dataset(place: str) -> str:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console
 
 from fineweb_mask.flows.commands._common import (
     AsJson,
@@ -16,7 +15,7 @@ from fineweb_mask.flows.commands._common import (
     set_environment,
     shows_bars,
 )
-from fineweb_mask.flows.display.terminal import print_paths
+from fineweb_mask.flows.display.terminal import SafeConsole, print_paths
 from fineweb_mask.flows.recipe import validate
 
 if TYPE_CHECKING:
@@ -73,10 +72,10 @@ def report(
             plots=[opened.display_path(path) for path in sorted(plots.glob("*.png"))],
             seconds=stage.seconds,
         )
-        typer.echo(summary.model_dump_json())
+        typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
         paths = {"report": page, "metrics": metrics, "plots": plots}
-        print_paths(Console(), **{name: opened.display_path(path) for name, path in paths.items()})
+        print_paths(SafeConsole(), **{name: opened.display_path(path) for name, path in paths.items()})
     if show:
         open_page(str(page))
 

@@ -16,7 +16,7 @@ from fineweb_mask.flows.commands._common import (
     load_settings_or_exit,
     run_or_exit,
 )
-from fineweb_mask.flows.display.terminal import new_table, print_paths, print_quarantined
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_paths, print_quarantined
 from fineweb_mask.flows.recipe import RecipeError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(
         share = Share.parse(shards)
         _print_stages(run_or_exit(lambda: run_share(settings, share), as_json=as_json), as_json)
         if not as_json:
-            typer.echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
+            echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
         return
     if only is not None:
         again = only in (refresh or [])
@@ -83,9 +83,9 @@ def run(
         return
     summary = run_or_exit(lambda: run_curate(settings, cast("Any", refit), cast("Any", refresh)), as_json=as_json)
     if as_json:
-        typer.echo(summary.model_dump_json())
+        typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
-        _print_summary(Console(), summary)
+        _print_summary(SafeConsole(), summary, licensed=settings.materialize.license is not None)
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)
 
@@ -102,7 +102,7 @@ def _check(
     _check_known("--only", [] if only is None else [only], STAGE_FLOWS)
     if shards is not None:
         if refit or refresh or only:
-            raise RecipeError("--shards takes no --refit, --refresh or --only")
+            raise RecipeError("--shards takes no --refit, --refresh or --only: leave them out")
         try:
             Share.parse(shards)
         except ValueError as error:
@@ -122,10 +122,10 @@ def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
         typer.echo(json.dumps({"status": "done", "stages": [stage.model_dump() for stage in stages]}))
         return
     for stage in stages:
-        typer.echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them cached, {stage.seconds:.1f} s")
+        echo(f"{stage.stage}: {stage.files} files, {stage.cached} of them cached, {stage.seconds:.1f} s")
 
 
-def _print_summary(console: Console, summary: "RunSummary") -> None:
+def _print_summary(console: Console, summary: "RunSummary", *, licensed: bool) -> None:
     from fineweb_mask.flows.engine.registry import amounts_through
 
     counts = summary.counts
@@ -144,4 +144,6 @@ def _print_summary(console: Console, summary: "RunSummary") -> None:
         reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in summary.dropped.items())
         console.print(f"dropped  {reasons}", highlight=False)
     print_quarantined(console, summary.quarantined)
+    if not licensed:
+        console.print("licence  none on the card: push needs one, --set materialize.license=...", highlight=False)
     print_paths(console, dataset=summary.dataset, card=summary.card, report=summary.report)

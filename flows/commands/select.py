@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, fail
+from fineweb_mask.flows.display.terminal import SafeConsole, echo
 from fineweb_mask.flows.recipe import validate
 from fineweb_mask.models.settings.selection import METRICS
 
@@ -66,7 +66,7 @@ def select(
     Example: fineweb-mask select --input in.parquet --output out.parquet --solver mean_field --algorithm Pair_simi
     """
     from fineweb_mask.models.settings.selection import SelectionSettings
-    from fineweb_mask.tasks.selection.vector_file import VectorColumns, check_vector_file, select_file
+    from fineweb_mask.tasks.selection.vector_file import VectorColumns, check_output, check_vector_file, select_file
 
     if algorithm not in ALGORITHMS:
         fail(f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}", as_json, WRONG_USAGE)
@@ -85,12 +85,13 @@ def select(
             | {"policy_gradient": policy_gradient | {"max_lr": max_lr, "min_lr": min_lr}},
         )
         check_vector_file(source, columns)
+        check_output(source, output)
     from fineweb_mask.models.forward.device import choose_device
 
     with exit_on_failure(as_json, "interrupted; nothing was written"), _solver_progress() as progress:
         result = select_file(source, output, columns, settings, device=choose_device(device), progress=progress)
     if as_json:
-        typer.echo(result.model_dump_json())
+        typer.echo(result.model_dump_json(ensure_ascii=True))
     else:
         _print(result)
 
@@ -98,7 +99,7 @@ def select(
 def _print(result: "FileSelection") -> None:
     proven = "" if result.bound_assumes is None else " (estimated)"
     bound = "" if result.gap is None else f", at most {100 * result.gap:.4f}% below the best possible{proven}"
-    typer.echo(
+    echo(
         f"selected {result.selected:,} of {result.documents:,} documents in {result.seconds:.1f} s: "
         f"objective {result.objective:.6f} (random {result.random_objective:.6f}){bound}\n{result.output}"
     )
@@ -124,5 +125,5 @@ def _solver_progress() -> Iterator[Callable[[int, float, float], None] | None]:
         best = f": objective {objective:.6f}"
         status.update(loops + best)
 
-    with Console(stderr=True).status("selecting") as status, reporting_to(show_loops):
+    with SafeConsole(stderr=True).status("selecting") as status, reporting_to(show_loops):
         yield show_objective

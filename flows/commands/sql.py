@@ -19,7 +19,7 @@ from fineweb_mask.flows.commands._common import (
     fail,
     set_environment,
 )
-from fineweb_mask.flows.display.terminal import visible
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.catalog.query import Answer, Preview
@@ -49,6 +49,12 @@ def sql(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Rows shown in a table.")] = 40,
     memory_limit: Annotated[str, typer.Option(help="Memory that DuckDB may use before it spills to disk.")] = "2GB",
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds after which the query is stopped.", metavar="SECONDS")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option(help="Compare the checksums of the columns that the query reads first, in all files.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
     """Query a workspace in SQL: views documents, scores, masks, selected, embeddings, runs, drops, known.
@@ -60,7 +66,7 @@ def sql(
     if wrong := _wrong_usage(form, output):
         fail(wrong, as_json, WRONG_USAGE)
     from fineweb_mask.models.urls import reject_credentials, require_writable
-    from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog
+    from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog, stopped_after
     from fineweb_mask.tasks.catalog.views import ensure_views_local
     from fineweb_mask.tasks.storage.scratch import pinned
     from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -75,8 +81,8 @@ def sql(
     ):
         ensure_views_local(opened)
         _ensure_catalog(opened, workspace, as_json)
-        with open_catalog(opened, memory_limit) as connection:
-            found = answers(connection, sys.stdin.read() if query == "-" else query)
+        with open_catalog(opened, memory_limit) as connection, stopped_after(connection, timeout):
+            found = answers(connection, sys.stdin.read() if query == "-" else query, opened, verify=verify)
             if form == "table":
                 for number, answer in enumerate(found):
                     _print(console(), answer, limit, is_first=number == 0)
@@ -110,7 +116,7 @@ def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
     except CatalogError as error:
         if not workspace.exists(catalog_path(workspace)):
             fail(str(error), as_json, WRONG_USAGE)
-        typer.echo(f"fineweb-mask: the catalog is older than the last run, and cannot be rebuilt: {error}", err=True)
+        echo(f"fineweb-mask: the catalog is older than the last run, and cannot be rebuilt: {error}", err=True)
 
 
 def _write(found: "list[Answer]", form: str, output: Path | None) -> None:
@@ -138,8 +144,8 @@ def _sink(output: Path | None) -> Iterator[BinaryIO]:
 
 def console() -> Console:
     """Return the console for tables: as wide as the terminal; in a file or pipe, as wide as the table."""
-    found = Console()
-    return found if found.is_terminal else Console(width=PIPE_WIDTH)
+    found = SafeConsole()
+    return found if found.is_terminal else SafeConsole(width=PIPE_WIDTH)
 
 
 def _print(screen: Console, answer: "Answer", limit: int, *, is_first: bool) -> None:

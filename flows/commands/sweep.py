@@ -53,7 +53,7 @@ def sweep(
 
     summary = run_or_exit(lambda: run_sweep(settings, lamb, budget_by), as_json=as_json)
     if as_json:
-        typer.echo(summary.model_dump_json())
+        typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
         best = "" if summary.recommended_lamb is None else f"{summary.recommended_lamb:g}"
         note = (

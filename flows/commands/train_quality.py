@@ -17,7 +17,7 @@ from fineweb_mask.flows.commands._common import (
     fail,
     set_environment,
 )
-from fineweb_mask.flows.display.terminal import new_table, print_line, print_paths
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
 from fineweb_mask.flows.recipe import parse_overrides, validate
 from fineweb_mask.models.runtime.progress import Step
 
@@ -83,16 +83,16 @@ def train_quality(
         trained = training_task.train_quality(job, progress)
     metrics = training_task.describe(trained.details)
     if as_json:
-        typer.echo(metrics.model_copy(update={"model": str(output)}).model_dump_json())
+        typer.echo(metrics.model_copy(update={"model": str(output)}).model_dump_json(ensure_ascii=True))
     else:
-        _print_metrics(Console(), metrics, trained.cached, job.model_path)
+        _print_metrics(SafeConsole(), metrics, trained.cached, job.model_path)
 
 
 @contextmanager
 def _training_progress() -> Iterator[Callable[[Step], None]]:
     """Show the current step: on a terminal in one changing line, elsewhere in a line for each tenth of a step."""
     if sys.stderr.isatty():
-        with Console(stderr=True).status("starting") as status:
+        with SafeConsole(stderr=True).status("starting") as status:
             yield lambda step: status.update(_describe(step))
         return
     logged: set[tuple[str, int]] = set()
@@ -101,7 +101,7 @@ def _training_progress() -> Iterator[Callable[[Step], None]]:
         tenth = (step.what, 10 * step.done // step.total if step.total else 0)
         if tenth not in logged:
             logged.add(tenth)
-            typer.echo(_describe(step), err=True)
+            echo(_describe(step), err=True)
 
     yield log
 

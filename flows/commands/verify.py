@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fineweb_mask.flows.commands._common import FAILED, WRONG_USAGE, AsJson, exit_on_error, exit_on_failure
-from fineweb_mask.flows.display.terminal import print_verification, verify_progress
+from fineweb_mask.flows.display.terminal import SafeConsole, print_verification, verify_progress
 
 
 def verify(
@@ -27,8 +26,8 @@ def verify(
         with verify_progress(sum(file.bytes for file in manifest.files.values()), show=not as_json) as advance:
             verification = verify_dataset(found, manifest, advance)
     if as_json:
-        typer.echo(verification.model_dump_json())
+        typer.echo(verification.model_dump_json(ensure_ascii=True))
     else:
-        print_verification(Console(), verification)
+        print_verification(SafeConsole(), verification)
     if verification.status == "broken":
         raise typer.Exit(FAILED)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from fineweb_mask.flows.commands._common import AsJson, exit_on_error, set_environment
-from fineweb_mask.flows.display.terminal import new_table, print_line
+from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line
 from fineweb_mask.flows.recipe import load_recipe
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def status(
     with exit_on_error(as_json):
         found = workspace_status(workspace)
     if as_json:
-        typer.echo(found.model_dump_json())
+        typer.echo(found.model_dump_json(ensure_ascii=True))
     else:
-        _print_status(Console(), found)
+        _print_status(SafeConsole(), found)
 
 
 def _print_status(console: Console, found: "WorkspaceStatus") -> None:
@@ -74,7 +74,7 @@ def gc(
     if as_json:
         typer.echo(json.dumps({"dry_run": dry_run, "removed": [one.model_dump() for one in found]}))
         return
-    console = Console()
+    console = SafeConsole()
     if not any(one.files for one in found):
         print_line(console, f"{workspace}: nothing to remove")
     else:

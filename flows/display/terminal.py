@@ -1,13 +1,21 @@
-"""Print tables, paths and texts on a terminal, for several commands."""
+"""Print tables, paths and texts on a terminal, for several commands.
 
+Names and errors come from files that anybody may have written. What a command prints goes through `SafeConsole` or
+`echo`, and what is logged through `logs_made_visible`, so that none of it controls the terminal.
+"""
+
+import logging
 import sys
+import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.segment import Segment
 from rich.table import Table
 
 from fineweb_mask.models.settings.selection import METRICS
@@ -29,6 +37,37 @@ def visible(text: str, keep: str = "") -> str:
         else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+class SafeConsole(Console):
+    """A console that shows the control characters of what is printed, and uses only its own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of what is printed; those that Rich makes itself, such as a cursor's moves, stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text, keep="\n"), segment.style)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print lines as they are, with control characters shown."""
+    typer.echo(visible(text, keep="\n"), err=err)
+
+
+class _Visible(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Show the control characters of a record's message and of its error; the record is logged."""
+        record.msg, record.args = visible(record.getMessage(), keep="\n"), ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = visible("".join(traceback.format_exception(*record.exc_info)).rstrip(), keep="\n")
+        return True
+
+
+def logs_made_visible() -> None:
+    """Have every log of this process that goes to the terminal show control characters."""
+    loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        if isinstance(handler, logging.StreamHandler) and not any(isinstance(old, _Visible) for old in handler.filters):
+            handler.addFilter(_Visible())
 
 
 def new_table(first: str, *numbers: str, no_wrap: bool = False) -> Table:
@@ -67,8 +106,8 @@ def print_selections(
     note: str = "",
 ) -> None:
     """Print a line for each selection, a note on them, the quarantined shards, and where the page is."""
-    console = Console()
-    console = Console(width=max(WIDTH, console.width))
+    console = SafeConsole()
+    console = SafeConsole(width=max(WIDTH, console.width))
     names = ("quality", *metrics, "near-dup", "topics", "J", "gap", "seconds")
     table = new_table(title, *names, no_wrap=True)
     for name, one in rows:
@@ -86,8 +125,8 @@ def print_losses(
     summary: "PageSummary",
 ) -> None:
     """Print the bits per byte of every arm on every held-out set, the comparisons, and where the page is."""
-    console = Console()
-    console = Console(width=max(WIDTH, console.width))
+    console = SafeConsole()
+    console = SafeConsole(width=max(WIDTH, console.width))
     table = new_table("bits per byte", *losses, no_wrap=True)
     for arm in next(iter(losses.values())):
         table.add_row(arm, *(f"{of_arms[arm]['mean']:.4f}" for of_arms in losses.values()))
@@ -124,7 +163,7 @@ def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]
         yield lambda _: None
         return
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as progress:
         task = progress.add_task("verifying", total=total)
         yield lambda size: progress.advance(task, size)
 

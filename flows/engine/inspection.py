@@ -143,7 +143,10 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
         raise StatusError(str(error)) from error
     begun = Path(last.folder)
     if not begun.is_dir() and workspace.url is None:
-        raise StatusError(f"{folder}: the folder {last.folder}, from which its last run was begun, is gone")
+        raise StatusError(
+            f"{folder}: the folder {last.folder}, from which its last run was begun, is gone: run its recipe "
+            "again from another"
+        )
     return workspace, last, begun if begun.is_dir() else Path.cwd()  # the run was another machine's
 
 
@@ -178,6 +181,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Inspecti
     plan = Plan(probe, workspace, settings, shards, models, listing=listing, remembers=False)
     plan.prepare()
     if plan.is_prepared:
+        plan.write_early()
         plan.select()
         if set(plan.masks) == {shard.name for shard in shards}:
             plan.materialize()

@@ -13,7 +13,7 @@ from typing import Any
 
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
 from fineweb_mask.flows.engine.corpus import Vectors, select_from_corpus
-from fineweb_mask.flows.engine.dataset import write_dataset
+from fineweb_mask.flows.engine.dataset import EarlyParts, write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
@@ -48,6 +48,9 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+LISTED = 3
+"""Most reasons in one message."""
 
 
 class Plan:
@@ -97,6 +100,7 @@ class Plan:
         self.duplicates: dict[str, StageFile] = {}
         self.masks: dict[str, StageFile] = {}
         self._groups: dict[str, StageFile] = {}  # of shards that were selected from together, by name
+        self._early: EarlyParts | None = None  # of the dataset
         self.dataset: StageFile | None = None
         self._jobs = jobs
         self._listing = listing
@@ -285,12 +289,14 @@ class Plan:
         """
         while self._packing is not None and self._unpacked:
             name = self._unpacked[0]
-            is_left_out = name in self._jobs.quarantined or (name in self._ingested and name not in self.documents)
-            if not is_left_out:
+            if not self._is_left_out(name):
                 if not all(name in files for files in (self.duplicates, self.scores, self.embeddings)):
                     return
                 self._select_from(self._packing.add(self._files_of(name)), self._settings.selection)
             self._unpacked.popleft()
+
+    def _is_left_out(self, name: str) -> bool:
+        return name in self._jobs.quarantined or (name in self._ingested and name not in self.documents)
 
     def _select_from(self, groups: Groups, settings: PipelineSelectionSettings) -> None:
         self._add_selecting([SelectJob(root=self._root, shards=group, settings=settings) for group in groups])
@@ -303,8 +309,12 @@ class Plan:
             self._selecting.add(job.name)
             self._jobs.add(job if job.rule is None else self._reading(job), partial(self._on_selected, job))
 
+    def write_early(self) -> None:
+        """Write each part of the dataset as soon as its own shards are selected from, where that is possible."""
+        self._early = EarlyParts(self._jobs, self._root, self._shards, self._settings.materialize)
+
     def materialize(self) -> None:
-        """Write the dataset, when every block is selected from."""
+        """Write the dataset, or what is not written of it, when every block is selected from."""
         self._jobs.finish()
         at_once = self._jobs.at_once
         parts = Partitioning(self._root, self._selected, self._shards, self._settings.materialize, at_once)
@@ -316,7 +326,8 @@ class Plan:
             blocks=self.blocks,
             recipe=self._settings,
         )
-        write_dataset(self._jobs, parts, job, self._on_materialized)
+        early = {} if self._early is None else self._early.written
+        write_dataset(self._jobs, parts, job, self._on_materialized, early)
 
     def report(self) -> None:
         """Write the report, when the dataset is written."""
@@ -345,7 +356,8 @@ class Plan:
         BadShardError
             If there is not; the message says why.
         """
-        reasons = "; ".join(self._jobs.quarantined.values())
+        bad = list(self._jobs.quarantined.values())
+        reasons = "; ".join(bad[:LISTED]) + (f"; and {len(bad) - LISTED:,} more" if len(bad) > LISTED else "")
         if not self.documents:
             raise BadShardError(f"no source file could be read: {reasons}")
         if not any(file.rows for file in self.documents.values()):
@@ -597,6 +609,20 @@ class Plan:
         if group is not None:
             self._groups[group.name] = group
             self.masks.update(self._files_of_job(job))
+            if self._early is not None:
+                self._early.add(job.shard_names, self._selected_files, is_new=not group.cached)
+
+    def _selected_files(self, name: str) -> ShardFiles | None:
+        """Return the files of a shard, None if it is left out.
+
+        Raises
+        ------
+        KeyError
+            If it is not selected from yet.
+        """
+        if self._is_left_out(name):
+            return None
+        return self._files_of(name).model_copy(update={"masks": self.masks[name]})
 
     def _files_of_job(self, job: GroupJob) -> dict[str, StageFile]:
         """Return the files of a job's shards by the shard's name; they may be newer than the listing."""

@@ -6,7 +6,7 @@ To add a stage, write its module in `tasks/` and enter its task here.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from fineweb_mask.tasks.dataset.partition import shuffle, survey, write_partition
+from fineweb_mask.tasks.dataset.partition import count, shuffle, survey, write_partition
 from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.dedup.hashes import sort_hashes
 from fineweb_mask.tasks.dedup.repeats import find_repeats
@@ -61,6 +61,7 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     survey,
     shuffle,
     write_partition,
+    count,
     report,
 )
 """The stages of the pipeline, in the order in which a document passes through them."""

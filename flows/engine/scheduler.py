@@ -44,7 +44,7 @@ class Jobs(Protocol):
     """Takes the jobs of a plan: runs them, or only checks which of them are done."""
 
     quarantined: dict[str, str]
-    """Why each bad shard was left out."""
+    """In which stage each bad shard was left out, and why."""
     at_once: int
     """Jobs that run at the same time on one machine."""
 
@@ -217,6 +217,11 @@ class Scheduler:
                     self._busy.append((ended - file.seconds, ended))
                 waiting.on_done(file)
 
+    def wait(self) -> None:
+        """Return when no job runs any more, whatever became of it."""
+        for submitted in self._submitted.values():
+            submitted.future.wait()
+
     def _next(self, most: int) -> list[_Waiting]:
         """Take the next job off the heap, and others of its stage if they are submitted in groups."""
         jobs = [heappop(self._waiting)]
@@ -238,7 +243,7 @@ class Scheduler:
         self.finish()
         [file] = outputs
         if file is None:
-            raise MissingInputError(f"{job.name} was not built")
+            raise MissingInputError(f"{job.stage.name} {job.name} was not built: run the whole pipeline")
         return file
 
     @property
@@ -292,9 +297,9 @@ class Scheduler:
         stage = job.stage.shown_as
         if isinstance(file, BadShardError) and self._quarantine and job.stage.per_shard:
             self.stages.setdefault(stage, StageSummary(stage=stage)).files += 1
-            self.quarantined[job.name] = str(file)
+            self.quarantined[job.name] = reason = f"{stage}: {file}"
             listener.get().on_job_end(stage, job.name, None)
-            events.quarantined(job.name, str(file))
+            events.quarantined(job.name, reason)
             return None
         if isinstance(file, BaseException):
             raise file

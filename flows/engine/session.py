@@ -1,12 +1,15 @@
 """Open a workspace for one run: check the inputs, record the run, stop running tasks if it fails."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
@@ -15,7 +18,7 @@ from fineweb_mask.flows.engine.cluster import Cluster, check_engine
 from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.registry import SELECTION_INPUTS, refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
-from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.errors import SettingsError, WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
@@ -25,22 +28,31 @@ from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
 from fineweb_mask.tasks.source.column_checks import check_columns
-from fineweb_mask.tasks.source.discovery import SourceShard, discover, find_files
+from fineweb_mask.tasks.source.column_types import differing, settle
+from fineweb_mask.tasks.source.discovery import SourceShard, check_apart, discover, find_files
 from fineweb_mask.tasks.source.texts import check_can_be_read_again
 from fineweb_mask.tasks.storage.atomic import remove_file
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.counts import mean_terms
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.runs import LastRun, QuarantinedShard, RunRecord
-from fineweb_mask.tasks.workspace.workspace import Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
 
 MOST_TASK_RUNS = 500
 """Prefect task runs of a stage on a cluster; with more shards, several jobs are one task run."""
+
+MOST_REBUILDS = 100
+"""Damaged files that a run builds again, one after the other; a disk with more of them is to be replaced."""
 
 MOST_THREADS = 2_000
 """Task runs that wait for a cluster at the same time; a thread is started when it is needed."""
@@ -83,7 +95,14 @@ def open_session(
         only if the workspace had no run before.
     """
     shards = check_inputs(settings)
-    with workspace_of(settings).in_use() as workspace, published_to_ui() as ui, ExitStack() as opened:
+    for column, types in differing(shards).items():
+        logger.warning("column %r is kept as text, because its type differs: %s", column, types)
+    with (
+        workspace_of(settings).in_use() as workspace,
+        published_to_ui() as ui,
+        damaged_discarded(workspace),
+        ExitStack() as opened,
+    ):
         listing, again = Listing.of(workspace), refreshed_by(refresh or [])
         discard_finished(workspace)
         with workspace.alone():
@@ -119,8 +138,10 @@ def open_session(
                     share=share,
                 )
                 yield Session(scheduler, plan, ui)
-            except BaseException:
+            except BaseException as error:
                 request_stop()  # Prefect waits for the tasks that still run
+                if isinstance(error, DamagedFileError):
+                    scheduler.wait()  # the flow begins again
                 raise
             finally:
                 end_scoring_processes()
@@ -130,6 +151,44 @@ def open_session(
             describe(record, plan)
         if workspace.url is None:
             _update_catalog(workspace, scheduler, plan, keep=keep)
+
+
+class DiscardedError(WorkspaceError):
+    """A file of the workspace was damaged and is deleted: a run builds it again."""
+
+
+@contextmanager
+def damaged_discarded(workspace: Workspace) -> Iterator[None]:
+    """Delete a file of the workspace that a job found damaged.
+
+    Raises
+    ------
+    DiscardedError
+        In place of the error that names the file.
+    """
+    try:
+        yield
+    except DamagedFileError as error:
+        path = Path(error.path)
+        if not path.is_relative_to(workspace.root):
+            raise
+        remove_file(path)
+        raise DiscardedError(f"{error}; it is deleted: run again to build it again") from error
+
+
+def rebuilds_damaged(run: Callable[P, R]) -> Callable[P, R]:
+    """Let a flow's function begin again after a file of its workspace was damaged: what is whole is not built again."""
+
+    @wraps(run)
+    def run_again(*arguments: P.args, **options: P.kwargs) -> R:
+        for _ in range(MOST_REBUILDS):
+            try:
+                return run(*arguments, **options)
+            except DiscardedError as error:
+                get_run_logger().warning("%s; it is built again", error.__cause__)
+        return run(*arguments, **options)
+
+    return run_again
 
 
 @contextmanager
@@ -157,7 +216,7 @@ def _update_catalog(workspace: Workspace, scheduler: Scheduler, plan: Plan, *, k
     if keep:
         if plan.is_prepared and not plan.masks:  # a stage was run by itself: the masks may be stale now
             plan.select()
-        with workspace.alone():
+        with workspace.alone(), disk_errors_explained(workspace.root, "the catalog"):
             write_catalog(workspace, plan.catalog_files(scheduler.quarantined))
     elif any(stage.cached < stage.files for stage in scheduler.in_order if stage.stage in SELECTION_INPUTS):
         catalog_path(workspace).unlink(missing_ok=True)  # the masks may be stale now; `sql` rebuilds it on demand
@@ -176,20 +235,28 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     ValueError
         With the key of the setting that names something that does not exist.
     """
+    clear_stop_request()  # of a run of this process that failed: what follows reads files
     check_scorers(settings.quality.scorers)
     embed.check_model(settings.embedding)
     workspace = workspace_of(settings)
     workspace.check_reachable()
+    workspace.check_is_ours()
     Output.of(workspace, settings.materialize).check()
     for path in settings.ingest.against:
         find_files(path, "ingest.against")
-    shards = discover(settings.source)
+    shards = settle(discover(settings.source), settings.source)
+    check_apart(settings.source.path, shards, {"workspace": workspace.address, **_output(settings)})
     check_columns(settings, shards)
     if settings.engine.kind == "ray":
         check_engine(settings.engine)
     if not settings.ingest.copy_text:
         check_can_be_read_again(shards)
     return shards
+
+
+def _output(settings: PipelineSettings) -> dict[str, str]:
+    output = settings.materialize.output
+    return {} if output is None else {"materialize.output": output}
 
 
 def check_vectors_are_kept(settings: PipelineSettings, why: str) -> None:

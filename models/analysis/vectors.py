@@ -21,10 +21,13 @@ PRODUCT_ELEMENTS = 1 << 24  # of a block of similarities: 64 MiB
 def unit_rows(vectors: Vectors) -> Unit:
     """Return rows scaled to norm 1, (n, d) float32; raise DataError if one is zero or not finite."""
     rows = vectors.astype(np.float32)
-    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    lengths = np.empty(len(rows))
+    for start in range(0, len(rows), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        lengths[part] = np.linalg.norm(rows[part].astype(np.float64), axis=1)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
         raise DataError("a row is zero or not finite, so it has no direction: leave it out")
-    return np.asarray(rows / lengths[:, None], dtype=np.float32)
+    return np.divide(rows, lengths[:, None], out=rows, casting="same_kind")
 
 
 def mean_cosine(unit: Unit) -> float | None:
@@ -77,7 +80,8 @@ class Axes(NamedTuple):
 
     def project(self, unit: Unit) -> NDArray[np.float64]:
         """Return the coordinates of rows on the axes, (n, k)."""
-        return np.asarray((unit - self.mean) @ self.axes)
+        parts = [unit[start : start + BLOCK_ROWS] for start in range(0, len(unit), BLOCK_ROWS)]
+        return np.concatenate([(part - self.mean) @ self.axes for part in parts] or [np.empty((0, self.axes.shape[1]))])
 
 
 def principal_axes(unit: Unit, dimensions: int = 2) -> Axes:

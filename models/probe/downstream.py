@@ -123,10 +123,15 @@ def _gold(task: str, sample: dict[str, Any]) -> tuple[float, int, bool]:
     answers, found = sample["arguments"], sample["filtered_resps"]
     target = str(sample["target"])
     if len(answers) > 1 and not target.isdecimal():
-        raise TaskError(f"tasks: a question of {task!r} has several answers, and {target!r} is not the place of one")
+        raise TaskError(
+            f"tasks: a question of {task!r} has several answers, and {target!r} is not the place of one: leave "
+            "this task out"
+        )
     gold = int(target) if len(answers) > 1 else 0
     if len(answers[gold]) < 2 or not isinstance(answers[gold][1], str) or not isinstance(found[gold], tuple | list):
-        raise TaskError(f"tasks: the questions of {task!r} have no gold answer whose bits could be counted")
+        raise TaskError(
+            f"tasks: the questions of {task!r} have no gold answer whose bits could be counted: leave this task out"
+        )
     likelihoods = [float(one[0]) for one in found]
     return -likelihoods[gold] / math.log(2), len(answers[gold][1].encode()), likelihoods[gold] == max(likelihoods)
 

@@ -127,7 +127,7 @@ def _load_model(folder: str, precision: torch.dtype) -> Any:  # noqa: ANN401
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load {folder!r} as a sequence-classification model: {error}") from error
     if missing := sorted(loading["missing_keys"]):
-        raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it is not a trained classifier")
+        raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it must be a trained classifier")
     if model.config.num_labels != 1:
         raise ModelError(
             f"the model {folder!r} has {model.config.num_labels} outputs, the kind `edu` needs exactly one"

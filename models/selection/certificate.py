@@ -145,6 +145,6 @@ def tightened_bound(
     if reached - best > ROUNDING * objective.size_of(mask) + CANCELLED * sum(objective.weights.values()):
         raise FalseBoundError(
             f"the objective {reached:.9g} exceeds its upper bound {best:.9g}: the tangent of a metric among "
-            f"{sorted(objective.active)} is not above that metric"
+            f"{sorted(objective.active)} must lie above that metric"
         )
     return best

@@ -109,7 +109,7 @@ def checked_quality(
     factors = [1.0] * columns.shape[1] if weights is None else weights
     if len(factors) != columns.shape[1]:
         raise SelectionInputError(
-            f"quality has {columns.shape[1]} columns, but quality_weights has {len(factors)}: one for each"
+            f"quality has {columns.shape[1]} columns, but quality_weights has {len(factors)}: give one for each"
         )
     if not all(np.isfinite(factor) for factor in factors):
         raise SelectionInputError(f"quality_weights must be finite, received {factors}")

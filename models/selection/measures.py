@@ -89,7 +89,7 @@ def relative_gap(objective: float, bound: float | None, random_objective: float)
     if bound is None:
         return None
     if objective - bound > ROUNDING * max(1.0, abs(objective), abs(bound)):
-        raise FalseBoundError(f"the objective {objective:.9g} exceeds its upper bound {bound:.9g}")
+        raise FalseBoundError(f"the objective {objective:.9g} exceeds its upper bound {bound:.9g}: please report it")
     return max(bound - objective, 0.0) / (bound - random_objective) if bound > random_objective else 0.0
 
 

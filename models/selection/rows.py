@@ -2,7 +2,8 @@
 
 Features may be float16 and fill most of the memory (1,000,000 x 768 is 1.5 GB). They are copied to float32 once if
 that copy is small (`COPY_BYTES`), and otherwise converted block by block on every pass, so that memory is bounded by
-one block. Sums over documents are accumulated in float64 between blocks.
+one block. Products with vectors read blocks so small that the converted rows stay in the processor's cache: a pass
+then takes about as long as one over float32 rows. Sums over documents are accumulated in float64 between blocks.
 """
 
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
-COPY_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
+COPY_BYTES = {"cpu": 64 << 20, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
 PCA_ROWS = 8192  # rows from which the principal directions are computed
 AT_THE_MEAN = 1e-5  # of the length sqrt(d): a shorter standardised row is float32 rounding
-BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # one block in float32
+BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}  # one block in float32
+NARROW_BYTES = {"cpu": 3 << 18, "cuda": 1 << 30}  # one that is multiplied with a vector: 256 rows of 768 values
 
 
 class Standard(NamedTuple):
@@ -55,6 +57,7 @@ class Rows:
         self._stored = stored
         kind = self.device.type if self.device.type in COPY_BYTES else "cpu"
         self.block_rows = max(1, BLOCK_BYTES[kind] // (4 * self.d))
+        self._narrow_rows = max(1, min(self.block_rows, NARROW_BYTES[kind] // (4 * self.d)))
         if not self._is_final and 4 * self.n * self.d <= COPY_BYTES[kind]:
             copy = torch.empty((self.n, self.d), dtype=torch.float32, device=self.device)
             for rows in self.slices():
@@ -78,13 +81,16 @@ class Rows:
 
     def _read(self, rows: slice | Tensor) -> Tensor:
         scale, centre, inverse_deviation, final_scale = self._transform
-        block = self._stored[rows].float()
+        block = self._stored[rows]
+        if self._is_final:
+            return block
+        block = block.to(torch.float32, copy=True)
         if scale is not None:
-            block = block * scale[rows, None]
+            block.mul_(scale[rows, None])
         if centre is not None and inverse_deviation is not None:
-            block = (block - centre) * inverse_deviation
+            block.sub_(centre).mul_(inverse_deviation)
         if final_scale is not None:
-            block = block * final_scale[rows, None]
+            block.mul_(final_scale[rows, None])
         return block
 
     def standard(self) -> Standard:
@@ -120,17 +126,23 @@ class Rows:
         """Multiply every row with (d,) or (d, m): (n,) or (n, m) float32."""
         if self._is_final:
             return self._stored @ vectors
-        return torch.cat([self.block(rows) @ vectors for rows in self.slices()])
+        products = torch.empty((self.n, *vectors.shape[1:]), device=self.device)
+        for rows in self.slices(self._narrow_rows if vectors.dim() == 1 else None):
+            products[rows] = self._unscaled(rows) @ vectors
+        scale = self._row_scale
+        return products if scale is None else products.mul_(scale if vectors.dim() == 1 else scale[:, None])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Sum the rows under weights or over masks, (n,) or (G, n): (d,) or (G, d) float64."""
         total = torch.zeros((*weights.shape[:-1], self.d), dtype=torch.float64, device=self.device)
         if weights.dtype == torch.bool and weights.dim() == 1:  # reads the selected rows only
-            for part in torch.split(weights.nonzero()[:, 0], self.block_rows):
+            for part in torch.split(weights.nonzero()[:, 0], self._narrow_rows):
                 total += self.take(part).sum(0, dtype=torch.float64)
             return total
-        for rows in self.slices():
-            total += weights[..., rows].float() @ self.block(rows)
+        scale = self._row_scale
+        for rows in self.slices(None if self._is_final or weights.dim() > 1 else self._narrow_rows):
+            shares = weights[..., rows].float()
+            total += (shares if scale is None else shares * scale[rows]) @ self._unscaled(rows)
         return total
 
     def second_moment(self, weights: Tensor) -> Tensor:
@@ -142,10 +154,36 @@ class Rows:
             total += block.T @ (block * weights[part, None].float())
         return total
 
-    def quadratic(self, matrix: Tensor) -> Tensor:
-        """Compute z_i^T A z_i of every row for a matrix A (d, d): (n,) float32."""
+    def second_moment_of(self, index: Tensor) -> Tensor:
+        """Sum z_i z_i^T over some rows (b,): (d, d) float64."""
+        total = torch.zeros((self.d, self.d), dtype=torch.float64, device=self.device)
+        for part in torch.split(index, self.block_rows):
+            block = self.take(part)
+            total += block.T @ block
+        return total
+
+    def square_norms(self) -> Tensor:
+        """Compute the squared length of every row: (n,) float32."""
+        return torch.cat([self.block(rows).square().sum(1) for rows in self.slices()])
+
+    def in_directions(self, directions: Tensor, squares: Tensor, factors: Tensor) -> "Rows":
+        """Keep the parts in orthonormal directions (d, r), and the length of the rest times a factor: (n, r + 1) rows.
+
+        `squares` are the squared lengths of the rows, and `factors` those of the rest, (n,) each.
+        """
+        r = directions.shape[1]
+        kept = torch.empty((self.n, r + 1), device=self.device)
+        for rows in self.slices():
+            parts = self.block(rows) @ directions
+            kept[rows, :r] = parts
+            kept[rows, r] = (squares[rows] - parts.square_().sum(1)).clamp_(min=0).sqrt_() * factors[rows]
+        return Rows(kept)
+
+    def quadratic(self, matrix: Tensor, index: Tensor | None = None) -> Tensor:
+        """Compute z_i^T A z_i of every row, or of those of an index (b,), for a matrix A (d, d): (b,) float32."""
         matrix = matrix.float()
-        return torch.cat([((block := self.block(rows)) @ matrix).mul_(block).sum(1) for rows in self.slices()])
+        parts = self.slices() if index is None else torch.split(index, self.block_rows)
+        return torch.cat([((block := self._read(part)) @ matrix).mul_(block).sum(1) for part in parts])
 
     def principal_directions(self, count: int, generator: torch.Generator) -> Tensor:
         """Compute the main eigenvectors of the second moment of a sample of the rows: (d, count) float32."""
@@ -158,6 +196,21 @@ class Rows:
         sample[index] = 1.0
         vectors: Tensor = torch.linalg.eigh(self.second_moment(sample)).eigenvectors
         return vectors.float()
+
+    @property
+    def _row_scale(self) -> Tensor | None:
+        """What `_unscaled` leaves out, (n,) float32: products with vectors are scaled instead of the rows."""
+        scale, centre, _, final_scale = self._transform
+        if centre is not None or scale is None:
+            return final_scale
+        return scale if final_scale is None else scale * final_scale
+
+    def _unscaled(self, rows: slice) -> Tensor:
+        scale, centre, inverse_deviation, _ = self._transform
+        block = self._stored[rows].float()
+        if centre is None or inverse_deviation is None:
+            return block
+        return (block if scale is None else block * scale[rows, None]).sub(centre).mul_(inverse_deviation)
 
     @property
     def _is_final(self) -> bool:

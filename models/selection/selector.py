@@ -263,7 +263,7 @@ class BlockSolver:
         """Use ranges found before for the budget."""
         if ranges.metrics.keys() != self.weights.keys():
             raise SelectionInputError(
-                f"ranges are of the metrics {sorted(ranges.metrics)}, the settings' are {sorted(self.weights)}"
+                f"ranges must be of the settings' metrics {sorted(self.weights)}, they are of {sorted(ranges.metrics)}"
             )
         self._ranges[self.budget] = ranges
 
@@ -280,6 +280,7 @@ class BlockSolver:
         return Ranges(replace(scales.quality, random=plain.quality.random), metrics)
 
     def _find_ranges(self, budget: int, settings: SelectionSettings) -> Ranges:
+        self.near_duplicates()  # before the metrics hold anything: to find them takes more memory than to keep them
         return find_ranges(
             self.rows,
             self.quality,

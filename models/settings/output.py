@@ -20,9 +20,11 @@ class MaterializeSettings(Settings):
         description="Folder or URL (s3://, gs://, az://) of the dataset; null: `dataset` in the workspace. The whole "
         "folder is replaced, so it must be new, empty or contain a dataset of this pipeline.",
     )
-    title: str = Field("FineWeb-Mask", min_length=1, description="Title of the dataset card.")
-    license: str = Field(
-        "odc-by", min_length=1, description="Licence identifier for the dataset card; FineWeb's is odc-by."
+    title: str = Field("Selected documents", min_length=1, description="Title of the dataset card.")
+    license: str | None = Field(
+        None,
+        min_length=1,
+        description="Licence identifier for the dataset card; FineWeb's is odc-by. None: `push` refuses the dataset.",
     )
     source_datasets: list[str] = Field(
         default_factory=list, description="Hub names of the datasets that the source comes from, for the dataset card."
@@ -40,7 +42,7 @@ class MaterializeSettings(Settings):
     partition_size: int = Field(
         4 * 2**30,
         ge=1,
-        description="Bytes of ingested files that are written as one partition: whole files, whose rows have dataset "
+        description="Bytes of source files that are written as one partition: whole files, whose rows have dataset "
         "files of their own. A killed run writes only unfinished partitions again. A corpus that would have more than "
         "512 has larger ones.",
     )

@@ -153,6 +153,8 @@ class PipelineSettings(Settings):
     @field_validator("workspace")
     @classmethod
     def _workspace_can_be_written(cls, workspace: str) -> str:
+        if "\0" in workspace:
+            raise ValueError("no path holds a NUL character")
         return require_writable(reject_credentials(workspace))
 
     @model_validator(mode="after")

@@ -32,6 +32,13 @@ class SourceSettings(Settings):
     extra_columns: Literal["all"] | list[str] = Field(
         "all", description="Columns other than FineWeb's nine to keep in the dataset: `all`, or a list of names."
     )
+    max_document_bytes: int = Field(
+        32 * 2**20,
+        ge=2**10,
+        le=2**30,
+        description="Largest document, in bytes of its line of JSON, or of all text columns of its row in Parquet; a "
+        "larger one is dropped as `too_large`.",
+    )
     fingerprint: Literal["mtime", "content"] = Field(
         "mtime",
         description="How to detect a changed file: `mtime` compares size and modification time (or etag), `content` a "

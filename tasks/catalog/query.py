@@ -2,12 +2,16 @@
 
 DuckDB is confined to the workspace: no other files, no network, no extensions, and a locked configuration. Inside the
 workspace it could still write (`COPY ... TO`, even within a query), so only queries are accepted, and each one runs as
-a subquery, where DuckDB only reads.
+a subquery, where DuckDB only reads. DuckDB compares no checksums, so those of the columns that a query reads are
+compared before it runs.
 """
 
+import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -17,7 +21,8 @@ from pyarrow import dataset
 from pyarrow.fs import LocalFileSystem
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.catalog.views import VIEWS, catalog_path, identifier, literal
+from fineweb_mask.tasks.catalog.views import VIEWS, catalog_path, identifier, literal, pattern_of
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, check_columns, read_schema
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 BATCH_ROWS = 2_000
@@ -30,6 +35,8 @@ NUMERIC_TYPES = frozenset(
     "tinyint smallint integer bigint hugeint utinyint usmallint uinteger ubigint uhugeint float double decimal".split()
 )
 ROW = "_fineweb_mask_row"
+WAIT_SECONDS = 0.1
+"""Time between two interruptions of a query that is too late."""
 OPERATOR = duckdb.token_type.operator
 
 
@@ -50,7 +57,8 @@ class Answer:
     """The result of a query; it is computed when it is read."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-        self._relation = connection.sql(f"SELECT * FROM (\n{sql}\n) AS {ROW}")  # noqa: S608 - the user's own query
+        self.sql = f"SELECT * FROM (\n{sql}\n) AS {ROW}"  # noqa: S608 - the user's own query
+        self._relation = connection.sql(self.sql)
         self.columns = self._relation.columns
 
     def preview(self, limit: int, *, characters: int) -> Preview:
@@ -138,11 +146,47 @@ def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.Duc
     except duckdb.Error as error:
         raise QueryError(f"the catalog {catalog_path(workspace)} cannot be opened: {error}") from error
     with connection:
-        connection.execute(f"SET allowed_directories = [{literal(str(workspace.root))}]")
+        folder = str(workspace.root)
+        connection.execute(f"SET allowed_directories = [{literal(folder)}, {literal(pattern_of(folder))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         _register_float16(connection, workspace)
         yield connection
+
+
+@contextmanager
+def stopped_after(connection: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
+    """Stop what the connection runs in the block after this time; None stops nothing.
+
+    Raises
+    ------
+    QueryError
+        If it was stopped.
+    """
+    if seconds is None:
+        yield
+        return
+    ended, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if not ended.wait(seconds):
+            late.set()
+        while late.is_set() and not ended.wait(WAIT_SECONDS):
+            connection.interrupt()  # also of the next statement
+
+    watching = threading.Thread(target=watch, name="timeout", daemon=True)
+    watching.start()
+    try:
+        yield
+    except QueryError as error:
+        if late.is_set():
+            raise QueryError(
+                f"--timeout: the query was stopped after {seconds:g} s: allow more, or limit what it reads"
+            ) from error
+        raise
+    finally:
+        ended.set()
+        watching.join()
 
 
 def _register_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
@@ -154,13 +198,14 @@ def _register_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspac
     paths = [(shard, workspace.root / path) for shard, path in files]
     if not paths or not paths[0][1].is_file():
         return
-    schema = pq.read_schema(paths[0][1]).remove_metadata()
+    schema = read_schema(paths[0][1]).remove_metadata()
     vectors = schema.field("embedding").type
     if vectors.value_type != pa.float16():
         return
     wider = pa.list_(pa.float32(), vectors.list_size)
     fields = [pa.field("embedding", wider) if field.name == "embedding" else field for field in schema]
-    parquet = dataset.ParquetFileFormat()
+    verified = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+    parquet = dataset.ParquetFileFormat(default_fragment_scan_options=verified)
     local = LocalFileSystem()
     fragments = [
         parquet.make_fragment(str(path), local, partition_expression=dataset.field("shard") == shard)
@@ -170,21 +215,33 @@ def _register_float16(connection: duckdb.DuckDBPyConnection, workspace: Workspac
     connection.register("embeddings", dataset.FileSystemDataset(fragments, known, parquet, local))
 
 
-def answers(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[Answer]:
+def answers(
+    connection: duckdb.DuckDBPyConnection, sql: str, workspace: Workspace, *, verify: bool = True
+) -> Iterator[Answer]:
     """Yield the result of each statement in `sql`; every statement must be a query.
+
+    Parameters
+    ----------
+    connection, workspace
+        What `open_catalog` opened.
+    sql
+        The statements.
+    verify
+        Whether to compare the checksums of the columns that a statement reads, in the files of all views that have
+        them, before it runs.
 
     Raises
     ------
     QueryError
-        If the text is not SQL, or a statement is not a query; no statement runs in that case.
+        If the text is not SQL, or a statement is not a query; no statement runs in that case. Or if a file is damaged.
     """
     with _explained():
         statements = connection.extract_statements(sql)
     if not statements:
-        raise QueryError("there is no SQL statement to run")
+        raise QueryError("there is no SQL statement to run: give one, such as FROM selected LIMIT 5")
     for statement in statements:
         if statement.type == duckdb.StatementType.MULTI:
-            raise QueryError("PIVOT must name its values here: PIVOT ... ON column IN (value, ...)")
+            raise QueryError("PIVOT must name its values here: use PIVOT ... ON column IN (value, ...)")
         if statement.type != duckdb.StatementType.SELECT:
             raise QueryError(
                 f"{statement.type.name} is refused: the catalog is read-only; "
@@ -193,7 +250,42 @@ def answers(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[Answer]
     for statement in statements:
         with _explained():
             answer = Answer(connection, _without_end(statement.query))
+            if verify:
+                _verify(connection, workspace, answer.sql)
         yield answer
+
+
+def _verify(connection: duckdb.DuckDBPyConnection, workspace: Workspace, query: str) -> None:
+    try:
+        check_columns(_files(connection, workspace), _columns_read(connection, query))
+    except DamagedFileError as error:
+        raise QueryError(f"{error}: delete the file, and run the recipe again to build it again") from error
+
+
+def _files(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> list[Path]:
+    """Return the files of the catalog's views."""
+    files = connection.execute("SELECT path FROM stored.files WHERE stage <> 'duplicates'").fetchall()
+    known = [path.replace("documents/", "known/", 1) for (path,) in files if path.startswith("documents/")]
+    paths = [workspace.root / path for path in [*(path for (path,) in files), *known]]
+    return [path for path in paths if path.is_file()]
+
+
+def _columns_read(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
+    """Return the columns that a query reads from Parquet files, as DuckDB plans it."""
+    [(_, plan)] = connection.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()
+    read = "\n".join(_scans(json.loads(plan)))
+    columns = connection.execute("SELECT DISTINCT column_name FROM duckdb_columns()").fetchall()
+    return [column for (column,) in columns if column in read]
+
+
+def _scans(nodes: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the columns and filters of a plan's scans of Parquet files."""
+    for node in nodes:
+        if node["extra_info"].get("Function") == "READ_PARQUET":
+            for key in ("Projections", "Filters"):
+                found = node["extra_info"].get(key, [])
+                yield from [found] if isinstance(found, str) else found
+        yield from _scans(node["children"])
 
 
 def _without_end(statement: str) -> str:

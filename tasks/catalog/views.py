@@ -6,29 +6,31 @@ folder, also after the workspace was moved. If the catalog is attached to anothe
 the working folder of DuckDB or to its `file_search_path`.
 """
 
+import glob
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fineweb_mask.models.schemas import KNOWN, MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
-from fineweb_mask.tasks.workspace.runs import LAST_RUN
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
-from fineweb_mask.tasks.workspace.workspace import Workspace
+from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
 VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops", "known")
-ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1)"
+ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
 """SQL expression for the workspace with a trailing slash; empty if the catalog is attached to another database."""
+ESCAPED = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"
+"""SQL expression for the beginning of a pattern that finds files of the workspace."""
 
 RUN_COLUMNS = {
     "started": "TIMESTAMP",
@@ -70,6 +72,15 @@ def literal(text: str) -> str:
     'it''s'
     """
     return "'" + text.replace("'", "''") + "'"
+
+
+def pattern_of(path: str) -> str:
+    """Return the pattern by which DuckDB finds one file; it takes every path for a pattern.
+
+    >>> pattern_of("/data/[a].parquet")
+    '/data/[[]a].parquet'
+    """
+    return glob.escape(path)
 
 
 def catalog_path(workspace: Workspace) -> Path:
@@ -125,7 +136,7 @@ def write_catalog(workspace: Workspace, shards: Sequence[ShardFiles]) -> Path:
 
 def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, str]:
     """Create the tables and macros that the views read, and return the views' queries."""
-    connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ROOT} || file)")
+    connection.execute(f"CREATE MACRO in_workspace(files) AS list_transform(files, lambda file: {ESCAPED} || file)")
     connection.execute("CREATE SCHEMA stored")
     _write_files(connection, shards)
     _write_drops(connection, workspace, shards)
@@ -177,7 +188,8 @@ def _rows_of(
     return f"""
         SELECT regexp_extract(documents_file, '([^/]*)[.][0-9a-f]{{16}}[.]parquet$', 1) AS shard,
                * EXCLUDE (documents_file)
-        FROM read_parquet(in_workspace([{paths}]), filename = 'documents_file', union_by_name = {differ})
+        FROM read_parquet(in_workspace([{paths}]), filename = 'documents_file', union_by_name = {differ},
+                          hive_partitioning = false)
         """  # noqa: S608 - a view takes no parameters; the paths are quoted
 
 
@@ -186,9 +198,9 @@ def _runs(workspace: Workspace) -> str:
     if not workspace.files(f"{RUNS}/*.json"):
         nulls = ", ".join(f"NULL::{kind} AS {name}" for name, kind in RUN_COLUMNS.items())
         return f"SELECT {nulls} WHERE false"
-    escaped = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"  # a pattern follows, so that later runs are read, too
     return f"""
-        FROM read_json({escaped} || '{RUNS}/*.json', columns = {{{columns}}}, format = 'unstructured')
+        FROM read_json({ESCAPED} || '{RUNS}/*.json', columns = {{{columns}}}, format = 'unstructured',
+                       hive_partitioning = false)
         ORDER BY started
         """
 
@@ -224,6 +236,6 @@ def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]
     dropped["dedup", "duplicate"] = shard.duplicates.rows
     if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # of the whole group
         with pinned():
-            blocks = pq.read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
+            blocks = read_table(workspace.resolve(shard.masks), columns=["block"])["block"]
         dropped["select", "bad_vector"] = blocks.null_count - shard.duplicates.rows
     return dropped

@@ -1,5 +1,6 @@
 """Write the dataset card: a YAML header for the hub, and a description for readers."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from fineweb_mask.tasks.reporting.page import Figure, Table
 from fineweb_mask.tasks.reporting.sections import distributions, retention
 from fineweb_mask.tasks.reporting.templating import render
 
+LANGUAGE = re.compile(r"[a-z]{2,3}")
+"""A code that the hub knows: ISO 639."""
 SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
@@ -42,13 +45,14 @@ def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> 
     header = {
         "pretty_name": settings["title"],
         "license": settings["license"],
-        "language": recipe["ingest"]["languages"] or ["en"],
+        "language": languages(details["languages"]),
         "task_categories": ["text-generation"],
         "size_categories": [size_category(details["rows"])],
         "source_datasets": settings["source_datasets"],
         "tags": ["fineweb-mask", "pre-training", "data-selection"],
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": path}]}],
     }
+    header = {name: value for name, value in header.items() if value}
     (folder / "plots").mkdir()
     for figure in kept.figures:
         (folder / "plots" / f"{figure.name}.png").write_bytes(figure.png)
@@ -64,6 +68,20 @@ def write_card(folder: Path, details: dict[str, Any], kept: Kept, data: str) -> 
         scorers=[scorer["name"] for scorer in recipe["quality"]["scorers"]],
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def languages(counted: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the codes of the languages that at least 1% of the selected documents with a language have.
+
+    >>> languages([{"language": "de", "selected": 30}, {"language": "en", "selected": 0}])
+    ['de']
+    """
+    total = sum(one["selected"] for one in counted)
+    return [
+        one["language"]
+        for one in counted
+        if LANGUAGE.fullmatch(one["language"]) and one["selected"] >= max(1, 0.01 * total)
+    ]
 
 
 def size_category(rows: int) -> str:

@@ -6,12 +6,14 @@ from typing import NamedTuple, Self
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
-from fineweb_mask.tasks.dataset.publish import PROVENANCE, publishing_to
+from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE, VERSION_FOLDER, publishing_to
 from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MATERIALIZE = "materialize"
+OF_A_DATASET = frozenset({CARD, PROVENANCE, "data", "plots", ".cache", ".gitattributes", ".DS_Store"})
+"""What may be in the folder of a dataset; the hub's client and a file browser make the hidden ones."""
 
 
 class OutputError(SettingsError):
@@ -42,7 +44,7 @@ class Output(NamedTuple):
         Raises
         ------
         OutputError
-            If the folder has other content, which would be lost.
+            If the folder has other content, which would be lost, also beside a dataset.
         RemoteError
             If the URL cannot be reached, or its store ignores the conditions of a write.
         WorkspaceError
@@ -51,12 +53,19 @@ class Output(NamedTuple):
         if self.url is not None:
             with publishing_to(Store(self.url), self.folder):  # as it will be in the end
                 return
-        is_free = self.is_own or not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
-        manifest = None if is_free else read_manifest(self.folder / PROVENANCE)
-        if not is_free and (manifest is None or manifest.key.stage != MATERIALIZE):
+        if not self.folder.exists() and not self.folder.is_symlink():
+            return
+        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else {self.folder.name}
+        manifest = read_manifest(self.folder / PROVENANCE) if names and not self.is_own else None
+        if names and not self.is_own and (manifest is None or manifest.key.stage != MATERIALIZE):
             raise OutputError(
                 f"materialize.output: {self.folder} holds something else than a dataset of this pipeline, and would be "
                 "replaced: give a new or empty folder"
+            )
+        if strange := sorted(name for name in names - OF_A_DATASET if not VERSION_FOLDER.fullmatch(name)):
+            raise OutputError(
+                f"{self.folder} is replaced as a whole, and holds {', '.join(map(repr, strange[:3]))}, which no run "
+                "wrote: move it elsewhere"
             )
 
     @property

@@ -5,9 +5,10 @@ their own: one file, or a few, in each folder of the layout. It is made in one p
 only their references, with a DuckDB of its own; its output depends on no other partition, so partitions run in any
 order, several at a time, and a run that was killed writes only those that it had not finished. `Parts` keeps them.
 
-What concerns the whole corpus is small and is made first, by the survey: the columns of all shards, from the files'
-footers, and the edges of the groups in the card's tables, from a sample. With them every partition counts its own
-share of what the card shows.
+What concerns the whole corpus is small: the survey finds the columns of all shards, from the files' footers, and the
+edges of the groups in the card's tables, from a sample. With the edges, every partition's share of what the card shows
+is counted by a job of its own, so that the files need only the columns: where those of a partition's shards are those
+of the corpus, its files may be written before the other shards are ready.
 
 A shuffle of several partitions moves rows between them. Every partition writes its rows into as many streams as there
 are partitions, by ranges of a random number; then each stream is sorted and written as a partition of the dataset.
@@ -54,6 +55,7 @@ from fineweb_mask.tasks.reporting.breakdown import Edges, count_numbers, number_
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import TextSource, write_with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table, seal
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import Manifest, manifest_reference, write_manifest
@@ -63,6 +65,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, read_fo
 from fineweb_mask.tasks.workspace.workspace import DISK_REMEDIES, Workspace, disk_errors_explained
 
 FOOTER_THREADS = 16
+NO_FOOTER = "it is missing, or its footer cannot be read"
 ROW_GROUP_ROWS = 8_192
 """Rows of a row group in a stream's file."""
 ORDER_SETTINGS = {"layout", "shuffle", "seed"}
@@ -132,21 +135,26 @@ def survey(job: SurveyJob) -> None:
     """
     for shard in job.sampled:
         check_inputs(job.workspace, shard)
-    with ThreadPoolExecutor(FOOTER_THREADS) as threads:
-        schemas = list(threads.map(partial(_schema, job.workspace), job.documents))
+    columns = read_columns(job.workspace, job.documents)
     edges = number_edges(job.workspace, job.sampled, job.rows)
     details = {
-        "columns": _as_text(common_schema(schemas)),
+        "columns": columns,
         "edges": {name: found.model_dump() for name, found in edges.items()},
     }
     write_manifest(job.parts.manifest_path(job.key), job.key, [], details)
+
+
+def read_columns(workspace: Workspace, documents: Sequence[str]) -> str:
+    """Return the columns that shards' documents have together, from the footers of their files."""
+    with ThreadPoolExecutor(FOOTER_THREADS) as threads:
+        return _as_text(common_schema(list(threads.map(partial(_schema, workspace), documents))))
 
 
 def _schema(workspace: Workspace, path: str) -> pa.Schema:
     raise_if_stopped()
     footer = read_footer(workspace.root / path)
     if footer is None:
-        raise WorkspaceError(f"{path} is missing or damaged: run again to rebuild it")
+        raise DamagedFileError(str(workspace.root / path), NO_FOOTER)
     return with_text(footer.schema.to_arrow_schema().remove_metadata())
 
 
@@ -158,9 +166,9 @@ def _as_schema(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def columns_of(survey: StageFile) -> pa.Schema:
-    """Return the columns of the documents of all shards, which a survey found."""
-    return _as_schema(survey.details["columns"])
+def columns_of(survey: StageFile) -> str:
+    """Return the columns of the documents of all shards, which a survey found: an Arrow schema, in base64."""
+    return str(survey.details["columns"])
 
 
 def edges_of(survey: StageFile) -> dict[str, Edges]:
@@ -176,7 +184,8 @@ class ShardsJob(PartJob):
     first: int  # place of the first of the shards in the corpus
     shards: list[ShardFiles]
     sources: list[SourceShard]  # of the shards
-    survey: StageFile
+    columns: str  # of the documents of all shards, as `columns_of` returns them
+    corpus: str  # digest of the source's files: two corpora share no part, since a part is removed when it is used
     at_once: int = 1  # jobs that share the memory and the threads
 
     @property
@@ -190,15 +199,49 @@ class ShardsJob(PartJob):
         return fingerprints(self.shards)
 
 
+class CountJob(PartJob):
+    """Count what the card shows of a partition's shards."""
+
+    stage: ClassVar[Stage] = Stage("count", version=1, label=MATERIALIZE, run_with=(MATERIALIZE,))
+    number: int  # of the partition
+    shards: list[ShardFiles]
+    survey: StageFile
+
+    @property
+    def name(self) -> str:
+        """The number of the partition."""
+        return f"{self.number:05d}"
+
+    def depends_on(self) -> Dependencies:
+        """Return the edges of the groups, and the files that are read."""
+        return Dependencies(settings=None, inputs=[fingerprints(self.shards), self.survey.fingerprint])
+
+
+@stage_task
+def count(job: CountJob) -> None:
+    """Count the documents of some shards by groups of numbers, and how many of them are selected.
+
+    Raises
+    ------
+    WorkspaceError
+        If a shard's file is missing, damaged, or not the one that was selected from.
+    """
+    for shard in job.shards:
+        check_inputs(job.workspace, shard)
+    numbers = count_numbers(job.workspace, job.shards, edges_of(job.survey))
+    details = {"numbers": {name: counts.model_dump() for name, counts in numbers.items()}}
+    write_manifest(job.parts.manifest_path(job.key), job.key, [], details)
+
+
 class ShuffleJob(ShardsJob):
     """Write the rows of a partition's shards into streams, by ranges of a random number."""
 
-    stage: ClassVar[Stage] = Stage("shuffle", version=1, label=MATERIALIZE, run_with=(MATERIALIZE,))
+    stage: ClassVar[Stage] = Stage("shuffle", version=3, label=MATERIALIZE, run_with=(MATERIALIZE,))
 
     def depends_on(self) -> Dependencies:
         """Return the settings of the order, and the files that are read."""
         settings = [self.settings.model_dump(include=ORDER_SETTINGS), self.first, self.partitions]
-        return Dependencies(settings=settings, inputs=[self.inputs, self.survey.fingerprint])
+        return Dependencies(settings=settings, inputs=[self.inputs, self.columns, self.corpus])
 
     def stream(self, number: int) -> Path:
         """Return the file of this partition's rows in a stream."""
@@ -208,7 +251,7 @@ class ShuffleJob(ShardsJob):
 class PartitionJob(ShardsJob):
     """Write the dataset files of a partition: of its shards, or of a stream of all partitions' rows."""
 
-    stage: ClassVar[Stage] = Stage("partition", version=1, label=MATERIALIZE, run_with=(MATERIALIZE,))
+    stage: ClassVar[Stage] = Stage("partition", version=3, label=MATERIALIZE, run_with=(MATERIALIZE,))
     shuffled: tuple[StageFile, ...] = ()  # the partitions' streams; if there are any, `shards` is empty
 
     def depends_on(self) -> Dependencies:
@@ -217,13 +260,13 @@ class PartitionJob(ShardsJob):
         inputs = [file.fingerprint for file in self.shuffled] or self.inputs
         return Dependencies(
             settings=[settings, self.number, self.partitions, self.first if self.settings.shuffle else 0],
-            inputs=[inputs, self.survey.fingerprint],
+            inputs=[inputs, self.columns, self.corpus],
         )
 
 
 @stage_task
 def shuffle(job: ShuffleJob) -> None:
-    """Write the selected documents of some shards into the streams of a shuffle, and count them.
+    """Write the selected documents of some shards into the streams of a shuffle.
 
     Raises
     ------
@@ -232,11 +275,12 @@ def shuffle(job: ShuffleJob) -> None:
     """
     with atomic_folder(job.parts.manifest_path(job.key).parent) as folder, database(job) as connection:
         documents = _selected(job, connection)
-        counted = _counted(job)
         streams = _write_streams(documents, folder, job.partitions)
         expected = Written(documents.rows, documents.tokens)
         _check_written(Written(*map(sum, zip(*streams, strict=True))), expected)
-        details = counted | {
+        details = {
+            "inputs": job.inputs,
+            "sources": _sources(job),
             "retention": documents.retention(),
             "rows": expected.rows,
             "tokens": expected.tokens,
@@ -276,6 +320,8 @@ def _write_streams(documents: SelectedDocuments, folder: Path, streams: int) -> 
         writer.close()
     for rest in range(number + 1, streams):
         _stream_writer(folder / stream_name(rest), schema).close()
+    for stream in range(streams):
+        seal(folder / stream_name(stream))
     return [(rows, tokens) for rows, tokens in written]
 
 
@@ -285,7 +331,7 @@ def _stream_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 @stage_task
 def write_partition(job: PartitionJob) -> None:
-    """Write the dataset files of a partition, read them back, and count what the card shows.
+    """Write the dataset files of a partition, and read them back.
 
     Raises
     ------
@@ -300,12 +346,10 @@ def write_partition(job: PartitionJob) -> None:
             details = _write_and_check(job, stream, lambda: expected, folder, connection)
         else:
             selected = _selected(job, connection)
-            with ThreadPoolExecutor(1) as thread:  # it takes as long as a third of the files of a million documents
-                counting = thread.submit(_counted, job)
-                details = _write_and_check(
-                    job, selected, lambda: Written(selected.rows, selected.tokens), folder, connection
-                )
-                details |= counting.result() | {"retention": selected.retention()}
+            details = _write_and_check(
+                job, selected, lambda: Written(selected.rows, selected.tokens), folder, connection
+            )
+            details |= {"inputs": job.inputs, "sources": _sources(job), "retention": selected.retention()}
         write_manifest(folder / MANIFEST, job.key, tree_files(folder), details)
 
 
@@ -313,7 +357,7 @@ def _selected(job: ShardsJob, connection: duckdb.DuckDBPyConnection) -> Selected
     for shard in job.shards:
         check_inputs(job.workspace, shard)
     paths = [_paths(job, shard) for shard in job.shards]
-    return SelectedDocuments(connection, paths, job.settings, columns_of(job.survey), job.first)
+    return SelectedDocuments(connection, paths, job.settings, _as_schema(job.columns), job.first)
 
 
 def _paths(job: ShardsJob, shard: ShardFiles) -> ShardPaths:
@@ -322,7 +366,7 @@ def _paths(job: ShardsJob, shard: ShardFiles) -> ShardPaths:
     texts = documents
     if TextSource.of(shard.documents) is not None:
         texts = _spill(job) / f"{shard.name}.parquet"
-        selected = pq.read_table(masks, columns=["selected"])["selected"].to_numpy()
+        selected = read_table(masks, columns=["selected"])["selected"].to_numpy()
         write_with_texts(job.workspace, shard.documents, texts, np.flatnonzero(selected))
     return ShardPaths(str(documents), str(scores), str(masks), str(texts))
 
@@ -336,22 +380,17 @@ def _stream(job: PartitionJob, connection: duckdb.DuckDBPyConnection) -> tuple[S
     return documents, Written(*map(sum, zip(*streams, strict=True)))
 
 
-def _counted(job: ShardsJob) -> dict[str, Any]:
-    """Return what is counted of a partition's shards, for the card and the provenance record."""
-    numbers = count_numbers(job.workspace, job.shards, edges_of(job.survey))
-    return {
-        "inputs": job.inputs,
-        "sources": [
-            {
-                **source.model_dump(include={"relative", "bytes", "fingerprint"}),
-                "documents_in": shard.documents.details["rows_in"],
-                "documents_kept": shard.documents.rows,
-                "dropped": shard.documents.details["dropped"],
-            }
-            for shard, source in zip(job.shards, job.sources, strict=True)
-        ],
-        "numbers": {name: counts.model_dump() for name, counts in numbers.items()},
-    }
+def _sources(job: ShardsJob) -> list[dict[str, Any]]:
+    """Return what the provenance record says of the source's files of a partition's shards."""
+    return [
+        {
+            **source.model_dump(include={"relative", "bytes", "fingerprint"}),
+            "documents_in": shard.documents.details["rows_in"],
+            "documents_kept": shard.documents.rows,
+            "dropped": shard.documents.details["dropped"],
+        }
+        for shard, source in zip(job.shards, job.sources, strict=True)
+    ]
 
 
 def _write_and_check(
@@ -387,7 +426,7 @@ def _check_written(written: Written, expected: Written) -> None:
     if written != expected:
         raise WorkspaceError(
             f"the dataset's files hold {written.rows:,} documents of {written.tokens:,} tokens, "
-            f"{expected.rows:,} of {expected.tokens:,} were selected"
+            f"{expected.rows:,} of {expected.tokens:,} were selected: run again"
         )
 
 
@@ -403,13 +442,16 @@ def check_inputs(workspace: Workspace, shard: ShardFiles) -> None:
 
     Raises
     ------
+    DamagedFileError
+        If one cannot be read.
     WorkspaceError
         If they are not.
     """
     for file in (shard.documents, shard.scores, shard.masks):
-        found = read_fingerprint(workspace.resolve(file))
+        path = workspace.resolve(file)
+        found = read_fingerprint(path)
         if found is None:
-            raise WorkspaceError(f"{file.path} is missing or damaged: run again to rebuild it")
+            raise DamagedFileError(str(path), NO_FOOTER)
         if found != file.fingerprint:
             raise WorkspaceError(
                 f"{file.path} was written by another run since this one read it: run again, one run at a time"
@@ -455,24 +497,37 @@ def database(job: ShardsJob) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.execute("SET enable_progress_bar = false")
             yield connection
     except duckdb.OutOfMemoryException as error:
-        if "max_temp_directory_size" in str(error):
-            raise WorkspaceError(
-                f"{spill.parent}: no space is left to spill to: free some there, or set materialize.spill to a folder "
-                "on a larger disk; the dataset that was there before is unchanged"
-            ) from error
-        raise WorkspaceError(
-            f"materialize.memory_limit: {settings.memory_limit} is too little for DuckDB: raise it, or set "
-            "materialize.threads to fewer threads; the dataset that was there before is unchanged"
-        ) from error
-    except duckdb.IOException as error:
+        raise _explained(error, spill, settings) from error
+    except duckdb.Error as error:  # also a transaction that fails to commit
         if not any(os.strerror(number) in str(error) for number in DISK_REMEDIES):
             raise
         raise WorkspaceError(
-            f"{spill.parent}: {error}: free some space there, or set materialize.spill to another folder; "
+            f"{job.stage.name} {job.name}: {spill.parent}: {error}: free some space there, or set "
+            "materialize.spill to another folder; "
             "the dataset that was there before is unchanged"
         ) from error
     finally:
         shutil.rmtree(spill, ignore_errors=True)
+
+
+def _explained(error: duckdb.OutOfMemoryException, spill: Path, settings: MaterializeSettings) -> WorkspaceError:
+    """Return the error that says what was too small: the disk, what the system allows, or the setting."""
+    if "max_temp_directory_size" in str(error):
+        problem = (
+            f"{spill.parent}: no space is left to spill to: free some there, or set materialize.spill to a folder on a "
+            "larger disk"
+        )
+    elif "used)" not in str(error):  # DuckDB tells how much of its own limit is used, if that is reached
+        problem = (
+            f"the system refuses memory that materialize.memory_limit, {settings.memory_limit}, would allow: raise the "
+            "limit of the process (ulimit -v), end other processes, or set materialize.memory_limit to less"
+        )
+    else:
+        problem = (
+            f"materialize.memory_limit: {settings.memory_limit} is too little for DuckDB: raise it, or set "
+            "materialize.threads to fewer threads"
+        )
+    return WorkspaceError(f"{problem}; the dataset that was there before is unchanged")
 
 
 def share_of(memory_limit: str, jobs: int) -> str:

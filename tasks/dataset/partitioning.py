@@ -1,30 +1,48 @@
 """Divide a corpus into partitions, and make the jobs that write its dataset.
 
-Where partitions begin depends on the corpus and the settings alone, never on how many jobs run at once. A partition is
-as many shards, in the order of their names, as hold `materialize.partition_size` bytes of documents: a small corpus is
-one partition, whose files are what one job would write. With more than 512 of them the size is doubled until there are
-not, so that the number of jobs stays small.
+Where partitions begin depends on the source and the settings alone, never on how many jobs run at once. A partition is
+as many shards, in the order of their names, as have source files of `materialize.partition_size` bytes: a small corpus
+is one partition, whose files are what one job would write. With more than 512 of them the size is doubled until there
+are not, so that the number of jobs stays small. All this is known before any work, so that a partition can be written
+while later shards are not yet read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.dataset.partition import PartitionJob, ShuffleJob, SurveyJob, fingerprints
+from fineweb_mask.tasks.dataset.partition import (
+    CountJob,
+    PartitionJob,
+    ShuffleJob,
+    SurveyJob,
+    columns_of,
+    fingerprints,
+    read_columns,
+)
 from fineweb_mask.tasks.reporting.breakdown import sampled_for_edges
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_PARTITIONS = 512
 NOT_IN_FILES = {"output", "memory_limit", "threads", "spill"}
 """Settings of which no byte of the dataset depends."""
 ON_THE_CARD = {"title", "license", "source_datasets"}
 """Settings of which only the card and the record depend."""
+
+
+class Partition(NamedTuple):
+    """Some of the shards that are selected from."""
+
+    number: int
+    first: int  # place of the first of them among all
+    shards: list[ShardFiles]
 
 
 class Partitioning:
@@ -35,9 +53,9 @@ class Partitioning:
     root
         The workspace's folder, or its URL.
     shards
-        What is selected from.
+        What is selected from: all of it, or, to write some partitions before others, what is there of it.
     sources
-        The source's file of every shard, by its name.
+        The source's files of all shards, by name, those that are not selected from among them.
     settings
         How the dataset is written.
     at_once
@@ -56,8 +74,10 @@ class Partitioning:
         self._shards = sorted(shards, key=lambda shard: shard.name)
         self._sources = sources
         self._settings = settings
-        self._groups = partitions([shard.documents.bytes for shard in self._shards], settings.partition_size)
-        self._at_once = min(at_once, len(self._groups))
+        self._divided = divided(sources, settings)
+        self._partitions = self._of_names()
+        self._at_once = min(at_once, len(self._divided))
+        self._corpus = digest([[name, sources[name].fingerprint] for name in sorted(sources)])
         self.inputs = digest(fingerprints(self._shards))
         """Digest of all shards' fingerprints."""
         made_with = [SurveyJob.stage.version, ShuffleJob.stage.version, PartitionJob.stage.version]
@@ -69,7 +89,7 @@ class Partitioning:
     @property
     def is_shuffled(self) -> bool:
         """Whether rows move between partitions."""
-        return self._settings.shuffle and len(self._groups) > 1
+        return self._settings.shuffle and len(self._divided) > 1
 
     def survey(self) -> SurveyJob:
         """Return the job that comes first."""
@@ -85,34 +105,73 @@ class Partitioning:
 
     def shuffles(self, survey: StageFile) -> list[ShuffleJob]:
         """Return the jobs that write every partition's rows into streams, if the dataset is shuffled in streams."""
-        return [ShuffleJob(**self._of_shards(number, survey)) for number in range(len(self._groups))]
+        return [ShuffleJob(**self._of_shards(one, columns_of(survey))) for one in self._partitions]
 
     def partitions(self, survey: StageFile, shuffled: Sequence[StageFile] = ()) -> list[PartitionJob]:
         """Return the jobs that write the dataset's files: of the shards, or of the streams that were `shuffled`."""
-        numbers = range(len(self._groups))
+        columns = columns_of(survey)
         if not shuffled:
-            return [PartitionJob(**self._of_shards(number, survey)) for number in numbers]
+            return [PartitionJob(**self._of_shards(one, columns)) for one in self._partitions]
         return [
-            PartitionJob(**self._common(number, survey), first=0, shards=[], sources=[], shuffled=tuple(shuffled))
-            for number in numbers
+            PartitionJob(**self._common(number, columns), first=0, shards=[], sources=[], shuffled=tuple(shuffled))
+            for number in range(len(self._partitions))
         ]
 
-    def _of_shards(self, number: int, survey: StageFile) -> dict[str, Any]:
-        shards = [self._shards[index] for index in self._groups[number]]
-        sources = [self._sources[shard.name] for shard in shards]
-        first = self._groups[number].start
-        return {**self._common(number, survey), "first": first, "shards": shards, "sources": sources}
+    def early(self, number: int) -> PartitionJob | None:
+        """Return the job that writes a partition, while shards of others are not ready; None if it has no shards.
 
-    def _common(self, number: int, survey: StageFile) -> dict[str, Any]:
+        It is the same job as is made later, if the corpus has no column that these shards have not.
+        """
+        for one in self._partitions:
+            if one.number == number:
+                documents = [shard.documents.path for shard in one.shards]
+                return PartitionJob(**self._of_shards(one, read_columns(Workspace(self._root), documents)))
+        return None
+
+    def counts(self, survey: StageFile) -> list[CountJob]:
+        """Return the jobs that count what the card shows of every partition."""
+        common = {"root": self._root, "settings": self._settings, "version": self.version, "survey": survey}
+        return [CountJob(**common, number=one.number, shards=one.shards) for one in self._partitions]
+
+    def _of_names(self) -> list[Partition]:
+        """Return the partitions that have shards; streams of a shuffle are numbered without gaps."""
+        by_name = {shard.name: shard for shard in self._shards}
+        found: list[Partition] = []
+        first = 0
+        for number, names in enumerate(self._divided):
+            if shards := [by_name[name] for name in names if name in by_name]:
+                found.append(Partition(len(found) if self.is_shuffled else number, first, shards))
+                first += len(shards)
+        return found
+
+    def _of_shards(self, partition: Partition, columns: str) -> dict[str, Any]:
+        shards = partition.shards
+        sources = [self._sources[shard.name] for shard in shards]
+        return {
+            **self._common(partition.number, columns),
+            "first": partition.first,
+            "shards": shards,
+            "sources": sources,
+        }
+
+    def _common(self, number: int, columns: str) -> dict[str, Any]:
         return {
             "root": self._root,
             "settings": self._settings,
             "version": self.version,
             "number": number,
-            "partitions": len(self._groups),
-            "survey": survey,
+            "partitions": len(self._partitions) if self.is_shuffled else len(self._divided),
+            "columns": columns,
+            "corpus": self._corpus,
             "at_once": self._at_once,
         }
+
+
+def divided(sources: Mapping[str, SourceShard], settings: MaterializeSettings) -> list[list[str]]:
+    """Return the names of the shards of every partition."""
+    names = sorted(sources)
+    found = partitions([sources[name].bytes for name in names], settings.partition_size)
+    return [[names[place] for place in places] for places in found]
 
 
 def partitions(sizes: Sequence[int], target: int) -> list[range]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from fineweb_mask.models.errors import FinewebMaskError
-from fineweb_mask.tasks.dataset.verify import NOT_OURS, PROVENANCE
+from fineweb_mask.tasks.dataset.publish import PROVENANCE
+from fineweb_mask.tasks.dataset.verify import is_of_the_hub, license_of
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def planned(folder: Path, manifest: Manifest, repository: str, revision: str) ->
     Raises
     ------
     PushError
-        If `repository` is not a valid name of the form owner/name.
+        If `repository` is not a valid name of the form owner/name, or the dataset has no licence.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
@@ -62,6 +63,11 @@ def planned(folder: Path, manifest: Manifest, repository: str, revision: str) ->
         raise PushError(f"{repository!r} is no name of a repository on the hub: {error}") from error
     if repository.count("/") != 1:
         raise PushError(f"{repository!r} is no name of a repository on the hub: it takes the form owner/name")
+    if license_of(manifest) is None:
+        raise PushError(
+            "the dataset's card names no licence: set materialize.license to that of its source, such as odc-by, and "
+            "run again"
+        )
     sizes = {name: file.bytes for name, file in manifest.files.items()}
     sizes[PROVENANCE] = (folder / PROVENANCE).stat().st_size
     return Push(
@@ -104,7 +110,7 @@ def push(folder: Path, plan: Push, *, private: bool, show: bool = False) -> Push
             commit_message=f"Upload the dataset: {len(plan.files)} files, {plan.bytes:,} bytes",
             delete_patterns=[glob.escape(name) for name in stale],
         )
-    others = sorted(name for name in present - names - set(stale) if not name.startswith(NOT_OURS))
+    others = sorted(name for name in present - names - set(stale) if not is_of_the_hub(name))
     return plan.model_copy(update={"status": "pushed", "url": commit.commit_url, "deleted": stale, "others": others})
 
 

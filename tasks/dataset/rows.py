@@ -1,13 +1,15 @@
 """Read the rows of a partition: DuckDB joins documents, scores and masks, and returns the selected rows in order.
 
-Every read is checked: rows come in the requested order, none is repeated, and at the end none is missing.
+DuckDB compares no checksums, so those of the files are compared before it reads them. Every read is checked: rows come
+in the requested order, none is repeated, and at the end none is missing.
 
 A random order is that of a 64-bit hash of the seed, the shard's place in the corpus and the row. A large corpus is
 shuffled in streams: each stream has the rows of one range of hashes, so that the streams, one after the other, are in
 the order that sorting all rows at once would give.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,17 +18,24 @@ from urllib.parse import quote
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fineweb_mask.models.columns import wider_type
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.schemas import MEASURED, TIMES, masks_schema
+from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, TIMES, masks_schema
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
-from fineweb_mask.tasks.catalog.views import identifier
+from fineweb_mask.tasks.catalog.views import identifier, pattern_of
+from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
 from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"
 MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
+DUMP = re.compile(r"CC-MAIN-[0-9-]+")
+"""A name of one of Common Crawl's dumps, which keeps its capitals."""
+UNSAFE = re.compile(r"%..|[A-Z]|^[._]|\.$")
+"""In a quoted name: an escape, or a character that some reader or disk does not take as it is."""
+TAKEN = re.compile(r"cc-main-[0-9-]+|(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+"""Names that a disk which ignores case takes for a dump's, and names of Windows's devices."""
 MAX_FOLDERS = 10_000
 BATCH_ROWS = 8_192
 ORDER = ("_random", "_shard", "_row")
@@ -72,6 +81,8 @@ class SelectedDocuments:
 
     Raises
     ------
+    DamagedFileError
+        If a file is damaged.
     WorkspaceError
         If the columns or rows of the files do not match, or no column or too many values exist for the layout.
     """
@@ -88,10 +99,11 @@ class SelectedDocuments:
         self._shards = list(shards)
         self._settings = settings
         self._first = first
-        self._schemas = [pq.read_schema(shard.texts) for shard in shards]
-        self._documents = columns.remove(0)  # row
-        self._scores = pq.read_schema(shards[0].scores).remove(0)
-        masks = masks_schema(with_repeats=TIMES.name in pq.read_schema(shards[0].masks).names)
+        check_columns({file for shard in shards for file in (shard.documents, shard.scores, shard.masks)})
+        self._schemas = [read_schema(shard.texts) for shard in shards]
+        self._documents = pa.schema([field for field in columns if field.name not in {ROW.name, SOURCE_ROW.name}])
+        self._scores = read_schema(shards[0].scores).remove(0)
+        masks = masks_schema(with_repeats=TIMES.name in read_schema(shards[0].masks).names)
         self._masks = pa.schema([field for field in masks if field.name not in {"row", "selected"}])
         self.schema = self._dataset_schema()
         self._choose()
@@ -123,9 +135,10 @@ class SelectedDocuments:
         scores = ", ".join(f"scores.{identifier(name)} AS s{index}" for index, name in enumerate(self._scores.names))
         chosen = f"""
             SELECT masks.shard, masks.row, {", ".join(f"masks.{name}" for name in self._masks.names)}, {scores}
-            FROM (SELECT * FROM read_parquet($masks, filename = 'masks_file') JOIN shards USING (masks_file)
+            FROM (SELECT * FROM read_parquet($masks, filename = 'masks_file', hive_partitioning = false)
+                  JOIN shards USING (masks_file)
                   WHERE selected) AS masks
-            JOIN (SELECT * FROM read_parquet($scores, filename = 'scores_file')
+            JOIN (SELECT * FROM read_parquet($scores, filename = 'scores_file', hive_partitioning = false)
                   JOIN (SELECT shard, scores_file FROM shards) USING (scores_file)) AS scores
               ON masks.shard = scores.shard AND masks.row = scores.row
             """  # noqa: S608 - quoted column names
@@ -137,11 +150,12 @@ class SelectedDocuments:
                 SELECT chosen.*, coalesce(nullif(documents.folder, ''), '{UNKNOWN}') AS folder
                 FROM ({chosen}) AS chosen
                 JOIN (SELECT shard, row, {self._text_of(layout)} AS folder
-                      FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
+                      FROM read_parquet($documents, filename = 'documents_file', union_by_name = true,
+                                    hive_partitioning = false)
                       JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
                   USING (shard, row)
                 """  # noqa: S608 - quoted column names
-        self._connection.execute(f"CREATE TABLE chosen AS {chosen}", {name: files[name] for name in used})
+        self._connection.execute(f"CREATE TABLE chosen AS {chosen}", {name: _patterns(files[name]) for name in used})
 
     @cached_property
     def _present(self) -> pa.Schema:
@@ -178,27 +192,37 @@ class SelectedDocuments:
             """
             SELECT coalesce(sum(token_count), 0)
             FROM (SELECT shard, row, token_count
-                  FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
+                  FROM read_parquet($documents, filename = 'documents_file', union_by_name = true,
+                                    hive_partitioning = false)
                   JOIN shards USING (documents_file)) AS documents JOIN chosen USING (shard, row)
             """,
-            {"documents": [shard.documents for shard in self._shards]},
+            {"documents": _patterns(shard.documents for shard in self._shards)},
         ).fetchall()
         return int(tokens)
 
     def retention(self) -> list[dict[str, Any]]:
-        """Return the number of ingested and of selected documents of each dump."""
+        """Return the number of ingested and of selected documents of each dump, then of each language.
+
+        The entry of a dump has `dump`, that of a language `language`; documents without a language are in none.
+        """
         rows = self._connection.execute(
             """
-            SELECT coalesce(nullif(dump, ''), $unknown) AS dump, count(*) AS documents, count(chosen.row) AS selected
-            FROM (SELECT row, dump, shard
-                  FROM read_parquet($documents, filename = 'documents_file', union_by_name = true)
+            SELECT coalesce(nullif(dump, ''), $unknown) AS dump, language, count(*), count(chosen.row),
+                   grouping(language)
+            FROM (SELECT row, dump, language, shard
+                  FROM read_parquet($documents, filename = 'documents_file', union_by_name = true,
+                                    hive_partitioning = false)
                   JOIN shards USING (documents_file)) AS documents
             LEFT JOIN chosen USING (shard, row)
-            GROUP BY ALL ORDER BY ALL
+            GROUP BY GROUPING SETS ((1), (2)) ORDER BY ALL
             """,
-            {"documents": [shard.documents for shard in self._shards], "unknown": UNKNOWN},
+            {"documents": _patterns(shard.documents for shard in self._shards), "unknown": UNKNOWN},
         ).fetchall()
-        return [{"dump": dump, "documents": documents, "selected": selected} for dump, documents, selected in rows]
+        return [
+            {**({"dump": dump} if is_dump else {"language": language}), "documents": documents, "selected": selected}
+            for dump, language, documents, selected, is_dump in rows
+            if is_dump or language is not None
+        ]
 
     def read(self) -> Iterator[tuple[Folder, pa.Table]]:
         """Yield the rows folder by folder, with the columns of `schema`.
@@ -233,10 +257,11 @@ class SelectedDocuments:
         reader = self._connection.sql(
             f"""
             SELECT {", ".join(identifier(name) for name in self._schemas[shard].names)}
-            FROM read_parquet($texts) WHERE row < $rows AND get_bit($mask::BLOB::BIT, row::INTEGER) = 1
+            FROM read_parquet($texts, hive_partitioning = false)
+            WHERE row < $rows AND get_bit($mask::BLOB::BIT, row::INTEGER) = 1
             """,  # noqa: S608 - quoted column names
             params={
-                "texts": self._shards[shard].texts,
+                "texts": pattern_of(self._shards[shard].texts),
                 "rows": len(mask),
                 "mask": np.packbits(mask).tobytes(),
             },
@@ -264,7 +289,8 @@ class SelectedDocuments:
             found[field.name] if field.name in found else pa.nulls(documents.num_rows, field.type)
             for field in self.schema
         ]
-        return pa.table(columns, names=self.schema.names).cast(self.schema)
+        table = pa.table(columns, names=self.schema.names)
+        return table.cast(self.schema, safe=False)  # to a wider type; large whole numbers become the nearest fraction
 
     def _read_sorted(self) -> Iterator[tuple[Folder, pa.Table]]:
         """Yield the rows of all shards, sorted by folder; DuckDB spills what does not fit into memory."""
@@ -308,7 +334,8 @@ class SelectedDocuments:
         return f"""
             SELECT {", ".join(columns)}, chosen.* EXCLUDE (row, shard, folder),
                    {folder}, {random}::UBIGINT AS _random, {shard}::UINTEGER AS _shard, chosen.row AS _row
-            FROM (SELECT * FROM read_parquet($texts, filename = 'texts_file', union_by_name = true)
+            FROM (SELECT * FROM read_parquet($texts, filename = 'texts_file', union_by_name = true,
+                                             hive_partitioning = false)
                   JOIN (SELECT shard, texts_file FROM shards) USING (texts_file)) AS documents
             JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row {joined}
             """  # noqa: S608 - quoted column names
@@ -316,7 +343,7 @@ class SelectedDocuments:
     @property
     def _parameters(self) -> dict[str, Any]:
         seed = {"seed": self._settings.seed} if self._settings.shuffle else {}
-        return {"texts": [shard.texts for shard in self._shards], **seed}
+        return {"texts": _patterns(shard.texts for shard in self._shards), **seed}
 
     def _documents_of(self, table: pa.Table) -> pa.Table:
         """Return the columns of `schema` of what `_query` found."""
@@ -349,9 +376,13 @@ class StreamDocuments:
     ) -> None:
         self.schema = schema
         self._connection = connection
-        self._files = list(files)
+        check_columns(files)
+        self._files = _patterns(files)
         found = connection.execute(
-            "SELECT _folder, count(*) FROM read_parquet($files) GROUP BY _folder ORDER BY _folder",
+            """
+            SELECT _folder, count(*) FROM read_parquet($files, hive_partitioning = false)
+            GROUP BY _folder ORDER BY _folder
+            """,
             {"files": self._files},
         ).fetchall()
         check_folders(len(found), settings.layout)
@@ -371,7 +402,7 @@ class StreamDocuments:
         """
         query = """
             SELECT stream.* EXCLUDE (_folder), folders.number AS _folder
-            FROM read_parquet($files) AS stream
+            FROM read_parquet($files, hive_partitioning = false) AS stream
             JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
               ON stream._folder = folders.folder
             """
@@ -384,6 +415,10 @@ class StreamDocuments:
         for folder, table in _by_folder(batches, self.folders):
             columns = [table[f"c{index}"] for index in range(len(self.schema))]
             yield folder, pa.table(columns, names=self.schema.names).cast(self.schema)
+
+
+def _patterns(paths: Iterable[str]) -> list[str]:
+    return [pattern_of(path) for path in paths]
 
 
 def stream_schema(schema: pa.Schema) -> pa.Schema:
@@ -451,28 +486,34 @@ def _increases(keys: Sequence[Any]) -> bool:
 
 
 def folder_name(value: str) -> str:
-    """Return the folder name for a column's value: characters other than letters, digits and `._-~` are %-escaped.
+    """Return the folder name for a column's value, which every reader and disk takes as it is.
 
-    A name that is too long is cut, and a digest of the value is appended.
+    Characters other than small letters, digits and `._-~` are %-escaped, so that no two values share a folder where a
+    disk ignores case or normalises Unicode; only names of Common Crawl's dumps keep their capitals. Also escaped are
+    `.` and `_` at the beginning, where readers take a folder for a hidden one, a dot at the end, and the first letter
+    of a device's name, such as `con`. `urllib.parse.unquote` returns the value, unless the name was too long: it is
+    then cut, and a digest of the value is appended.
 
-    >>> folder_name("a/b")
-    'a%2Fb'
+    >>> folder_name("CC-MAIN-2024-10"), folder_name("a/b"), folder_name("Case"), folder_name("__x__")
+    ('CC-MAIN-2024-10', 'a%2Fb', '%43ase', '%5F_x__')
     """
     name = quote(value, safe="")
-    if len(name) > MAX_FOLDER_NAME:
-        name = f"{name[:MAX_FOLDER_NAME]}-{digest(value)}"
-    return name if not name.startswith(".") else "%2E" + name[1:]
+    if DUMP.fullmatch(name) is None:
+        name = UNSAFE.sub(lambda found: found[0] if len(found[0]) > 1 else _escaped(found[0]), name)
+        if TAKEN.fullmatch(name):
+            name = _escaped(name[0]) + name[1:]
+    return name if len(name) <= MAX_FOLDER_NAME else f"{name[:MAX_FOLDER_NAME]}-{digest(value)}"
+
+
+def _escaped(character: str) -> str:
+    return f"%{ord(character):02X}"
 
 
 def common_schema(schemas: list[pa.Schema]) -> pa.Schema:
-    """Return one schema for all shards; a column whose types cannot be unified, such as numbers and text, is text."""
+    """Return one schema for all shards; a column whose types have no wider one, such as numbers and text, is text."""
     fields: dict[str, pa.Field] = {}
     for field in (field for schema in dict.fromkeys(schemas) for field in schema):
-        known = fields.get(field.name, field)
-        try:
-            [fields[field.name]] = pa.unify_schemas(
-                [pa.schema([known]), pa.schema([field])], promote_options="permissive"
-            )
-        except pa.ArrowTypeError:
-            fields[field.name] = pa.field(field.name, pa.string())
+        known = fields.setdefault(field.name, field)
+        if known.type != field.type:
+            fields[field.name] = pa.field(field.name, wider_type([known.type, field.type]) or pa.string())
     return pa.schema(fields.values())

@@ -1,7 +1,8 @@
 """Verify a dataset, local or remote, against its provenance record.
 
-Every byte is read. Sizes, SHA-256, rows and tokens must match the record, no document may be repeated, and the folder
-must have no other files. Findings are listed, not raised, so that one bad file does not hide another.
+Every byte is read. Sizes, SHA-256, rows and tokens must match the record, and the record the hash of it on the card. No
+document may be repeated, and the folder must have no other files. Findings are listed, not raised, so that one bad file
+does not hide another.
 """
 
 import errno
@@ -10,7 +11,8 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Container, Iterator
+import unicodedata
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,28 +25,39 @@ from typing import Any, Literal, NamedTuple
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.errors import DataError, FinewebMaskError
 from fineweb_mask.models.urls import is_url, reject_credentials
+from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
+from fineweb_mask.tasks.dataset.record import digest_on_card, record_digest
 from fineweb_mask.tasks.source.hub import pin_commit
-from fineweb_mask.tasks.storage.errors import RemoteError
 from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.remote_file import RemoteFile
 from fineweb_mask.tasks.storage.retries import attempt
 from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile
-from fineweb_mask.tasks.workspace.runs import LAST_RUN, LastRun
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import LAST_RUN
 
-PROVENANCE = "provenance.json"
-NOT_OURS = (".cache/huggingface/", ".gitattributes")
-"""Files that the hub and its client add to a dataset."""
 CHUNK_BYTES = 4 * 2**20
 BATCH_ROWS = 5_000
 ID_MEMORY = "1GB"
 DATA_SUFFIXES = (".parquet", ".jsonl.zst")
 LISTED = 20
 """Maximum number of repeated documents that are named."""
+LINK = "is a symbolic link, whose target may change: put the file itself there"
+UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    pa.ArrowException,
+    duckdb.Error,
+)
+"""Errors that the content of a data file may cause."""
 ROWS = pa.schema([("id", pa.string()), ("token_count", pa.int64()), ("text", pa.string())])
 
 BytesCallback = Callable[[int], None]
@@ -60,6 +73,32 @@ class Finding(BaseModel):
 
     file: str
     problem: str
+
+
+class _Counts(BaseModel):
+    tokens_selected: int | None = None
+
+
+class _Ingest(BaseModel):
+    exact_dedup: str | None = None
+
+
+class _Materialize(BaseModel):
+    license: str | None = None
+
+
+class _Recipe(BaseModel):
+    ingest: _Ingest = _Ingest()
+    materialize: _Materialize = _Materialize()
+
+
+class _Details(BaseModel):
+    """What is read of the details of a record."""
+
+    rows: int | None = None
+    tokens: int | None = None
+    counts: _Counts = _Counts()
+    recipe: _Recipe = _Recipe()
 
 
 class Dataset(NamedTuple):
@@ -122,16 +161,18 @@ def find_dataset(place: str) -> Dataset:
         exists = found is not None or _kind(place) == "directory"
         output = None if found is not None else _output_of(place)
         found = found or _dataset_at(output or f"{place}/dataset")
-    except RemoteError as error:
+    except FinewebMaskError as error:  # it names the place, without what is secret in it
         raise VerifyError(str(error)) from error
     except (OSError, ValueError, ImportError) as error:
         raise VerifyError(f"{place}: {error}") from error
     if found is not None:
         return found
     if not exists:
-        raise VerifyError(f"{place} is not a folder")
+        raise VerifyError(f"{place} must be a folder, and is none")
     if output is not None:
-        raise VerifyError(f"{place}: its last run was to write the dataset to {output}, which has no {PROVENANCE}")
+        raise VerifyError(
+            f"{place}: its last run was to write the dataset to {output}, which has no {PROVENANCE}: run it again"
+        )
     raise VerifyError(f"{place} is neither a dataset nor a workspace with one: it has no {PROVENANCE}")
 
 
@@ -164,6 +205,11 @@ def _output_of(workspace: str) -> str | None:
     return output if output is None or is_url(output) else str(Path(last.folder) / output)
 
 
+def is_of_the_hub(name: str) -> bool:
+    """Return whether a file of a dataset's folder is one that the hub or its client adds."""
+    return name == ".gitattributes" or name.startswith(".cache/huggingface/")
+
+
 def read_provenance(dataset: Dataset) -> Manifest:
     """Return a dataset's provenance record.
 
@@ -173,9 +219,16 @@ def read_provenance(dataset: Dataset) -> Manifest:
         If the file is not a valid record.
     """
     try:
-        return Manifest.model_validate_json(dataset.open(PROVENANCE).read())
+        manifest = Manifest.model_validate_json(dataset.open(PROVENANCE).read())
+        _Details.model_validate(manifest.details)
     except ValidationError as error:
         raise VerifyError(f"{dataset.url}/{PROVENANCE} is not a valid provenance record: {error}") from error
+    return manifest
+
+
+def license_of(manifest: Manifest) -> str | None:
+    """Return the licence on the card of a dataset with this record, or None if it has none."""
+    return _Details.model_validate(manifest.details).recipe.materialize.license
 
 
 def verify(dataset: Dataset, manifest: Manifest, advance: BytesCallback = lambda _: None) -> Verification:
@@ -203,6 +256,9 @@ class _Check:
         sizes = self._present_files()
         for name in sorted(set(sizes).difference(self._names, {PROVENANCE})):
             self._wrong(name, "does not belong to the dataset: provenance.json does not name it")
+        for name, problem in _skipped(self._names):
+            self._wrong(name, problem)
+        self._check_record(sizes)
         with self._ids, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             checked = pool.map(lambda index: self._check_file(index, sizes), range(len(self._names)))
             data = [found for found in checked if found is not None]
@@ -231,7 +287,34 @@ class _Check:
         root = self._dataset.root
         found = attempt(self._dataset.url, partial(self._dataset.filesystem.find, detail=True), root)
         sizes = {str(PurePosixPath(path).relative_to(root)): int(info["size"]) for path, info in found.items()}
-        return {name: size for name, size in sizes.items() if not name.startswith(NOT_OURS)}
+        return {name: size for name, size in sizes.items() if not is_of_the_hub(name)}
+
+    def _check_record(self, present: Container[str]) -> None:
+        """Check that the card carries the hash of the record."""
+        if self._is_link(PROVENANCE):
+            self._wrong(PROVENANCE, LINK)
+        if CARD not in self._names or CARD not in present:
+            self._wrong(CARD, "is missing, or provenance.json does not name it")
+            return
+        with self._dataset.open(CARD) as card, self._dataset.open(PROVENANCE) as record:
+            carried = digest_on_card(card.read().decode(errors="replace"))
+            found = record_digest(record.read())
+        if carried is None:
+            self._wrong(
+                CARD, "does not end with the hash of provenance.json: it was edited, or an older version wrote it"[:0]
+            )
+        elif carried != found:
+            self._wrong(PROVENANCE, f"has SHA-256 {found}, {carried} is on the card: it was edited")
+
+    def _is_link(self, name: str) -> bool:
+        """Return whether a file, or a folder that it is in, is a symbolic link; in a cache of the hub, files are."""
+        if not self._dataset.is_local:
+            return False
+        root = Path(self._dataset.root)
+        path = root / name
+        if root.parent.name == "snapshots" and path.resolve().parent == root.parent.parent.resolve() / "blobs":
+            return False
+        return any(part.is_symlink() for part in (path, *path.parents) if part.is_relative_to(root) and part != root)
 
     def _check_file(self, index: int, present: Container[str]) -> DataFile | None:
         """Check one file; return its rows and tokens if it is a readable data file."""
@@ -242,11 +325,14 @@ class _Check:
         if name not in present:
             self._wrong(name, "is missing")
             return None
+        if self._is_link(name):
+            self._wrong(name, LINK)
+            return None
         try:
             with self._local(name) as (path, found):
                 self._compare(name, found)
                 return self._read(index, path) if name.endswith(DATA_SUFFIXES) else None
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             self._wrong(name, f"cannot be read: {error}")
             return None
 
@@ -291,11 +377,9 @@ class _Check:
         return DataFile(file=name, rows=rows, tokens=tokens)
 
     def _check_sums(self, rows: int, tokens: int) -> None:
-        details = self._manifest.details
-        for what, found, recorded in (
-            ("documents", rows, details.get("rows")),
-            ("tokens", tokens, details.get("tokens", details.get("counts", {}).get("tokens_selected"))),
-        ):
+        details = _Details.model_validate(self._manifest.details)
+        recorded_tokens = details.counts.tokens_selected if details.tokens is None else details.tokens
+        for what, found, recorded in (("documents", rows, details.rows), ("tokens", tokens, recorded_tokens)):
             if recorded is None:
                 self._wrong(PROVENANCE, f"does not record the number of {what}")
             elif found != recorded:
@@ -306,8 +390,7 @@ class _Check:
 
         Duplicates are allowed if the recipe did not remove them.
         """
-        dedup = self._manifest.details.get("recipe", {}).get("ingest", {}).get("exact_dedup")
-        if dedup == "corpus":
+        if _Details.model_validate(self._manifest.details).recipe.ingest.exact_dedup == "corpus":
             twice = self._ids.execute(
                 "SELECT list(file ORDER BY file), id_hash FROM ids GROUP BY id_hash, text_hash HAVING count(*) > 1 "
                 "ORDER BY ALL LIMIT ?",
@@ -332,10 +415,26 @@ class _Check:
         raise LookupError(id_hash)
 
 
+def _skipped(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the data files that some readers or disks skip or mix up because of their names, and why."""
+    alike: dict[str, str] = {}
+    for name in (name for name in names if name.endswith(DATA_SUFFIXES)):
+        if any(part.startswith((".", "_")) for part in name.split("/")):
+            yield (
+                name,
+                "readers such as pyarrow.dataset skip its rows: a name begins with . or _, hidden to them",
+            )
+        if any(part.endswith((".", " ")) for part in name.split("/")):
+            yield name, "Windows cannot store it: a name ends with a dot or a space"
+        other = alike.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if other != name:
+            yield name, f"a disk that ignores case or normalises Unicode takes it for {other}: one replaces the other"
+
+
 def _batches(name: str, path: Path) -> Iterator[pa.Table]:
     """Yield the id, token count and text of a data file's rows."""
     if name.endswith(".parquet"):
-        with pq.ParquetFile(path) as file:
+        with VerifiedFile(path) as file:
             for batch in file.iter_batches(BATCH_ROWS, columns=ROWS.names):
                 yield pa.table(batch).select(ROWS.names).cast(ROWS)
         return

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.catalog.views import identifier, literal
+from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 
 ROW_GROUP_BYTES = 256 * 2**20
 TEXTS = ("text", "id", "url")  # mostly unique values: no dictionary encoding
@@ -170,7 +171,7 @@ def read_back(files: Iterable[Path], connection: duckdb.DuckDBPyConnection, long
     rows = tokens = 0
     for path in files:
         if path.suffix == ".parquet":
-            with pq.ParquetFile(path) as file:
+            with VerifiedFile(path) as file:
                 for batch in file.iter_batches(columns=["token_count"]):
                     rows += batch.num_rows
                     tokens += pc.sum(batch["token_count"]).as_py() or 0
@@ -179,9 +180,10 @@ def read_back(files: Iterable[Path], connection: duckdb.DuckDBPyConnection, long
                 """
                 SELECT count(*), coalesce(sum(token_count), 0)
                 FROM read_json($path, format = 'newline_delimited', compression = 'zstd',
-                               columns = {token_count: 'BIGINT'}, maximum_object_size = $longest)
+                               columns = {token_count: 'BIGINT'},
+                               hive_partitioning = false, maximum_object_size = $longest)
                 """,
-                {"path": str(path), "longest": max(JSON_LINE_BYTES, 2 * longest)},
+                {"path": pattern_of(str(path)), "longest": max(JSON_LINE_BYTES, 2 * longest)},
             ).fetchall()
             rows, tokens = rows + found, tokens + int(total)
     return Written(rows, tokens)

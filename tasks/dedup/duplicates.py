@@ -21,7 +21,6 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import WorkspaceError
@@ -29,6 +28,7 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES, DUPLICATES_OF_SHARDS
 from fineweb_mask.tasks.dedup.sorted_rows import read_range, runs
 from fineweb_mask.tasks.storage.mirror import size_of
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, content_key, digest, stage_file_name
@@ -97,7 +97,7 @@ class DedupJob(GroupJob):
         found = find_file(self, SUMMARIES, self.name, listing)
         if found is None:
             return None
-        table = pq.read_table(self.workspace.resolve(found))
+        table = read_table(self.workspace.resolve(found))
         return [
             duplicates_of(name, rows, size, content)
             for name, rows, size, content in zip(*(column.to_pylist() for column in table.columns), strict=True)
@@ -138,7 +138,9 @@ def dedup(job: DedupJob) -> None:
         If what the buckets found is not given.
     """
     if not job.repeats:
-        raise WorkspaceError("the duplicates of a corpus are listed from what its buckets found: it is not there")
+        raise WorkspaceError(
+            "the duplicates of a corpus are listed from what its buckets found, which is not there: run again"
+        )
     with (
         stage_file_writer(job.summary, DUPLICATES_OF_SHARDS, job.key) as summary,
         ThreadPoolExecutor(WRITERS) as pool,

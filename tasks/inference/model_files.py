@@ -55,7 +55,7 @@ def model_file(model: str, setting: str) -> Path:
     """
     if not model.startswith(HUB):
         if not Path(model).is_file():
-            raise ModelNotFoundError(f"{setting}: {model!r} does not exist")
+            raise ModelNotFoundError(f"{setting}: {model!r} does not exist: check its spelling")
         return Path(model).absolute()
     from huggingface_hub import hf_hub_download
 
@@ -93,7 +93,7 @@ def _parse_address(address: str, setting: str) -> "HfUri":
     except HfUriError as error:
         reason = str(error)
     raise ModelNotFoundError(
-        f"{setting}: {address!r}: {reason} An address on the hub is hf://owner/repository/file, or "
+        f"{setting}: {address!r}: {reason} An address on the hub must be hf://owner/repository/file, or "
         "hf://owner/repository@revision/file"
     )
 

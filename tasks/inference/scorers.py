@@ -69,7 +69,7 @@ def _check_folder(model: str, where: str) -> None:
     if folder.is_dir():
         for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
             if not any(folder.glob(pattern)):
-                raise ModelNotFoundError(f"{where}.model: the folder {model!r} has no {pattern}")
+                raise ModelNotFoundError(f"{where}.model: the folder {model!r} must hold {pattern}")
 
 
 def fitted_model(settings: FastTextScorerSettings, fitted: StageFile) -> QualityModel:

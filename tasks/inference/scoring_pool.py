@@ -35,6 +35,7 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.inference.scoring_worker import STEP_ROWS, Answer
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 FORKED_KINDS = frozenset({"fasttext"})
@@ -184,7 +185,7 @@ class ScoringProcesses:
         StoppedError
             If a stop was requested.
         """
-        with pq.ParquetFile(path) as file:
+        with VerifiedFile(path) as file:
             row_groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
         scores = np.empty((self.scorers, sum(row_groups)), dtype=np.float32)
         with closing(self._score_steps(path, row_groups, scores)) as steps:

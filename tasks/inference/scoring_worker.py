@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.quality.registry import Scorer, load_scorer
 from fineweb_mask.tasks.inference.scorers import QualityModel
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile
 
 STEP_ROWS = 500
 """Rows per batch. The first row of a request is a multiple of it."""
@@ -57,7 +57,7 @@ class RowReader:
 
 
 def _batches(path: str, row_group: int) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, pre_buffer=False) as file:  # pre-buffering joins reads of several columns
+    with VerifiedFile(path, pre_buffer=False) as file:  # pre-buffering joins reads of several columns
         yield from file.iter_batches(STEP_ROWS, row_groups=[row_group], columns=["text"], use_threads=False)
 
 
@@ -76,7 +76,9 @@ def _work(connection: Connection, scorers: list[Scorer]) -> None:
 
 
 def _described(error: Exception) -> OSError | str:
-    """Return an error of the system with its number, which decides about a retry, and any other as text."""
+    """Return what to send: damage of a file, an error of the system with its number for a retry, any other as text."""
+    if isinstance(error, DamagedFileError):
+        return error
     if isinstance(error, OSError) and error.errno is not None:
         return OSError(error.errno, error.strerror, error.filename)  # picklable for every subclass
     return f"{type(error).__name__}: {error}"

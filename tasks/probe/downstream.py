@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fineweb_mask.tasks.probe.training import ModelJob
 from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
+from fineweb_mask.tasks.storage.parquet import read_table, write_table
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
@@ -46,7 +46,7 @@ def answer_tasks(job: AnswerJob) -> None:
     path = job.folder / "answers.parquet"
     table = pa.table({"task": answers.tasks, "bits": answers.bits, "bytes": answers.sizes, "correct": answers.correct})
     with atomic_write(path) as partial:
-        pq.write_table(table, partial)
+        write_table(table, partial)
     accuracy = {
         task: float(answers.correct[[one == task for one in answers.tasks]].mean())
         for task in dict.fromkeys(answers.tasks)
@@ -56,4 +56,4 @@ def answer_tasks(job: AnswerJob) -> None:
 
 def read_answers(manifest: Path) -> pa.Table:
     """Return the task, bits and bytes of every gold answer."""
-    return pq.read_table(manifest.parent / "answers.parquet")
+    return read_table(manifest.parent / "answers.parquet")

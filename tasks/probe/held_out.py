@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
@@ -25,6 +24,7 @@ from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -87,7 +87,7 @@ class HeldOut(NamedTuple):
     def read(cls, workspace: Workspace, file: StageFile) -> "HeldOut":
         """Read the held-out documents and the n-grams."""
         folder = workspace.resolve(file).parent
-        return cls(pq.read_table(folder / "documents.parquet"), np.load(folder / "ngrams.npy"))
+        return cls(read_table(folder / "documents.parquet"), np.load(folder / "ngrams.npy"))
 
 
 @stage_task
@@ -113,7 +113,7 @@ def hold_out(job: HeldOutJob) -> None:
                 counts[places(ngram_hashes(text), ngrams)] += 1
     path = job.folder / "documents.parquet"
     with atomic_write(path) as partial:
-        pq.write_table(documents, partial)
+        write_table(documents, partial)
     ngrams_path = job.folder / "ngrams.npy"
     with atomic_write(ngrams_path) as partial, partial.open("wb") as stream:
         np.save(stream, ngrams[counts <= COMMON])
@@ -162,9 +162,9 @@ def _candidates(
     for index, shard in enumerate(job.shards):
         path = job.workspace.resolve(shard.documents)
         columns = ["content_hash"]
-        if job.by is not None and job.by in pq.read_schema(path).names:
+        if job.by is not None and job.by in read_schema(path).names:
             columns.append(job.by)
-        table = pq.read_table(path, columns=columns)
+        table = read_table(path, columns=columns)
         keep = np.ones(len(table), dtype=bool)
         keep[duplicate_rows(job.workspace, shard.duplicates)] = False
         kept = np.flatnonzero(keep)
@@ -282,7 +282,7 @@ def _unit(workspace: Workspace, file: StageFile) -> NDArray[np.float32]:
     """Return a shard's vectors with length 1, (rows, d); a document without a vector has zeros."""
     from fineweb_mask.models.embedding.arrow import vectors_of
 
-    vectors, has_vector = vectors_of(pq.read_table(workspace.resolve(file)))
+    vectors, has_vector = vectors_of(read_table(workspace.resolve(file)))
     vectors = np.where(has_vector[:, None], vectors, 0).astype(np.float32)
     unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return unit

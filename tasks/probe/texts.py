@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.texts import with_texts
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -25,6 +25,6 @@ def texts_of(files: Iterable[SourceShard]) -> Iterator[str]:
 
 def corpus_texts(workspace: Workspace, documents: StageFile) -> Iterator[pa.Array]:
     """Yield the texts of a shard of the corpus, in batches of rows."""
-    with with_texts(workspace, documents) as path, pq.ParquetFile(path) as file:
+    with with_texts(workspace, documents) as path, VerifiedFile(path) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=["text"]):
             yield batch["text"]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
@@ -19,6 +18,7 @@ from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
+from fineweb_mask.tasks.storage.parquet import read_table, write_table
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -85,7 +85,7 @@ def _sample(job: TokenizerJob) -> Iterator[str]:
 
 
 def _eligible(job: TokenizerJob, documents: StageFile, excluded: StageFile) -> Iterator[str]:
-    out = set(pq.read_table(job.workspace.resolve(excluded))["row"].to_pylist())
+    out = set(read_table(job.workspace.resolve(excluded))["row"].to_pylist())
     row = 0
     for texts in corpus_texts(job.workspace, documents):
         for text in texts.to_pylist():
@@ -142,7 +142,7 @@ def tokenize(job: TokensJob) -> None:
 
 def _selected(job: TokensJob) -> Iterator[str]:
     for documents, masks in track("shards tokenised", list(zip(job.documents, job.masks, strict=True)), part=(0, 1)):
-        selected = pq.read_table(job.workspace.resolve(masks), columns=["selected"])["selected"].combine_chunks()
+        selected = read_table(job.workspace.resolve(masks), columns=["selected"])["selected"].combine_chunks()
         start = 0
         for texts in corpus_texts(job.workspace, documents):
             yield from texts.filter(selected.slice(start, len(texts))).to_pylist()
@@ -244,7 +244,7 @@ def train_model(job: TrainJob) -> None:
         )
     path = job.folder / "bits.parquet"
     with atomic_write(path) as partial:
-        pq.write_table(pa.table({"bits": trained.bits, "bytes": held_out.sizes}), partial)
+        write_table(pa.table({"bits": trained.bits, "bytes": held_out.sizes}), partial)
     details = {
         "losses": [list(point) for point in trained.losses],
         "parameters": trained.parameters,
@@ -258,7 +258,7 @@ def train_model(job: TrainJob) -> None:
 
 def read_bits(workspace_file: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the bits and the bytes of every held-out document, (documents,) each."""
-    table = pq.read_table(workspace_file.parent / "bits.parquet")
+    table = read_table(workspace_file.parent / "bits.parquet")
     return table["bits"].to_numpy(), table["bytes"].to_numpy()
 
 

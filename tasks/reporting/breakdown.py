@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
@@ -21,6 +20,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.samples import eligible_tables, evenly_spaced
+from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -33,6 +33,8 @@ LARGEST = 30
 """Groups listed by name; the others are listed as one."""
 TALLIED, KEPT = 200_000, 100_000
 """Groups that a tally holds at most, and that it keeps when it forgets the smallest."""
+LABELS_AT_ONCE = 10_000
+"""Counted labels that are Python objects at the same time."""
 NUMBERS = ("n_chars", "quality", "language_score")
 
 
@@ -66,9 +68,10 @@ class Tally:
         """Count documents by label; null is also a group."""
         counted = pa.table({"label": labels, "selected": pc.cast(selected, pa.int64())})
         counted = counted.group_by("label").aggregate([("selected", "count"), ("selected", "sum")])
-        for row in counted.to_pylist():
-            self._documents[row["label"]] += row["selected_count"]
-            self._selected[row["label"]] += row["selected_sum"]
+        for batch in counted.to_batches(LABELS_AT_ONCE):
+            for row in batch.to_pylist():
+                self._documents[row["label"]] += row["selected_count"]
+                self._selected[row["label"]] += row["selected_sum"]
         if len(self._documents) > TALLIED:
             for label, documents in self._ordered()[KEPT:]:
                 self._forgotten += (1, documents, self._selected.pop(label, 0))
@@ -168,12 +171,12 @@ def check_columns(workspace: Workspace, by: Sequence[str]) -> None:
     """
     if workspace.url is None:
         paths = (workspace.root / "documents").rglob("*.parquet")
-        _check_columns((name for path in paths for name in pq.read_schema(path).names), by)
+        _check_columns((name for path in paths for name in read_schema(path).names), by)
 
 
 @pinned()
 def _columns_of(workspace: Workspace, shard: ShardFiles) -> list[str]:
-    names: list[str] = pq.read_schema(workspace.resolve(shard.documents)).names
+    names: list[str] = read_schema(workspace.resolve(shard.documents)).names
     return names
 
 
@@ -306,7 +309,9 @@ def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         labels = column.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SettingsError(f"report.by: a column of type {column.type} cannot be broken down by") from error
+        raise SettingsError(
+            f"report.by: a column of type {column.type} cannot be broken down by: name one of text, numbers or dates"
+        ) from error
     return pc.if_else(pc.equal(labels, ""), pa.scalar(None, pa.string()), labels)
 
 

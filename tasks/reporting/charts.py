@@ -8,6 +8,7 @@ imported inside the functions, so a run without charts does not load it.
 import io
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,9 @@ LETTER_WIDTH, LINE_HEIGHT = 0.014, 0.042  # of such a label, in shares of the ch
 GAP = 0.018  # between a point and its label, in shares of the chart
 LONGEST_LABEL, LONGEST_MAP_LABEL = 34, 24  # characters
 REPLACEMENT = "\N{WHITE SQUARE}"
+
+_drawing = ThreadPoolExecutor(1)
+"""Draws every chart: matplotlib opens its fonts anew in each thread, and keeps them."""
 
 
 class Share(NamedTuple):
@@ -266,7 +270,7 @@ def reliability(evaluation: "Evaluation") -> bytes:
     widths = [one.high - one.low for one in bins]
     bottom.bar([one.low for one in bins], [one.documents for one in bins], widths, align="edge", color=BLUE)
     bottom.set(xlabel="score (probability of the positive label)", ylabel="texts")
-    figure.savefig(stream, format="png", dpi=120, metadata={"Software": None})
+    _drawing.submit(figure.savefig, stream, format="png", dpi=120, metadata={"Software": None}).result()
     return stream.getvalue()
 
 
@@ -420,7 +424,7 @@ def _png(figure: "Figure") -> bytes:
 
     stream = io.BytesIO()
     canvas: Any = FigureCanvasAgg(figure)  # its methods have no types
-    canvas.draw()  # once; `savefig` goes through the figure twice, for its layout and for its pixels
+    _drawing.submit(canvas.draw).result()  # once; `savefig` would draw for its layout and for its pixels
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     image.quantize(PALETTE_COLOURS, dither=Image.Dither.NONE).save(stream, format="png", optimize=True)
     return stream.getvalue()

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.source.texts import documents_of
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -42,11 +42,11 @@ def eligible_table(workspace: Workspace, shard: ShardFiles, columns: Sequence[st
     A document is eligible if the selection put it into a block. A column that the shard lacks is null.
     """
     path = workspace.resolve(shard.documents)
-    present = set(pq.read_schema(path).names)
-    documents = pq.read_table(path, columns=[name for name in columns if name in present])
-    masks = pq.read_table(workspace.resolve(shard.masks), columns=["selected", "block"])
+    present = set(read_schema(path).names)
+    documents = read_table(path, columns=[name for name in columns if name in present])
+    masks = read_table(workspace.resolve(shard.masks), columns=["selected", "block"])
     found = {name: documents[name] if name in present else pa.nulls(masks.num_rows) for name in columns}
-    found["quality"] = pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"]
+    found["quality"] = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"]
     table = pa.table({**found, "selected": masks["selected"]})
     return table.filter(masks["block"].is_valid())
 
@@ -82,7 +82,7 @@ def draw(
     for index in chosen:
         raise_if_stopped()
         with pinned():
-            masks = pq.read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
+            masks = read_table(workspace.resolve(shards[index].masks), columns=["selected", "block"])
         eligible.append(np.flatnonzero(masks["block"].is_valid().to_numpy()))
         selected.append(np.flatnonzero(masks["selected"].to_numpy()))
     return _sample(chosen, eligible, limit, generator), _sample(chosen, selected, limit, generator)
@@ -158,7 +158,7 @@ def _by_shard(documents: Sequence[DocumentRef]) -> Iterator[tuple[int, NDArray[n
 
 
 def _in_one_row_group(path: Path, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    with pq.ParquetFile(path) as file:
+    with VerifiedFile(path) as file:
         groups = np.searchsorted(row_group_ends(file), rows, side="right")
     return np.asarray(rows[groups == groups[len(groups) // 2]])
 
@@ -189,7 +189,7 @@ def near_threshold(
     for index in sorted(range(len(shards)), key=lambda index: shards[index].masks.name):  # the order in blocks
         raise_if_stopped()
         with pinned():
-            masks = pq.read_table(workspace.resolve(shards[index].masks))
+            masks = read_table(workspace.resolve(shards[index].masks))
         masks = masks.filter(pa.compute.field("block").is_valid())
         masks = masks.append_column("shard", pa.array(np.full(masks.num_rows, index, dtype=np.int32)))
         blocks = masks["block"].unique().to_pylist()

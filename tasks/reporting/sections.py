@@ -1,6 +1,6 @@
 """Build the sections of the report: figures and tables from counts, breakdowns and measures."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 LISTED_BLOCKS = 200
 LISTED_GROUPS = 200
+LISTED_COLUMNS = 50
 DRAWN_POINTS = 6_000
 LONGEST_TEXT = 400  # characters of a document near the threshold
 STAGE_OF = {"duplicate": "dedup", "bad_vector": "embed"}
@@ -94,7 +95,20 @@ def funnel(counts: Counts, shards: Sequence[ShardFiles]) -> Section:
         [Column("stage"), Column("outcome"), Column("documents", "count"), Column("share", "share")],
         [[stage, reason, number, number / max(counts.documents_in, 1)] for stage, reason, number in outcomes],
     )
-    return Section("Where documents went", figures=[figure], tables=[table])
+    return Section("Where documents went", text=_differing(shards), figures=[figure], tables=[table])
+
+
+def _differing(shards: Sequence[ShardFiles]) -> list[str]:
+    """Return a sentence on each column that is kept as text, because its type differs between source files."""
+    types: dict[str, Counter[str]] = defaultdict(Counter)
+    for shard in shards:
+        for column, kind in shard.documents.details.get("as_text", {}).items():
+            types[column][kind] += 1
+    return [
+        f"The column {column!r} is kept as text, JSON where it is nested, because its type differs between source "
+        f"files: {', '.join(f'{kind} in {number:,}' for kind, number in sorted(kinds.items()))}."
+        for column, kinds in sorted(types.items())
+    ][:LISTED_COLUMNS]
 
 
 def _drops(counts: Counts, shards: Sequence[ShardFiles]) -> Iterator[tuple[str, str, int]]:

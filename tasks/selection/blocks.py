@@ -209,7 +209,11 @@ def write_shards(
     columns: Callable[[slice], list[pa.Array]],  # after `row`, for a shard's rows in the group
     blocks: list[dict[str, Any]],
 ) -> None:
-    """Write one file for each shard of a group, with what the reports need of each block."""
+    """Write one file for each shard of a group, with what the reports need of each block.
+
+    Those that a killed run finished are written again: all files of a group are of one selection, and another machine
+    need not repeat it to the last bit.
+    """
     job, key, start = group.job, group.job.key, 0
     for shard in job.shards:
         batch = [pa.array(np.arange(shard.rows, dtype=np.uint32)), *columns(slice(start, start + shard.rows))]

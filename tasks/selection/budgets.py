@@ -35,7 +35,7 @@ class PriceJob(_InterimJob, BlocksJob):
     """Measure what each block of a group of shards adds to the objective, by how much is selected from it."""
 
     stage: ClassVar[Stage] = Stage(
-        "price", version=1, label="select", folders=("prices",), interim=True, run_with=("select",)
+        "price", version=2, label="select", folders=("prices",), interim=True, run_with=("select",)
     )
 
     @property

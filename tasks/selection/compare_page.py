@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import SettingsError
@@ -26,6 +25,7 @@ from fineweb_mask.tasks.selection.contenders import (
 )
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.storage.parquet import read_metadata, read_schema, read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -66,7 +66,7 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
     columns = document_columns(shards, source, {column}) or {}
     if column not in columns:
         raise LabelColumnError(
-            f"label column {column!r} is not among the documents' columns: {', '.join(sorted(columns))}"
+            f"label column {column!r} must be among the documents' columns: {', '.join(sorted(columns))}"
         )
     if not any(fits(columns[column]) for fits in LABELS):
         raise LabelColumnError(
@@ -144,8 +144,7 @@ def _overlap_and_topics(job: CompareJob) -> tuple[NDArray[np.int64], dict[str, C
     topics: dict[str, Counter[str]] = {}
     for place, documents in enumerate(job.documents):
         tables = [
-            pq.read_table(job.workspace.resolve(job.masks[name][place]), columns=["selected", "block"])
-            for name in names
+            read_table(job.workspace.resolve(job.masks[name][place]), columns=["selected", "block"]) for name in names
         ]
         masks = np.array([table["selected"].to_numpy() for table in tables])
         both += intersections(masks)
@@ -161,9 +160,9 @@ def _overlap_and_topics(job: CompareJob) -> tuple[NDArray[np.int64], dict[str, C
 
 def _labels(path: Path, column: str) -> pa.ChunkedArray:
     """Return every document's topic as text; null in a shard that lacks the column."""
-    if column not in pq.read_schema(path).names:
-        return pa.chunked_array([pa.nulls(pq.read_metadata(path).num_rows, pa.string())])
-    return pq.read_table(path, columns=[column])[column].cast(pa.string())
+    if column not in read_schema(path).names:
+        return pa.chunked_array([pa.nulls(read_metadata(path).num_rows, pa.string())])
+    return read_table(path, columns=[column])[column].cast(pa.string())
 
 
 def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -19,8 +19,11 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.documents import Documents
 
-VECTORS_AT_ONCE = 16_384
+VECTORS_AT_ONCE = 4_096
 """Rows that are read at the same time, where those of a whole block are wanted."""
+
+STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
+"""How files of vectors are read: by default PyArrow holds the whole file while batches of it are read."""
 
 PART_ROWS = 65_536
 """Rows of a shard that are judged at the same time."""
@@ -45,8 +48,8 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
     candidate[duplicate_rows(workspace, shard.duplicates)] = False
     has_vector = _has_vector(workspace, shard)
     excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
-    counts = pq.read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
-    quality = pq.read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
+    counts = read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
+    quality = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
     tokens = token_counts(counts["token_count"], counts["n_chars"])
     return ShardColumns(quality, candidate & has_vector, tokens, excluded)
 
@@ -54,11 +57,11 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
 def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.object_]:
     """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is ""."""
     path = workspace.resolve(shard.documents)
-    if column not in pq.read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
+    if column not in read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
         return np.full(shard.rows, "", dtype=object)
     groups = np.empty(shard.rows, dtype=object)
     start = 0
-    with pq.ParquetFile(path) as file:
+    with VerifiedFile(path) as file:
         for batch in file.iter_batches(PART_ROWS, columns=[column]):
             values = batch[column].to_pylist()
             groups[start : start + len(values)] = ["" if value is None else sys.intern(str(value)) for value in values]
@@ -71,7 +74,7 @@ def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
         return ~np.isnan(read_worth(workspace, shard))
     if shard.embeddings.details.get("bad_vectors") == 0:
         return np.ones(shard.rows, dtype=bool)
-    with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
+    with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
         batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
         valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
     return np.concatenate([np.empty(0, dtype=bool), *valid])
@@ -98,7 +101,7 @@ def read_vectors(
     from fineweb_mask.models.embedding.arrow import vectors_of
 
     start = 0
-    with pq.ParquetFile(workspace.resolve(shard.embeddings)) as file:
+    with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
         for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
             first, last = np.searchsorted(rows, [start, start + batch.num_rows])
             start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 
 BATCH_ROWS = 10_000
 
@@ -46,6 +47,18 @@ class FileSelection(BaseModel):
     seconds: float
 
 
+def check_output(source: Path, output: Path) -> None:
+    """Check that the selection would not replace what it is made from, also under another name.
+
+    Raises
+    ------
+    VectorFileError
+        If both are one file.
+    """
+    if output.exists() and output.samefile(source):
+        raise VectorFileError(f"--output {str(output)!r} is the file of --input, and would be replaced: name another")
+
+
 def check_vector_file(path: Path, columns: VectorColumns) -> None:
     """Check that a file has the columns, before anything is read.
 
@@ -55,7 +68,7 @@ def check_vector_file(path: Path, columns: VectorColumns) -> None:
         If it is not Parquet or lacks a column.
     """
     try:
-        schema = pq.read_schema(path)
+        schema = read_schema(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise VectorFileError(f"{str(path)!r} cannot be read as Parquet: {error}") from error
     for name in (columns.id, *columns.quality, columns.features, *([columns.tokens] if columns.tokens else [])):
@@ -115,7 +128,7 @@ def select_file(
     check_vector_file(source, columns)
     features = read_vectors(source, columns.features)
     names = list(dict.fromkeys([columns.id, *columns.quality, *([columns.tokens] if columns.tokens else [])]))
-    table = pq.read_table(source, columns=names)
+    table = read_table(source, columns=names)
     quality = np.stack([_numbers(table[name]) for name in columns.quality], axis=1)
     tokens = None if columns.tokens is None else table[columns.tokens].to_numpy()
     started = time.perf_counter()
@@ -164,7 +177,7 @@ def read_vectors(path: Path, column: str) -> NDArray[Any]:
     VectorFileError
         If a row is null or its length is not that of the first row.
     """
-    with pq.ParquetFile(path) as file:
+    with VerifiedFile(path) as file:
         is_half = pa.types.is_float16(file.schema_arrow.field(column).type.value_type)
         rows = file.metadata.num_rows
         features: NDArray[Any] | None = None
@@ -185,5 +198,5 @@ def read_vectors(path: Path, column: str) -> NDArray[Any]:
             features[start : start + len(vectors)] = vectors.flatten().to_numpy().reshape(len(vectors), -1)
             start += len(vectors)
     if features is None:
-        raise VectorFileError(f"{path.name} holds no rows")
+        raise VectorFileError(f"{path.name} must hold at least one row")
     return features

@@ -5,13 +5,19 @@ from collections.abc import Collection, Iterator, Sequence
 import pyarrow as pa
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.schemas import MEASURED, documents_schema
+from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.models.settings.quality import ColumnScorerSettings
+from fineweb_mask.tasks.source.column_types import schema_of
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.source.jsonl import first_columns
+from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, ShardReader
+from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError
+
+FIRST_FILES = 100
+"""Files in which the column of the texts is looked for before any work."""
 
 
 class ColumnError(SettingsError):
@@ -27,6 +33,7 @@ def document_columns(
     read.
     """
     columns = {field.name: field.type for field in documents_schema()}
+    del columns[ROW.name], columns[SOURCE_ROW.name]
     is_known = columns.keys() >= set(wanted)
     for shard in shards:
         if columns.keys() >= set(wanted):
@@ -40,6 +47,40 @@ def document_columns(
     return columns if is_known else None
 
 
+def check_text_column(shards: Sequence[SourceShard], source: SourceSettings) -> None:
+    """Check that a source file has the column of the texts, reading files until one of the first has it.
+
+    Raises
+    ------
+    ColumnError
+        If none has it. Files that cannot be read, or are without rows, say nothing; ingest reports them.
+    """
+    found: dict[str, None] = {}
+    for shard in shards[:FIRST_FILES]:
+        columns = _columns_of(shard, source) if shard.bytes else []
+        if columns is None or source.text_column in columns:
+            return
+        found |= dict.fromkeys(columns)
+    if found:
+        raise ColumnError(
+            f"source.text_column: no source file has a column {source.text_column!r}, "
+            f"it may be one of {', '.join(map(repr, found))}"
+        )
+
+
+def _columns_of(shard: SourceShard, source: SourceSettings) -> list[str] | None:
+    """Return the columns of a file, of JSON Lines those of the first rows; None if there are too many rows to tell."""
+    if shard.format == "parquet":
+        schema = schema_of(shard)
+        return [] if schema is None else schema.names
+    try:
+        return first_columns(shard, source.text_column, source.max_document_bytes)
+    except (*BROKEN_FILE_ERRORS, OSError) as error:
+        if is_transient(error):
+            raise
+        return []
+
+
 def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
     """Check that the documents will have the columns that the recipe names.
 
@@ -50,13 +91,14 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
     """
     if "text" in settings.report.by:
         raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
+    check_text_column(shards, settings.source)
     named = list(_named(settings))
     columns = document_columns(shards, settings.source, {column for _, column, _ in named})
     if columns is None:
         return
     for key, column, instead in named:
         if column not in columns:
-            others = [*instead, *(name for name in columns if name not in {"row", "text", *MEASURED.names})]
+            others = [*instead, *(name for name in columns if name not in {"text", *MEASURED.names})]
             remedy = "" if settings.source.extra_columns == "all" else "; source.extra_columns adds some of the source"
             raise ColumnError(
                 f"{key}: no document will have a column {column!r}, it may be one of {', '.join(others)}{remedy}"

@@ -1,7 +1,9 @@
 """Find the source files; each is a shard, which `fineweb_mask.tasks.source.reader` reads."""
 
 import hashlib
+import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -9,8 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.source.hub import pin_commit
-from fineweb_mask.tasks.storage.errors import is_missing
+from fineweb_mask.tasks.storage.errors import is_missing, is_transient
 from fineweb_mask.tasks.storage.filesystem import file_info, is_local, open_filesystem, version_of
 from fineweb_mask.tasks.storage.remote_file import open_source
 from fineweb_mask.tasks.storage.retries import attempt
@@ -23,7 +26,11 @@ FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
         for compression in ("", ".gz", ".zst")
     },
 }
+MOST_NAME_BYTES = 150
+"""Longest name of a shard: file systems allow 255 bytes, of which a tag, a suffix and a partial file's name need 80."""
 GLOB_CHARACTERS = frozenset("*?[")
+HIDDEN = (".", "_")
+"""Beginnings of the names of files and folders that are left out."""
 
 
 class SourceError(SettingsError):
@@ -41,6 +48,7 @@ class SourceShard(BaseModel):
     format: Literal["parquet", "jsonl"]
     bytes: int
     fingerprint: str
+    as_text: tuple[str, ...] = ()  # columns whose types differ between files, so that they are kept as text
 
 
 def discover(settings: SourceSettings) -> list[SourceShard]:
@@ -49,7 +57,7 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     Raises
     ------
     SourceError
-        If there is none, if a file's format is unknown, or if two files would be the same shard.
+        If there is none, or a file's format is unknown.
     RemoteError
         If the source is at a URL that cannot be read.
     """
@@ -62,10 +70,7 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
         raise SourceError(f"source.path: {settings.path!r}: {error}") from error
     shards = [_shard(filesystem, path, info, base, settings) for path, info in found.items()]
     files_of = Counter(shard.name for shard in shards)
-    for shard in shards:
-        if files_of[shard.name] > 1:
-            same = [other.relative for other in shards if other.name == shard.name]
-            raise SourceError(f"source.path: these files would be one shard, rename one: {', '.join(same)}")
+    shards = [_told_apart(shard) if files_of[shard.name] > 1 else shard for shard in shards]
     return sorted(shards, key=lambda shard: shard.name)
 
 
@@ -89,17 +94,19 @@ def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[s
         base = str(PurePosixPath(*fixed)) if fixed else ""
         found = filesystem.glob(root, detail=True)
     else:
-        raise SourceError(f"source.path: {settings.path!r} does not exist (looked for {root})")
-    hidden = (".", "_")
+        raise SourceError(f"source.path: {settings.path!r} does not exist (looked for {root}): check its spelling")
     files = {
         path: info
         for path, info in found.items()
         if info["type"] != "directory"
-        and not any(part.startswith(hidden) for part in PurePosixPath(path).relative_to(base or "/").parts)
+        and not any(part.startswith(HIDDEN) for part in PurePosixPath(path).relative_to(base or "/").parts)
         and (settings.format != "auto" or _suffix(path) is not None)
     }
     if not files:
-        raise SourceError(f"source.path: no {'/'.join(sorted(FORMATS))} file below {settings.path!r}")
+        raise SourceError(
+            f"source.path: no {'/'.join(sorted(FORMATS))} file below {settings.path!r}: give a folder or a "
+            "pattern that has some"
+        )
     return base, files
 
 
@@ -112,19 +119,47 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
     suffix = _suffix(path)
     if settings.format == "auto" and suffix is None:
         raise SourceError(f"source.path: cannot tell the format of {path!r}: set source.format to parquet or jsonl")
-    stem = relative.removesuffix(".parquet")
-    safe = "".join(character if character.isalnum() or character in "._-" else "-" for character in stem)
     url = filesystem.unstrip_protocol(path)
     if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
-        info = attempt(url, filesystem.info, path)
+        try:
+            info = attempt(url, filesystem.info, path)
+        except OSError as error:
+            if is_transient(error) or not is_local(filesystem):
+                raise
+            info = {**info, "size": 0, "type": "missing"}  # of a link without a target, which its reader names
     return SourceShard(
-        name=safe,
+        name=shard_name(relative),
         relative=relative,
         url=url,
         format=FORMATS[suffix] if settings.format == "auto" and suffix else settings.format,
         bytes=file_info(info, url).bytes,
-        fingerprint=_content(url) if settings.fingerprint == "content" else fingerprint_of(info),
+        fingerprint=_content(url)
+        if settings.fingerprint == "content" and info["type"] == "file"
+        else fingerprint_of(info),
     )
+
+
+def shard_name(relative: str) -> str:
+    """Return the name of the shard of a file: its path in the source, in characters that file names may have.
+
+    >>> shard_name("en/a b.parquet")
+    'en-a-b'
+    """
+    stem = relative.removesuffix(".parquet")
+    name = "".join(character if character.isalnum() or character in "._-" else "-" for character in stem)
+    return name if len(name.encode()) <= MOST_NAME_BYTES else _with_digest(name, relative)
+
+
+def _told_apart(shard: SourceShard) -> SourceShard:
+    """Return a shard whose name another one has, too, with a digest in the name, unless it is the file's own."""
+    is_own = shard.relative == f"{shard.name}.parquet"
+    return shard if is_own else shard.model_copy(update={"name": _with_digest(shard.name, shard.relative)})
+
+
+def _with_digest(name: str, relative: str) -> str:
+    """Return a name, cut to its most bytes, with a digest of the file's path."""
+    digest = hashlib.blake2b(relative.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return f"{name.encode()[: MOST_NAME_BYTES - len(digest) - 1].decode(errors='ignore')}-{digest}"
 
 
 def fingerprint_of(info: dict[str, Any]) -> str:
@@ -135,6 +170,48 @@ def fingerprint_of(info: dict[str, Any]) -> str:
 def _content(url: str) -> str:
     with open_source(url) as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+
+def check_apart(source: str, shards: Sequence[SourceShard], written: Mapping[str, str]) -> None:
+    """Check that no folder that a run writes to is one that the source is read from: its files would be documents.
+
+    They are refused rather than left out, for what a folder holds is then read whole or not at all.
+
+    Parameters
+    ----------
+    source
+        The setting `source.path`.
+    shards
+        The files found there.
+    written
+        Folders or URLs, by the setting that names them.
+
+    Raises
+    ------
+    SourceError
+        If a file of the source is inside one, or the source is a folder or a glob with `**` that finds what is inside.
+    """
+    fixed = _resolved(source)
+    is_deep = not GLOB_CHARACTERS & set(fixed) or "**" in fixed
+    while GLOB_CHARACTERS & set(fixed):
+        fixed = fixed.rpartition("/")[0]
+    for setting, folder in written.items():
+        place = f"{_resolved(folder)}/"
+        inside = next((shard.url for shard in shards if _resolved(shard.url).startswith(place)), None)
+        below = place.removeprefix(f"{fixed}/") if is_deep and place.startswith(f"{fixed}/") else None
+        if inside is None and (below is None or any(part.startswith(HIDDEN) for part in below.split("/") if part)):
+            continue
+        read = inside or source
+        raise SourceError(
+            f"{setting}: {folder} and source.path, {source}, overlap ({read}): what is written there would be read as "
+            "documents. Choose folders of which none is inside of the other"
+        )
+
+
+def _resolved(path: str) -> str:
+    """Return a URL without the slash at its end, or a local path without links."""
+    local = path.removeprefix("file://")
+    return path.rstrip("/") if is_url(local) else os.path.realpath(local)
 
 
 def find_files(path: str, setting: str) -> list[SourceShard]:

@@ -8,49 +8,86 @@ from typing import Any
 
 import pyarrow as pa
 
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.remote_file import open_source
 
+FIRST_ROWS = 10_000
+"""Rows in which a column is looked for before any work."""
+
+SKIPPED_BYTES = 2**20
+"""Bytes of a line that is too long, read at a time."""
+
+MOST_NESTED = 2**21
+"""Most objects and lists in a line: each takes up to 100 bytes of memory for two of the line."""
+
 Row = tuple[list[Any], str | None]  # values in the order of the fields, and what is wrong with the row
 
 
-def jsonl_schema(shard: SourceShard) -> tuple[pa.Schema, int]:
+def jsonl_schema(shard: SourceShard, max_line_bytes: int) -> tuple[pa.Schema, int]:
     """Return the columns and the number of rows, from one pass over the file.
 
-    A column with values of several types, or with nested ones, is a string column: its values become JSON text.
+    A column with values of several types, or with nested ones, is a string column: its values become JSON text. Rows
+    with a problem have no say in it.
     """
     kinds: dict[str, set[type]] = {}
     rows = 0
-    for rows, record in enumerate(_records(shard), start=1):  # noqa: B007
-        for name, value in (record or {}).items():
-            kinds.setdefault(name, set()).add(type(value))
+    for rows, record in enumerate(_records(shard, max_line_bytes), start=1):  # noqa: B007
+        if isinstance(record, dict):
+            for name, value in record.items():
+                kinds.setdefault(name, set()).add(type(value))
     return pa.schema([pa.field(name, _column_type(found)) for name, found in kinds.items()]), rows
 
 
+def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[str] | None:
+    """Return the columns of the rows up to the first that has the `wanted` one; None if none of the first 10,000 has.
+
+    A file with fewer rows returns all its columns.
+    """
+    columns: dict[str, None] = {}
+    for rows, record in enumerate(_records(shard, max_line_bytes)):
+        if wanted in columns:
+            break
+        if rows == FIRST_ROWS:
+            return None
+        columns |= dict.fromkeys(record if isinstance(record, dict) else ())
+    return list(columns)
+
+
 def jsonl_batches(
-    shard: SourceShard, fields: Sequence[pa.Field], batch_rows: int
+    shard: SourceShard, fields: Sequence[pa.Field], batch_rows: int, batch_bytes: int, max_line_bytes: int
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
     """Yield batches of at most `batch_rows` rows, each with a string column of problems (null: none).
 
-    The fields are the text, the id and the others of FineWeb, then the extra ones. The values of a row with a problem
-    are null. Problems are `broken_row`, `wrong_type` and `invalid_utf8`.
+    A batch is full, too, when its lines have `batch_bytes`. The fields are the text, the id and the others of FineWeb,
+    then the extra ones. The values of a row with a problem are null. Problems are `broken_row`, `too_large`,
+    `wrong_type` and `invalid_utf8`.
     """
     pending: list[Row] = []
-    for record in _records(shard):
-        pending.append(_row(record, fields))
-        if len(pending) == batch_rows:
+    size = 0
+    for record in _records(shard, max_line_bytes):
+        row = _row(record, fields)
+        pending.append(row)
+        size += sum(len(value) for value in row[0] if isinstance(value, str))
+        if len(pending) == batch_rows or size >= batch_bytes:
             yield _batch(pending, fields)
-            pending = []
+            pending, size = [], 0
     yield _batch(pending, fields)
 
 
-def _records(shard: SourceShard) -> Iterator[dict[str, Any] | None]:
-    """Yield the object of each line that is not blank; None for a line without one."""
+def _records(shard: SourceShard, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
+    """Yield the object of each line that is not blank; in place of one that cannot be read, its problem."""
     with open_source(shard.url) as stream, _decompressed(stream, shard.relative.lower()) as lines:
-        for line in lines:
-            if line.strip():
-                yield _parse(line)
+        while line := lines.readline(max_line_bytes + 1):
+            if len(line) <= max_line_bytes or line.endswith(b"\n"):
+                if line.strip():
+                    yield _parse(line)
+                continue
+            del line
+            while (rest := lines.readline(SKIPPED_BYTES)) and not rest.endswith(b"\n"):
+                raise_if_stopped()
+            yield "too_large"
 
 
 def _decompressed(stream: io.BufferedReader, name: str) -> io.BufferedReader | gzip.GzipFile:
@@ -60,12 +97,16 @@ def _decompressed(stream: io.BufferedReader, name: str) -> io.BufferedReader | g
     return gzip.GzipFile(fileobj=stream) if name.endswith(".gz") else stream
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | str:
+    if len(line) > MOST_NESTED and line.count(b"{") + line.count(b"[") > MOST_NESTED:
+        return "too_large"
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+        return "broken_row"
+    if not isinstance(record, dict):
+        return "broken_row"
+    return record if all(map(_is_encodable, record)) else "invalid_utf8"
 
 
 def _column_type(found: set[type]) -> pa.DataType:
@@ -79,9 +120,9 @@ def _column_type(found: set[type]) -> pa.DataType:
     return pa.string()
 
 
-def _row(record: dict[str, Any] | None, fields: Sequence[pa.Field]) -> Row:
-    if record is None:
-        return [None] * len(fields), "broken_row"
+def _row(record: dict[str, Any] | str, fields: Sequence[pa.Field]) -> Row:
+    if isinstance(record, str):
+        return [None] * len(fields), record
     values: list[Any] = []
     for position, field in enumerate(fields):
         value = record.get(field.name)
@@ -92,6 +133,8 @@ def _row(record: dict[str, Any] | None, fields: Sequence[pa.Field]) -> Row:
                 value = json.dumps(value, ensure_ascii=False)
             else:
                 return [None] * len(fields), "wrong_type"
+        if isinstance(value, int) and pa.types.is_floating(field.type):
+            value = float(value)  # the nearest; Arrow refuses a large one
         if isinstance(value, str) and not _is_encodable(value):
             return [None] * len(fields), "invalid_utf8"
         values.append(value)
@@ -105,7 +148,15 @@ def _fits(value: object, kind: pa.DataType) -> bool:
         return isinstance(value, bool)
     if pa.types.is_integer(kind):
         return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and _is_float(value))
+
+
+def _is_float(value: int) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _is_encodable(text: str) -> bool:

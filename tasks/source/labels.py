@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.settings.quality import LabelSettings
+from fineweb_mask.tasks.storage.parquet import read_schema, read_table
 
 
 class LabelsError(DataError):
@@ -60,9 +60,9 @@ def check_labels(labels: LabelSettings, *, only_texts: bool = False) -> None:
 
 def _schema(path: Path) -> pa.Schema:
     try:
-        return pq.read_schema(path)
+        return read_schema(path)
     except FileNotFoundError as error:
-        raise LabelsError(f"the labels {str(path)!r} do not exist") from error
+        raise LabelsError(f"the labels {str(path)!r} do not exist: check the path") from error
     except (OSError, pa.ArrowInvalid) as error:
         raise LabelsError(f"the labels {str(path)!r} cannot be read as Parquet: {error}") from error
 
@@ -85,7 +85,7 @@ def read_labels(labels: LabelSettings) -> Labelled:
     by_score = labels.label_column is None
     name = labels.score_column if by_score else str(labels.label_column)
     try:
-        table = pq.read_table(labels.path, columns=list(dict.fromkeys([labels.text_column, name])))
+        table = read_table(labels.path, columns=list(dict.fromkeys([labels.text_column, name])))
     except (OSError, pa.ArrowInvalid) as error:
         raise LabelsError(f"the labels {labels.path!r} are damaged: {error}") from error
     texts, values = table[labels.text_column].combine_chunks(), table[name].combine_chunks()
@@ -101,7 +101,7 @@ def read_labels(labels: LabelSettings) -> Labelled:
     }
     texts, values = texts.filter(keep), values.filter(keep)
     if not len(texts):
-        raise LabelsError(f"the labels {labels.path!r} hold no row with both a text and a {name!r}")
+        raise LabelsError(f"the labels {labels.path!r} must hold rows with both a text and a {name!r}")
     positive = _by_score(values, labels) if by_score else _by_label(values, labels)
     return Labelled(texts.to_pylist(), positive, {reason: rows for reason, rows in dropped.items() if rows})
 

@@ -2,26 +2,34 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fineweb_mask.models.documents import ColumnTypeError, conform
+from fineweb_mask.models.columns import ColumnTypeError, is_text, plain_type
+from fineweb_mask.models.documents import conform
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
 from fineweb_mask.tasks.source.jsonl import jsonl_batches, jsonl_schema
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.storage.filesystem import invalidate_listing, is_local, open_filesystem
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote_file import RemoteFile, open_source
 from fineweb_mask.tasks.storage.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 BATCH_ROWS = 1_000
+BATCH_BYTES = 64 * 2**20
+PIECE_ROWS = 20
+"""Rows of Parquet read at a time, before their size is known: values of a dictionary may be any size, and repeat."""
+PAGE_HEADER_BYTES = 16
+LARGEST = 8
+"""Mean size of a row group's rows, in sizes of the largest document, above which it is not read at all."""
 QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "texts_file", "_folder", "_random", "_shard", "_row"}
 """Of the joins that write a dataset."""
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
@@ -44,6 +52,8 @@ class ShardReader:
         Number of rows in the file.
     extra
         Arrow fields of the extra columns.
+    as_text
+        The file's types of columns that are kept as text because other files have other ones, by name.
 
     Raises
     ------
@@ -54,6 +64,8 @@ class ShardReader:
     def __init__(self, shard: SourceShard, settings: SourceSettings) -> None:
         self.shard = shard
         self.settings = settings
+        self.as_text: dict[str, str] = {}
+        self._rows_read = 0
         self._filesystem, self._path = open_filesystem(shard.url)
         self._fingerprint = self._current_fingerprint()
         if settings.fingerprint == "mtime" and self._fingerprint != shard.fingerprint:
@@ -64,25 +76,34 @@ class ShardReader:
             if is_transient(error):
                 raise
             raise self._error(error) from error
-        if settings.text_column not in schema.names:
+        is_empty = shard.format == "jsonl" and not self.rows  # without any row, there are no columns
+        if not schema.names and not is_empty:
+            raise self._error(f"none of its {self.rows:,} rows can be read")
+        if settings.text_column not in schema.names and not is_empty:
             raise self._error(f"no column {settings.text_column!r}, set source.text_column to one of {schema.names}")
         self.extra = self._extra_fields(schema)
 
     def _current_fingerprint(self) -> str:
         invalidate_listing(self._filesystem, self._path)
         try:
-            return fingerprint_of(attempt(self.shard.url, self._filesystem.info, self._path))
+            info = attempt(self.shard.url, self._filesystem.info, self._path)
         except OSError as error:
             if is_transient(error):
                 raise
             raise self._error(error) from error
+        if info["type"] != "file":
+            raise self._error("this is a pipe, a socket or a device, or a link to one: it must be a file")
+        if not info["size"] and self.shard.relative.lower().endswith((".gz", ".zst")):
+            raise self._error("the file has 0 bytes: it is cut off")
+        return fingerprint_of(info)
 
     def _check_unchanged(self) -> None:
         if self._current_fingerprint() != self._fingerprint:
             raise self._error("the file changed while it was read; run again")
 
     def _error(self, reason: object) -> BadShardError:
-        return BadShardError(f"{self.shard.relative}: {reason}")
+        place = f" after row {self._rows_read:,}" if self._rows_read else ""
+        return BadShardError(f"{self.shard.relative}{place}: {reason}")
 
     def _extra_fields(self, schema: pa.Schema) -> list[pa.Field]:
         known = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
@@ -102,22 +123,30 @@ class ShardReader:
             )
         if missing := set(names).difference(schema.names):
             raise self._error(f"no column {sorted(missing)[0]!r}, source.extra_columns may name {schema.names}")
-        if wide := [name for name in names if pa.types.is_decimal256(schema.field(name).type)]:
-            raise self._error(
-                f"column {wide[0]!r} holds decimals of more than 38 digits, which DuckDB does not support: "
-                "list the columns to keep in source.extra_columns, without it"
-            )
-        return [pa.field(name, schema.field(name).type) for name in names]
+        return [pa.field(name, self._extra_type(name, schema.field(name).type)) for name in names]
+
+    def _extra_type(self, name: str, kind: pa.DataType) -> pa.DataType:
+        remedy = "list the columns to keep in source.extra_columns, without it"
+        if not name or "\0" in name:
+            raise self._error(f"column {name!r} has a name that SQL does not allow: {remedy}")
+        if name in self.shard.as_text:
+            self.as_text[name] = str(kind)
+            return pa.string()
+        try:
+            return plain_type(kind)
+        except ColumnTypeError as error:
+            raise self._error(f"column {name!r} {error}: {remedy}") from error
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         """Yield batches in file order, each with a string column of problems (null: none); None if it has none.
 
-        A row with a problem, which only JSON Lines can have, could not be read: its values are null.
+        A row with a problem was not read: its values are null. Rows of Parquet can only be `too_large`. A batch has at
+        most 1,000 rows and, but for its last row, 64 MiB.
         """
-        rows = self._parquet_batches() if self.shard.format == "parquet" else self._jsonl_batches()
         with self._read():
-            for batch, problems in rows:
-                yield conform(batch, self.settings.text_column, self.settings.id_column, self.extra), problems
+            for batch, problems in self._parquet_batches() if self.shard.format == "parquet" else self._jsonl_batches():
+                yield batch, problems
+                self._rows_read += batch.num_rows
 
     def texts(self, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
         """Yield the texts of ascending rows, (n,), of a Parquet file in batches; other row groups are not read."""
@@ -127,11 +156,11 @@ class ShardReader:
             for group in range(file.num_row_groups):
                 stop = first + file.metadata.row_group(group).num_rows
                 if np.searchsorted(rows, first) < np.searchsorted(rows, stop):
-                    for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name]):
+                    for batch in self._pieces(file, group, [name]):
                         low, high = np.searchsorted(rows, [first, first + batch.num_rows])
                         if low < high:
-                            wanted = batch.take(pa.array(rows[low:high] - first))
-                            yield conform(wanted, name, self.settings.id_column, [])["text"]
+                            texts = conform(batch, name, self.settings.id_column, [])["text"]
+                            yield texts.take(pa.array(rows[low:high] - first))
                         first += batch.num_rows
                 first = stop
 
@@ -151,26 +180,121 @@ class ShardReader:
 
     def _schema_and_rows(self) -> tuple[pa.Schema, int]:
         if self.shard.format == "jsonl":
-            return jsonl_schema(self.shard)
+            return jsonl_schema(self.shard, self.settings.max_document_bytes)
         with self._open_parquet() as file:
             return file.schema_arrow, file.metadata.num_rows
 
     def _open_parquet(self) -> pq.ParquetFile:
-        return pq.ParquetFile(self._path if is_local(self._filesystem) else RemoteFile(self.shard.url))
+        return open_parquet_source(self.shard.url)
 
-    def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, None]]:
+    def _parquet_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         with self._open_parquet() as file:
             wanted = {*FINEWEB.names, self.settings.text_column, self.settings.id_column}
             wanted |= {field.name for field in self.extra}
             columns = [name for name in file.schema_arrow.names if name in wanted]
-            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
-                yield batch, None
+            pieces = (piece for group in range(file.num_row_groups) for piece in self._pieces(file, group, columns))
+            yield from in_batches(map(self._conform, pieces), self.settings.max_document_bytes)
 
-    def _jsonl_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return conform(batch, self.settings.text_column, self.settings.id_column, self.extra)
+
+    def _pieces(self, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield a row group in batches so small that they fit into memory, whatever they hold."""
+        metadata = file.metadata.row_group(group)
+        found = [metadata.column(index) for index in range(metadata.num_columns)]
+        found = [column for column in found if column.path_in_schema.split(".")[0] in columns]
+        size, rows = sum(column.total_uncompressed_size for column in found), max(metadata.num_rows, 1)
+        if size > LARGEST * self.settings.max_document_bytes * rows:
+            raise self._error(
+                f"row group {group} has {metadata.num_rows:,} rows of {size:,} bytes: "
+                "the mean is far above source.max_document_bytes"
+            )
+        largest = max([size // rows, *(self._largest_of_dictionary(column) for column in found)])
+        piece = max(1, min(PIECE_ROWS, BATCH_BYTES // max(largest, 1)))
+        yield from file.iter_batches(piece, row_groups=[group], columns=columns)
+
+    def _largest_of_dictionary(self, column: pq.ColumnChunkMetaData) -> int:
+        """Return a number of bytes that no value in the dictionary of a column exceeds; every row may repeat it."""
+        if not column.has_dictionary_page or column.total_uncompressed_size * PIECE_ROWS <= BATCH_BYTES:
+            return 0
+        with open_source(self.shard.url) as file:
+            file.seek(column.dictionary_page_offset)
+            return min(page_bytes(file.read(PAGE_HEADER_BYTES)), int(column.total_uncompressed_size))
+
+    def _jsonl_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         fields = [
             pa.field(self.settings.text_column, pa.string()),
             pa.field(self.settings.id_column, pa.string()),
             *(field for field in FINEWEB if field.name not in ("text", "id")),
             *self.extra,
         ]
-        return jsonl_batches(self.shard, fields, BATCH_ROWS)
+        limits = BATCH_ROWS, BATCH_BYTES, self.settings.max_document_bytes
+        for batch, problems in jsonl_batches(self.shard, fields, *limits):
+            yield self._conform(batch), problems
+
+
+def open_parquet_source(url: str) -> pq.ParquetFile:
+    """Open a Parquet file of the source."""
+    filesystem, path = open_filesystem(url)
+    return pq.ParquetFile(path if is_local(filesystem) else RemoteFile(url), page_checksum_verification=True)
+
+
+def page_bytes(header: bytes) -> int:
+    """Return the size of a page of Parquet when it is unpacked, from the first bytes of the page's header.
+
+    It is the second number there, after the page's type: https://github.com/apache/parquet-format, "Page header".
+    Numbers are written by Thrift's compact protocol, 7 bits to a byte, twice as large. What cannot be read is huge.
+
+    >>> page_bytes(bytes([0x15, 0x04, 0x15, 0x80, 0x10]))
+    1024
+    """
+    found, place = 0, 0
+    for _ in ("type", "size"):
+        if header[place : place + 1] != b"\x15":  # the next field, a 32-bit number
+            return 2**31
+        found, place = 0, place + 1
+        for shift in range(0, 35, 7):
+            byte = header[place] if place < len(header) else 0
+            found, place = found | (byte & 0x7F) << shift, place + 1
+            if byte < 0x80:
+                break
+    return found // 2
+
+
+def in_batches(
+    pieces: Iterable[pa.RecordBatch], max_document_bytes: int
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    """Join small batches into batches of 1,000 rows or 64 MiB, with the problems of rows that are too large."""
+    pending: list[tuple[pa.RecordBatch, NDArray[np.bool_]]] = []
+    rows = size = 0
+    for piece in pieces:
+        sizes = row_bytes(piece)
+        is_large = sizes > max_document_bytes
+        if is_large.any():
+            piece = piece.take(pa.array(np.arange(len(sizes)), mask=is_large))  # noqa: PLW2901 - frees the values
+        small = int(sizes[~is_large].sum())
+        if pending and (rows + len(sizes) > BATCH_ROWS or size + small > BATCH_BYTES):
+            yield _joined(pending)
+            pending, rows, size = [], 0, 0
+        pending.append((piece, is_large))
+        rows, size = rows + len(sizes), size + small
+    if pending:
+        yield _joined(pending)
+
+
+def row_bytes(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the bytes of the strings of each row, (n,), those of nested columns aside."""
+    total = np.zeros(batch.num_rows, dtype=np.int64)
+    for column in batch.columns:
+        if is_text(column.type) and not pa.types.is_null(column.type):
+            total += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    return total
+
+
+def _joined(pending: list[tuple[pa.RecordBatch, NDArray[np.bool_]]]) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """Return one batch, and the problems of its rows, if there are any."""
+    batch = pa.concat_batches([piece for piece, _ in pending])
+    is_large = np.concatenate([large for _, large in pending])
+    if not is_large.any():
+        return batch, None
+    return batch, pc.if_else(pa.array(is_large), "too_large", pa.scalar(None, pa.string()))

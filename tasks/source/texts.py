@@ -19,6 +19,7 @@ from fineweb_mask.models.schemas import SOURCE_ROW, with_text
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceError, SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -112,7 +113,7 @@ def write_with_texts(workspace: Workspace, file: StageFile, path: Path, rows: ND
         path=source.shard.url, text_column=source.text_column, extra_columns=[], fingerprint=source.fingerprint
     )
     reader = ShardReader(source.shard, settings)
-    with pq.ParquetFile(workspace.resolve(file)) as documents:
+    with VerifiedFile(workspace.resolve(file)) as documents:
         wanted = documents.read(columns=[SOURCE_ROW.name])[SOURCE_ROW.name].to_numpy()
         chosen = np.ones(len(wanted), dtype=bool)
         if rows is not None:

@@ -98,7 +98,7 @@ def _open_s3(bucket: str) -> S3Store:
     server = options.get("endpoint")
     if server is not None and not server.startswith(("http://", "https://")):  # obstore would panic
         raise RemoteError(
-            errno.EINVAL, f"AWS_ENDPOINT_URL={redacted(server)} is not a URL: it begins with https:// or http://"
+            errno.EINVAL, f"AWS_ENDPOINT_URL={redacted(server)} must be a URL that begins with https:// or http://"
         )
     return S3Store(bucket, client_options=_client(server), retry_config=RETRIES, **options)
 

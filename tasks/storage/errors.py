@@ -179,7 +179,7 @@ def explain(url: str, error: BaseException, patience: float) -> RemoteError:
         return RemoteError(errno.EACCES, f"{where}: access denied ({text}){remedy}")
     if isinstance(error, FileNotFoundError) or status == 404:
         parent = "repository" if url.startswith(HUB) else "bucket"
-        remedy = f": check its spelling, and the {parent}'s" if is_url(url) else ""
+        remedy = f": check its spelling, and the {parent}'s" if is_url(url) and not url.startswith("file:") else ""
         return RemoteError(errno.ENOENT, f"{where} does not exist ({text}){remedy}")
     if type(error).__name__ == "PreconditionError":  # a range of one version was asked for
         return ChangedError(errno.EINVAL, f"{where} changed while it was read: run again")

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from fineweb_mask.tasks.storage.buckets import endpoint
 from fineweb_mask.tasks.storage.filesystem import FileInfo
 from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.parquet import read_metadata
 from fineweb_mask.tasks.storage.remote_file import RemoteFile
 from fineweb_mask.tasks.storage.scratch import Scratch, ScratchError, pinned
 
@@ -178,7 +179,7 @@ class Mirror:
         footer = self._footers.get((name, remote.version))
         if footer is None:
             with self.store.open(name, remote) as file:
-                footer = pq.read_metadata(file)
+                footer = read_metadata(file, str(path))
             self._footers[name, remote.version] = footer
         return footer
 

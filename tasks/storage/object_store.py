@@ -210,7 +210,7 @@ class Store:
         attempt(self.url_of(name), self._bucket.copy, self._key(name), self._key(target))
         found = self.info(target)
         if found is None:
-            raise RemoteError(errno.EIO, f"{self.url_of(target)} does not exist after it was copied")
+            raise RemoteError(errno.EIO, f"{self.url_of(target)} does not exist after it was copied: run again")
         return found
 
     def delete(self, names: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """Keep checkpoints within a shard, so that a killed run resumes mid-shard."""
 
 import shutil
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -12,6 +13,8 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_key
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 Values_contra = TypeVar("Values_contra", contravariant=True)
+
+CHECKSUM_BYTES = 4  # a CRC32, after the batch
 
 
 class RowWriter(Protocol[Values_contra]):
@@ -49,10 +52,12 @@ class Checkpoints(Generic[Values_contra]):
     def find(self, rows: pa.Array) -> pa.RecordBatch | None:
         """Return the checkpoint of these consecutive row numbers, int64 (n,), or None if no earlier run finished it."""
         try:
-            with pa.memory_map(str(self._path(rows))) as source:
-                batch = pa.ipc.open_file(source).get_batch(0)
-        except (OSError, pa.ArrowInvalid):
+            content = self._path(rows).read_bytes()
+        except OSError:
             return None
+        if zlib.crc32(content[:-CHECKSUM_BYTES]).to_bytes(CHECKSUM_BYTES) != content[-CHECKSUM_BYTES:]:
+            return None
+        batch = pa.ipc.open_file(pa.py_buffer(content)[:-CHECKSUM_BYTES]).get_batch(0)
         return batch if batch.schema.equals(self._writer.schema) and batch["row"].equals(rows) else None
 
     def restore(self, batch: pa.RecordBatch) -> None:
@@ -62,13 +67,18 @@ class Checkpoints(Generic[Values_contra]):
     def write(self, rows: pa.Array, values: Values_contra) -> None:
         """Write the next rows; their checkpoint is on disk when this returns, unless another run completed the file."""
         batch = self._writer.batch(rows, values)
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_file(content, batch.schema) as file:
+            file.write_batch(batch)
         with (
             # another run completed the file and deleted the folder; mkdir says either error for it
             suppress(FileNotFoundError, FileExistsError),
             atomic_write(self._path(rows)) as partial,
-            pa.ipc.new_file(str(partial), batch.schema) as file,
+            partial.open("wb") as stream,
         ):
-            file.write_batch(batch)
+            found = content.getvalue()
+            stream.write(found)
+            stream.write(zlib.crc32(found).to_bytes(CHECKSUM_BYTES))
         self._writer.write(batch)
 
     def discard(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -12,6 +13,7 @@ from functools import update_wrapper
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
+import pyarrow as pa
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
@@ -31,6 +33,38 @@ from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explai
 
 class BadShardError(DataError):
     """A source file cannot be read; trying again would not help."""
+
+
+DATA_ERRORS = (
+    DataError,
+    pa.ArrowException,
+    UnicodeError,
+    EOFError,
+    zlib.error,
+    MemoryError,
+    OverflowError,
+    RecursionError,
+)
+"""Errors that the content of one shard causes; any other, such as a TypeError, is a bug or the machine's."""
+
+
+@contextmanager
+def bad_data_explained(job: "StageJob") -> Iterator[None]:
+    """Turn what the data of a job's one shard causes into the error for which the shard alone is left out.
+
+    Raises
+    ------
+    BadShardError
+        In place of such an error, if a bad shard of the stage can be quarantined.
+    """
+    try:
+        yield
+    except BadShardError:
+        raise
+    except DATA_ERRORS as error:
+        if not job.stage.per_shard or is_transient(error):
+            raise
+        raise BadShardError(f"{job.name}: {type(error).__name__}: {error}") from error
 
 
 def rows_through(file: StageFile) -> tuple[int, int]:
@@ -330,11 +364,14 @@ class StageTask(Generic[Job]):
         if not job.force and (found := job.current()) is not None:
             return found
         started = time.perf_counter()
-        with disk_errors_explained(job.workspace.root):
+        explained = disk_errors_explained(job.workspace.root, f"{self.stage.name} {job.name}")
+        with explained, bad_data_explained(job):
             self._build(job, *arguments)
         built = job.current()
         if built is None:
-            raise WorkspaceError(f"{self.stage.name} {job.name}: the output was built but is not current")
+            raise WorkspaceError(
+                f"{self.stage.name} {job.name}: the output was built but is not current: run again, one run at a time"
+            )
         return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
 
 

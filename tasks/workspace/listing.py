@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
+from fineweb_mask.tasks.storage.parquet import read_table, write_table
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, shard_and_tag, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -130,7 +130,7 @@ def update_index(workspace: Workspace) -> None:
             columns = [[row[place] for row in rows] for place in range(len(INDEX))]
             arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX, strict=True)]
             with atomic_write(workspace.index_path(folder)) as partial:
-                pq.write_table(pa.table(arrays, schema=INDEX), partial, compression="zstd")
+                write_table(pa.table(arrays, schema=INDEX), partial, compression="zstd")
 
 
 def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
@@ -161,8 +161,8 @@ def _indexed(workspace: Workspace, folder: str) -> dict[str, Footer]:
     """Return what the index has of a folder: nothing if it is missing or damaged."""
     path = ensure_local(workspace.index_path(folder))
     try:
-        table = pq.read_table(path, schema=INDEX)
-    except (OSError, pa.ArrowInvalid):
+        table = read_table(path, schema=INDEX)
+    except (OSError, pa.ArrowException):
         return {}
     columns: Sequence[list[object]] = [column.to_pylist() for column in table.columns]
     return {str(name): Footer(*values) for name, *values in zip(*columns, strict=True)}

@@ -4,7 +4,9 @@ Such products are fitted models, the dataset and the reports. Guarantees: a mani
 manifest that exists means that they are complete.
 """
 
+import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,11 @@ from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.references import TAGGED, StageFile, StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-SMALL_BYTES = 2**18  # files of a mirror up to this size are also compared by content
+SMALL_BYTES = 2**18
+"""Files of a mirror up to this size are compared by content, although they have to be downloaded."""
+
+DIGESTS = 10_000
+"""Files whose digest is remembered, so that a process reads a model once to compare it."""
 
 
 class ManifestFile(BaseModel):
@@ -33,6 +39,7 @@ class Manifest(BaseModel):
     files: dict[str, ManifestFile]  # by path relative to the manifest's folder
     details: dict[str, Any] = {}
     fitted_on: dict[str, str] = {}  # shard -> fingerprint of its documents
+    checksum: str = ""  # of all but the files, which have their own; none in one of an earlier version
 
     @property
     def content(self) -> str:
@@ -67,13 +74,19 @@ def write_manifest(
 
 
 def save_manifest(path: Path, manifest: Manifest) -> None:
-    """Write a manifest as it is."""
+    """Write a manifest with its checksum."""
+    whole = manifest.model_copy(update={"checksum": _checksum(manifest.model_dump_json())})
     with atomic_write(path) as partial:
-        partial.write_text(manifest.model_dump_json(indent=2) + "\n")
+        partial.write_text(whole.model_dump_json(indent=2) + "\n")
+
+
+def _checksum(text: str) -> str:
+    content = json.loads(text)
+    return digest([content.get(name) for name in ("key", "details", "fitted_on")])
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Return a manifest, or None if it is missing or unreadable; its files are not checked.
+    """Return a manifest, or None if it is missing, unreadable or damaged; its files are not checked.
 
     Raises
     ------
@@ -83,27 +96,48 @@ def read_manifest(path: Path) -> Manifest | None:
     with pinned():
         ensure_local(path)
         try:
-            return Manifest.model_validate_json(path.read_text())
+            text = path.read_text()
+            manifest = Manifest.model_validate_json(text)
+            return manifest if manifest.checksum in ("", _checksum(text)) else None
         except (OSError, ValueError):
             return None
 
 
-def is_whole(path: Path, manifest: Manifest, *, download: bool = False) -> bool:
-    """Return whether every file in the manifest at `path` exists with the recorded size; `download` fetches them first.
+def is_whole(path: Path, manifest: Manifest, *, download: bool = False, by_size: bool = False) -> bool:
+    """Return whether every file in the manifest at `path` is as it was written.
 
-    In a mirror, small and newly downloaded files are also compared by content: files are uploaded one by one, so a
-    killed run may leave a mix of old and new ones.
+    Parameters
+    ----------
+    path, manifest
+        Where the manifest is, and what is in it.
+    download
+        Whether files that are only at a URL are downloaded; otherwise large ones are compared by size alone.
+    by_size
+        Whether files on this machine are compared by size alone, too. In a mirror, small ones are always compared by
+        content: files are uploaded one by one, so a killed run may leave a mix of old and new ones.
     """
     is_mirrored = mirror_of(path) is not None
     for name, file in manifest.files.items():
         target = path.parent / name
         if size_of(target) != file.bytes:
             return False
-        is_compared = is_mirrored and (file.bytes <= SMALL_BYTES or (download and not target.is_file()))
+        is_here = target.is_file() and not by_size
         with pinned():
-            if is_compared and file_digest(ensure_local(target)) != file.sha256:
+            if (is_here or download or (is_mirrored and file.bytes <= SMALL_BYTES)) and (
+                _digest_now(ensure_local(target)) != file.sha256
+            ):
                 return False
     return True
+
+
+def _digest_now(path: Path) -> str:
+    found = path.stat()
+    return _digest_once(path, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=DIGESTS)
+def _digest_once(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001
+    return file_digest(path)
 
 
 def manifest_reference(workspace: Workspace, path: Path, name: str, manifest: Manifest) -> StageFile:

@@ -9,10 +9,9 @@ from pydantic import BaseModel, Field
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import read_text
-from fineweb_mask.tasks.workspace.workspace import Workspace
+from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 FOLDER = "runs"
-LAST_RUN = "run.json"
 
 
 class QuarantinedShard(BaseModel):

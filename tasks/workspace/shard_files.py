@@ -1,10 +1,10 @@
 """Refer to the files of one shard: its documents, and what each stage made of them."""
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -47,4 +47,4 @@ def duplicate_rows(workspace: Workspace, duplicates: StageFile) -> NDArray[np.ui
     """
     if duplicates.fingerprint and not duplicates.rows:
         return np.empty(0, dtype=np.uint32)
-    return np.asarray(pq.read_table(workspace.resolve(duplicates))["row"], dtype=np.uint32)
+    return np.asarray(read_table(workspace.resolve(duplicates))["row"], dtype=np.uint32)

@@ -1,6 +1,8 @@
 """Write a stage's Parquet files with its key in the footer, and check whether they are current.
 
-Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now.
+Guarantees: a file is current only if the key in its footer equals the key of the file that would be built now, and the
+footer is as it was written. A file with damaged pages is current until it is read; the read then fails, and the run
+builds the file again.
 """
 
 import json
@@ -18,6 +20,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import mirror_of, size_of
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_metadata, seal
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -81,10 +84,12 @@ def stage_file_writer(
             stage_writer.flush()
             footer = {**key.model_dump(), "details": stage_writer.details}
             writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()})
-        written = pq.ParquetFile(partial)
-        if written.metadata.num_rows != stage_writer.rows or not written.schema_arrow.equals(schema):
+        seal(partial)
+        written = read_metadata(partial)
+        if written.num_rows != stage_writer.rows or not written.schema.to_arrow_schema().equals(schema):
             raise WorkspaceError(
-                f"{path.name} did not read back as written: {written.metadata.num_rows} rows, {stage_writer.rows} sent"
+                f"{path.name} did not read back as written: {written.num_rows} rows, "
+                f"{stage_writer.rows} sent: run again"
             )
 
 
@@ -96,11 +101,13 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     ------
     FileNotFoundError
         If there is no such file.
+    DamagedFileError
+        Here or while reading: if the file is damaged.
     """
     mirror = mirror_of(path)
     with ExitStack() as opened:
         source = path if mirror is None or path.is_file() else opened.enter_context(mirror.open(path))
-        yield opened.enter_context(pq.ParquetFile(source, pre_buffer=True))
+        yield opened.enter_context(VerifiedFile(source, str(path), pre_buffer=True))
 
 
 def row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
@@ -111,7 +118,7 @@ def row_group_ends(file: pq.ParquetFile) -> NDArray[np.int64]:
 
 def take_rows(path: Path, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
     """Read ascending `rows`, (n,), from only the row groups that contain them; leave out columns the file lacks."""
-    with pq.ParquetFile(path) as file:
+    with VerifiedFile(path) as file:
         ends = row_group_ends(file)
         wanted = [name for name in columns if name in file.schema_arrow.names]
         groups = np.searchsorted(ends, rows, side="right")
@@ -135,8 +142,8 @@ def read_footer(path: Path) -> pq.FileMetaData | None:
     try:
         if mirror is not None and not path.is_file():
             return mirror.footer(path)
-        return pq.read_metadata(path)
-    except (FileNotFoundError, pa.ArrowInvalid):
+        return read_metadata(path)
+    except (FileNotFoundError, DamagedFileError):
         return None
     except OSError:
         if mirror is not None:

@@ -7,11 +7,13 @@ give equal bytes.
 import errno
 import fcntl
 import glob
+import json
 import logging
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self, TextIO
@@ -28,6 +30,21 @@ TAG = "[0-9a-f]" * 16
 
 REPLACED = ("fitted", "dataset")
 """Folders with files of fixed names, which other machines may have replaced since the workspace was listed."""
+
+DOCUMENTS = re.compile(rf"documents/.*\.{TAG}\.parquet", re.DOTALL)
+"""Names of a shard's documents."""
+
+MARKER = ".fineweb-mask"
+"""File in a local workspace by which a run knows that it may replace and remove files there."""
+
+LAST_RUN = "run.json"
+"""File with the recipe of the last run; by it, or by ingested documents, a workspace without the marker is known."""
+
+NOT_THE_USERS = frozenset({LOCAL_ONLY, "lost+found"})
+"""Folders that may be in an empty workspace: a check before a run makes one, a disk comes with the other."""
+
+PARTIAL = re.compile(r"\.(.*\.)?[0-9a-f]{32}\.partial|\.(texts|dedup-)[a-z0-9_]{8}\.partial", re.DOTALL)
+"""Names of the files and folders that a run makes, and removes or renames when they are whole."""
 
 LOCK_SECONDS = 0.1
 """Time between two attempts to lock a file."""
@@ -46,23 +63,60 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def disk_errors_explained(folder: Path) -> Iterator[None]:
+def disk_errors_explained(folder: Path, work: str = "") -> Iterator[None]:
     """Turn "disk full" and "read-only" errors into messages that name the path, or else `folder`, and the remedy.
+
+    A full disk's message says what `work` was done, such as the stage and the shard, and how many bytes were too few.
 
     Raises
     ------
     WorkspaceError
-        In place of such an error.
+        In place of such an error, also of one that DuckDB reports.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno not in DISK_REMEDIES:
+    except Exception as error:
+        number = _disk_errno(error)
+        if number is None:
             raise
-        where, why = error.filename or folder, os.strerror(error.errno)
+        where = getattr(error, "filename", None) or folder
+        free = "" if number != errno.ENOSPC else _free(Path(str(where)))
+        what = f"{work}: {where}" if work else where
         raise WorkspaceError(
-            f"{where}: {why}: {DISK_REMEDIES[error.errno]}; what was finished before is unchanged"
+            f"{what}: {os.strerror(number)}{free}: {DISK_REMEDIES[number]}; what was finished before is unchanged"
         ) from error
+
+
+def _disk_errno(error: Exception) -> int | None:
+    """Return the number of an error in `DISK_REMEDIES`; DuckDB tells only its text."""
+    if isinstance(error, OSError):
+        return error.errno if error.errno in DISK_REMEDIES else None
+    is_of_duckdb = type(error).__module__.partition(".")[0] in {"duckdb", "_duckdb"}
+    return next((number for number in DISK_REMEDIES if is_of_duckdb and os.strerror(number) in str(error)), None)
+
+
+def _free(path: Path) -> str:
+    """Return what was free on a path's disk; the unfinished files that filled it are removed by now."""
+    with suppress(OSError):
+        there = next(parent for parent in (path, *path.parents) if parent.is_dir())
+        return f" (more than the {shutil.disk_usage(there).free:,} bytes that are free were needed)"
+    return ""
+
+
+def _unusable(folder: Path, error: OSError) -> WorkspaceError:
+    """Return the error for a workspace that is, or cannot be made, no folder to write to."""
+    where = "" if error.filename in {None, str(folder)} else f" ({error.filename})"
+    return WorkspaceError(
+        f"workspace: {folder} cannot be used: {error.strerror}{where}: give a folder that can be written"
+    )
+
+
+def _is_record(content: bytes) -> bool:
+    """Return whether this is the record of a workspace's last run."""
+    try:
+        return bool(json.loads(content)["settings"]["workspace"])
+    except (ValueError, TypeError, LookupError):
+        return False
 
 
 class LockedError(WorkspaceError):
@@ -212,8 +266,12 @@ class Workspace:
         ------
         LockedError
             If the workspace is at a URL, and another run keeps its files in the same folder of this machine.
+        WorkspaceError
+            If the folder holds something else (`check_is_ours`), or cannot be written.
         """
+        self.check_is_ours()
         with self._lock_file(".lock") as lock:
+            self._mark()
             if _try_lock(lock, fcntl.LOCK_EX):
                 self._delete_leftovers()
             elif self._mirror is not None:
@@ -231,8 +289,9 @@ class Workspace:
         Raises
         ------
         WorkspaceError
-            If a run uses it.
+            If a run uses it, or the folder holds something else (`check_is_ours`).
         """
+        self.check_is_ours()
         with self._lock_file(".lock") as lock:
             if not _try_lock(lock, fcntl.LOCK_EX):
                 raise WorkspaceError(f"a run is using the workspace {self.display_path(self.root)}: wait for its end")
@@ -272,7 +331,8 @@ class Workspace:
     def _delete_leftovers(self) -> None:
         """Delete the partial files of killed runs, and, in a mirror, what the URL does not have."""
         for leftover in self.root.rglob(".*.partial"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            if PARTIAL.fullmatch(leftover.name) and not leftover.is_symlink():  # a link is none of ours
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         if self._mirror is not None:
             self._mirror.synchronise()
 
@@ -280,10 +340,64 @@ class Workspace:
     def _lock_file(self, name: str) -> Iterator[TextIO]:
         """Open a file to lock; the system releases the locks of a killed process."""
         with disk_errors_explained(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
-            file = (self.root / name).open("a", encoding="utf-8")
-        with file:
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                # The file that a link leads to is not ours.
+                handle = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            except OSError as error:
+                if error.errno in DISK_REMEDIES:
+                    raise
+                raise _unusable(self.root, error) from error
+        with open(handle, "a", encoding="utf-8") as file:  # noqa: PTH123 - a file that is open
             yield file
+
+    def _mark(self) -> None:
+        with disk_errors_explained(self.root), suppress(FileExistsError):
+            (self.root / MARKER).touch(exist_ok=False)
+
+    def check_is_ours(self) -> None:
+        """Check that the folder or URL is new, empty or a workspace, before anything in it is replaced or removed.
+
+        Hidden files do not count.
+
+        Raises
+        ------
+        WorkspaceError
+            If it holds something else, or is no folder.
+        """
+        if self._mirror is not None:
+            found = self._mirror.store.read_tagged(LAST_RUN)
+            if found is None or not _is_record(found.content):
+                files = self._mirror.store.list_files()
+                if not any(DOCUMENTS.fullmatch(name) for name in files):
+                    self._refuse(name.partition("/")[0] for name in files)
+            return
+        if {"?", "\\"} & set(str(self.root)):
+            raise WorkspaceError(
+                f"workspace: {self.root} holds a question mark or a backslash, and DuckDB keeps no database at such a "
+                "path: choose another folder"
+            )
+        try:
+            if (self.root / MARKER).is_file():
+                return
+            names = [path.name for path in self.root.iterdir()]
+            record = (self.root / LAST_RUN).read_bytes() if LAST_RUN in names else b""
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+        if not _is_record(record) and not any(self.root.glob(f"documents/**/*.{TAG}.parquet")):
+            self._refuse(names)
+
+    def _refuse(self, names: Iterable[str]) -> None:
+        """Raise an error if some of these names in the folder may be of something else."""
+        found = sorted({name for name in names if not name.startswith(".")} - NOT_THE_USERS)
+        if found:
+            some = ", ".join(map(repr, found[:3])) + (f" and {len(found) - 3:,} more" if len(found) > 3 else "")
+            raise WorkspaceError(
+                f"workspace: {self.display_path(self.root)} holds {some}, and no run was begun there: a run could "
+                "replace or remove what is not its own. Give a new or empty folder"
+            )
 
     def check_reachable(self) -> None:
         """Raise `RemoteError` if the workspace is at a URL that cannot be listed."""

@@ -35,8 +35,8 @@ def test_an_arm_is_a_selector_with_changes_or_a_path(text, expected):
         ("random,datamask]", "not opened"),
         ("random,datamask[lamb]", "key=value"),
         ("random,a b=datamask", "no name"),
-        ("random,x=data/a.parquet[lamb=1]", "no settings to change"),
-        ('random,datamask[lamb="]', "not valid YAML"),
+        ("random,x=data/a.parquet[lamb=1]", "takes no settings in brackets"),
+        ('random,datamask[lamb="]', "must be valid YAML"),
     ],
 )
 def test_what_cannot_be_understood_is_named(text, message):

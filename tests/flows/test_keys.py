@@ -20,13 +20,21 @@ quality:
   scorers: [{{kind: column, column: token_count}}, {{kind: edu, model: edu-classifier}}]
 embedding: {{model: e5-base}}
 """
-WRITE = {"survey", "partition", "materialize", "report"}
+WRITE = {"survey", "partition", "count", "materialize", "report"}
 SELECT = {"select"} | WRITE
 EMBED = {"embed"} | SELECT
 SCORE = {"score"} | SELECT
 DEDUP = {"hash", "repeats", "dedup"}
 ALL = {"ingest", "score"} | DEDUP | EMBED
-DETAILS = {"rows_in": 0, "tokens_in": 0, "tokens": 0, "tokens_estimated": 0, "blocks": [], "statistics": {}}
+DETAILS = {
+    "rows_in": 0,
+    "tokens_in": 0,
+    "tokens": 0,
+    "tokens_estimated": 0,
+    "blocks": [],
+    "statistics": {},
+    "columns": "",
+}
 
 
 def done(job, name=None):
@@ -166,6 +174,7 @@ def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(key
         ("dedup", "corpus"),
         ("survey", "survey"),
         ("partition", "00000"),
+        ("count", "00000"),
         ("select", "a..b"),
         ("materialize", "dataset"),
         ("report", "report"),

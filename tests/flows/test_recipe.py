@@ -1,9 +1,16 @@
 """Recipes: overrides in YAML, and errors that say which key to change and how."""
 
+import copy
+from collections.abc import Iterator
+from typing import Any, get_args
+
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
 
-from fineweb_mask.flows.recipe import RecipeError, load_recipe
+from fineweb_mask.flows.recipe import RecipeError, change, load_recipe, validate
 from fineweb_mask.models.settings import PipelineSettings
 
 RECIPE = {
@@ -65,6 +72,22 @@ def test_a_recipe_is_the_settings_in_it(path):
 )
 def test_set(path, override, value):
     assert value_at(load_recipe(path, [override]), override.partition("=")[0]) == value
+
+
+def described(*overrides):
+    settings = load_recipe("sample", overrides).materialize
+    return settings.title, settings.license, settings.source_datasets
+
+
+def test_what_describes_the_recipe_s_source_is_left_out_with_another_one():
+    own = described()
+    assert own == ("FineWeb-Mask sample", "apache-2.0", [])
+    assert described("source.path=data_samples/corpus", "materialize.layout=flat") == own
+    assert described("source.path=my_corpus") == ("Selected documents", None, [])
+    assert described("source={path: my_corpus}", "materialize.license=mit") == ("Selected documents", "mit", [])
+    assert described("materialize={license: mit}") == ("Selected documents", "mit", [])
+    assert load_recipe("fineweb").materialize.source_datasets
+    assert load_recipe("fineweb", ["source.path=x"]).materialize.source_datasets == []
 
 
 def test_set_changes_nothing_else(path):
@@ -220,7 +243,8 @@ def test_a_place_outside_a_list_is_an_error(path, place):
 @pytest.mark.parametrize("text", ["[1", "{a: b", "2024-99-99", "!!python/object/apply:os.getcwd []", "'open"])
 def test_a_value_that_is_not_yaml_is_an_error(path, text):
     assert (
-        error_of(path, f"materialize.title={text}") == f"--set materialize.title: the value {text!r} is not valid YAML"
+        error_of(path, f"materialize.title={text}")
+        == f"--set materialize.title: the value must be valid YAML, received {text!r}"
     )
 
 
@@ -261,8 +285,75 @@ def test_an_unknown_section_is_an_error(path):
     assert message.startswith("selektion: unknown setting; did you mean 'selection'? allowed: workspace, source")
 
 
+def test_yaml_that_is_nested_too_deeply_is_an_error(path, tmp_path):
+    deep = "[" * 5_000 + "]" * 5_000
+    file = tmp_path / "deep.yaml"
+    file.write_text(f"source: {deep}\n")
+    assert error_of(file).startswith(f"the recipe {str(file)!r} is nested too deeply")
+    assert error_of(path, f"source.path={deep}") == "--set source.path: the value must be nested less deeply"
+
+
 def test_a_tag_of_python_is_not_run(tmp_path):
     file = tmp_path / "hostile.yaml"
     file.write_text(f"workspace: !!python/object/apply:pathlib.Path.touch [{tmp_path / 'ran'}]\n")
     assert "is not valid YAML" in error_of(file)
     assert not (tmp_path / "ran").exists()
+
+
+def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
+    """Yield every key of a section and the sections in it, those in a list by the list's first place."""
+    for name, field in model.model_fields.items():
+        yield before + name
+        for inner in models_in(field.annotation):
+            yield from keys_of(inner, f"{before}{name}.")
+            yield from keys_of(inner, f"{before}{name}.0.")
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)
+
+
+KEYS = sorted(set(keys_of(PipelineSettings)))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.binary(max_size=9)
+VALUES = st.recursive(
+    SCALARS | st.sampled_from(["auto", "static", "random", "1GB", "s3://a/b", "hf://a/b/c", "column", 0, 1, -1, 2**63]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9) | st.integers(), inner, max_size=3),
+    max_leaves=5,
+)
+SAMPLE = {key: value for key, value in RECIPE.items() if value is not None}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), min_size=1, max_size=4))
+def test_any_value_of_any_key_is_a_setting_or_an_error_of_ours(changes):
+    content = copy.deepcopy(SAMPLE)
+    try:
+        change(content, changes)
+        found = validate(PipelineSettings, content)
+    except RecipeError:
+        return
+    written = found.model_dump_json()
+    assert PipelineSettings.model_validate_json(written).model_dump_json() == written
+
+
+@settings(max_examples=50, deadline=None)
+@given(VALUES)
+@example([])
+@example({"source": {"path": {}}})
+def test_anything_else_in_place_of_a_recipe_is_an_error_of_ours(value):
+    with pytest.raises(RecipeError):
+        validate(PipelineSettings, value)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.text() | st.text("[]{}:,-&*!|>'\"%@`# \n\tab01"))
+@example("[" * 2_000)
+@example("{a: " * 2_000)
+def test_any_text_is_a_recipe_or_an_error_of_ours(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("recipe") / "r.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(RecipeError):
+        load_recipe(path)

@@ -77,20 +77,23 @@ def test_what_another_corpus_holds_is_dropped_and_named_with_its_twin(finished, 
     assert all(stage.missing == stage.stale == 0 for stage in workspace_status(workspace).stages)
 
 
-def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_sample):
+def test_a_stage_by_itself_and_a_failed_run_are_recorded(workspace, server, run_sample, tmp_path):
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
     run_stage("embed", settings, refresh=True)
     *_, stage = ask(workspace, "FROM runs")
     assert (stage["flow"], stage["stages_run"], stage["documents_in"]) == ("embed", ["embed"], None)
     assert ask(workspace, "SELECT count(*) > 0 AS there FROM selected") == [{"there": True}]
 
-    with pytest.raises(BadShardError, match="no column 'nosuch'"):
-        run_sample(workspace, "source.text_column=nosuch", "ingest.on_bad_shard=fail")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "bad.parquet").write_text("no Parquet")
+    with pytest.raises(BadShardError, match="Parquet magic bytes"):
+        run_sample(workspace, f"source.path={corpus}", "ingest.on_bad_shard=fail")
     clear_stop_request()  # a run that fails asks all that works in this process to stop
     *_, failed = ask(workspace, "FROM runs")
     assert failed["status"] == "failed"
-    assert "no column 'nosuch'" in failed["error"]
-    assert failed["recipe"]["source"]["text_column"] == "nosuch"
+    assert "Parquet magic bytes" in failed["error"]
+    assert failed["recipe"]["source"]["path"] == str(corpus)
     assert ask(workspace, "SELECT count(*) AS current FROM masks") == [{"current": 0}]  # under the last run's recipe
 
 

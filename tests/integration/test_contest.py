@@ -106,7 +106,7 @@ def test_the_page_is_opened_on_request(contest, small_sample, server, monkeypatc
         (["compare", "--selectors", ","], "name at least one selector"),
         (
             ["compare", "--label-column", "topic"],
-            "label column 'topic' is not among the documents' columns: content_hash",
+            "label column 'topic' must be among the documents' columns: content_hash",
         ),
         (["sweep", "--set", "source.path=no/such"], "source.path: 'no/such' does not exist"),
         (["compare", "--set", "selection.lamd=1"], "did you mean 'lamb'?"),

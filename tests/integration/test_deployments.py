@@ -160,3 +160,24 @@ def test_a_failure_to_publish_is_a_warning_in_the_run(server, caplog):
 
     assert unpublished() == "done"
     assert "cannot show this in the UI: ConnectError: refused" in caplog.text
+
+
+def test_with_an_auth_string_the_server_answers_only_those_who_have_it(service, tmp_path, monkeypatch):
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:open sesame")
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    protected = service._replace(url=f"http://127.0.0.1:{port}", state=tmp_path / "state")
+    started = protected.serve("start", "--port", str(port))  # it waits for the worker, and deploys
+    try:
+        assert started.returncode == 0, started.stderr
+        assert "PREFECT_API_AUTH_STRING=... " in started.stdout
+        assert "sesame" not in started.stdout
+        found = f"{protected.url}/api/deployments/name/curate/sample"
+        assert httpx.get(found).status_code == 401
+        assert httpx.get(found, auth=("me", "guess")).status_code == 401
+        assert httpx.get(found, auth=("me", "open sesame")).json()["name"] == "sample"
+        monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:another")
+        assert "another password" in protected.serve("start").stderr
+    finally:
+        assert protected.serve("stop").stdout.strip() == "ended: worker, server"

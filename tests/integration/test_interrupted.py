@@ -1,6 +1,11 @@
-"""A run that is killed or interrupted in any stage: the next one goes on from there, and ends the same."""
+"""A run that is killed or interrupted in any stage: the next one goes on from there, and ends the same.
 
+Its temporary Prefect server, if it has one, ends after it and with it.
+"""
+
+import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -8,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from prefect.settings import PREFECT_API_URL
@@ -106,7 +112,7 @@ def test_killed_while_it_writes_the_dataset_it_repeats_unfinished_partitions_onl
     inodes = {path.stat().st_ino for path in written}
     summary = run_sample(workspace, each)
     [stage] = [stage for stage in summary.stages if stage.stage == "materialize"]
-    assert (stage.files, stage.cached) == (6, 1 + len(partitions_of(written)))  # with the survey, and the last job
+    assert (stage.files, stage.cached) == (10, len(partitions_of(written)))  # with survey, counts, and the last job
     found = sorted((workspace / "dataset" / "data").rglob("*.parquet"))
     assert inodes <= {path.stat().st_ino for path in found}  # what the killed run wrote
     assert sum(pq.read_metadata(path).num_rows for path in found) == summary.documents_kept
@@ -118,6 +124,25 @@ def test_killed_while_it_writes_the_dataset_it_repeats_unfinished_partitions_onl
     assert not (workspace / "dataset-parts").exists()
 
 
+def test_damaged_files_are_built_again_by_the_run_that_reads_them(
+    workspace: Path, run_sample: RunSample, outcome: Outcome, finished: Path
+) -> None:
+    damaged = [min((workspace / folder).glob("*.parquet")) for folder in ("documents", "scores", "duplicates")]
+    for path in damaged:
+        content = bytearray(path.read_bytes())
+        content[-200] ^= 1  # in the footer, which is in the index: the file is taken for current until it is read
+        path.write_bytes(content)
+    summary = run_sample(workspace, refresh=["embed", "select", "materialize"])
+    assert summary.status == "done"
+    assert outcome(workspace) == outcome(finished)
+    for path in damaged:
+        assert path.read_bytes() == (finished / path.relative_to(workspace)).read_bytes()
+    ends = [json.loads(path.read_text())["error"] or "" for path in (workspace / "runs").glob("*.json")]
+    assert sorted(path.name for path in damaged for end in ends if path.name in end) == sorted(
+        path.name for path in damaged
+    )
+
+
 def parts_of(workspace: Path) -> list[Path]:
     """Return the files of the partitions that are finished."""
     return sorted((workspace / "dataset-parts").glob("[0-9a-f]*/data/*/*.parquet"))
@@ -127,15 +152,15 @@ def partitions_of(files: list[Path]) -> set[str]:
     return {path.name for path in files}
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_interrupted_it_stops_in_seconds_leaves_no_half_file_and_goes_on(
-    start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path, name: str
+    start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path, name: str, code: int
 ) -> None:
     workspace = tmp_path / "workspace"
     process = start(deaf_to_ctrl_c=name == "SIGTERM")  # as in the background of a script
     wait_for_stage(process, workspace, "embed")
     process.send_signal(getattr(signal, name))
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=20) == code
     assert "run the same command again to resume" in (tmp_path / "output").read_text()
     assert not [path for path in workspace.rglob("*") if path.name.endswith(".partial")]
     assert not (workspace / "dataset").exists()
@@ -144,3 +169,81 @@ def test_interrupted_it_stops_in_seconds_leaves_no_half_file_and_goes_on(
     summary = run_sample(workspace)
     assert {stage.stage: stage.cached for stage in summary.stages}["ingest"] == 4
     assert outcome(workspace) == outcome(finished)
+
+
+class OnTerminal:
+    """A run on a terminal of its own, with a temporary server."""
+
+    def __init__(self, small_sample: tuple[str, ...], folder: Path) -> None:
+        self.workspace = folder / "workspace"
+        options = ["--workspace", str(self.workspace), *(f"--set={one}" for one in small_sample)]
+        command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml", *options]
+        environment = os.environ | {"PREFECT_HOME": str(folder / "prefect")}
+        environment.pop("PREFECT_API_URL", None)
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(ROOT)
+            os.execve(sys.executable, command, environment)
+        self._shown = b""
+
+    def wait_until(self, what: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 120
+        while not what():
+            assert time.monotonic() < deadline, self.shown()
+            time.sleep(0.001)
+
+    def shown(self) -> str:
+        """Return what the terminal shows so far."""
+        os.set_blocking(self.terminal, False)
+        while True:
+            try:
+                more = os.read(self.terminal, 65_536)
+            except OSError:  # nothing more now, or for ever
+                more = b""
+            if not more:
+                return self._shown.decode(errors="replace")
+            self._shown += more
+
+    def servers(self) -> list[psutil.Process]:
+        return [
+            child for child in psutil.Process(self.pid).children() if any("server" in word for word in child.cmdline())
+        ]
+
+    def code(self) -> int | None:
+        """Return the exit code once it has ended."""
+        self.shown()  # it does not end while it has something to say
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+
+@pytest.fixture
+def on_terminal(small_sample: tuple[str, ...], tmp_path: Path) -> Iterator[OnTerminal]:
+    run = OnTerminal(small_sample, tmp_path)
+    yield run
+    os.close(run.terminal)
+    if psutil.pid_exists(run.pid):
+        os.kill(run.pid, signal.SIGKILL)
+
+
+def test_ctrl_c_on_a_terminal_ends_the_run_and_then_its_server(on_terminal: OnTerminal) -> None:
+    run = on_terminal
+    run.wait_until(lambda: run.shown() and (run.workspace / "documents").is_dir())
+    [server] = run.servers()
+    asked = time.monotonic()
+    os.write(run.terminal, b"\x03")
+    codes: list[int] = []
+    run.wait_until(lambda: codes.extend(code for code in [run.code()] if code is not None) or codes)
+    assert codes == [130]
+    assert time.monotonic() - asked < 20
+    assert "run the same command again to resume" in run.shown()
+    assert "Traceback" not in run.shown()
+    assert not server.is_running()
+
+
+def test_killed_it_takes_its_server_along(on_terminal: OnTerminal) -> None:
+    run = on_terminal
+    run.wait_until(lambda: run.shown() and run.servers())
+    [server] = run.servers()
+    os.kill(run.pid, signal.SIGKILL)
+    os.waitpid(run.pid, 0)
+    server.wait(timeout=30)

@@ -87,11 +87,12 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
 ) -> None:
     reach(proxy.url)
     url = f"{bucket.url}/ws"
+    overrides = (f"source.path={corpus}", "materialize.license=apache-2.0")
     proxy.failing, ended = 0.1, threading.Event()
     gone = threading.Thread(target=gone_for_a_while, args=(proxy, bucket, ended))
     gone.start()
     try:
-        summary = run_sample(url, f"source.path={corpus}")
+        summary = run_sample(url, *overrides)
     finally:
         ended.set()
         gone.join()
@@ -123,7 +124,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     # A machine that has nothing finds all of it done, and copies no documents, scores or vectors to see that.
     reach(proxy.url, tmp_path / "fresh")
     proxy.sent.clear()
-    again = run_sample(url, f"source.path={corpus}")
+    again = run_sample(url, *overrides)
     files = {stage.stage: stage.files for stage in summary.stages}
     files["dedup"] -= 1  # what the bucket found is not looked at again
     files["materialize"] = 1  # nor are the parts of the dataset
@@ -150,7 +151,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     files = {name.split("/")[0]: name for name in here if name.split("/")[-1].startswith(f"{shard}.")}
     bucket.server.client.delete_object(Bucket=bucket.name, Key=f"ws/{files['scores']}")
     bucket.write(f"ws/{files['masks']}", b"overwritten")
-    repaired = {stage.stage: stage.files - stage.cached for stage in run_sample(url, f"source.path={corpus}").stages}
+    repaired = {stage.stage: stage.files - stage.cached for stage in run_sample(url, *overrides).stages}
     assert repaired == dict.fromkeys(repaired, 0) | {"score": 1, "select": 1}
     assert all(bucket.read(f"ws/{files[stage]}") == here[files[stage]].read_bytes() for stage in STAGES)
 

@@ -78,7 +78,7 @@ def test_three_kinds_of_scorers_and_vectors_from_one_of_them(run, tmp_path):
     assert {"fasttext", "edu", "language_quality", "quality"} <= set(dataset.column_names)
 
     assert built(run(workspace)) == {}
-    assert built(run(workspace, "selection.lamb=0.9")) == {"select": 1, "materialize": 3, "report": 1}
+    assert built(run(workspace, "selection.lamb=0.9")) == {"select": 1, "materialize": 4, "report": 1}
     run(workspace)
     for stage in ("scores", "embeddings"):
         [lost] = (workspace / stage).glob(f"{shards[0]}.*.parquet")
@@ -111,6 +111,6 @@ def test_when_no_file_can_be_scored_the_run_says_why(run, tmp_path, corpus):
     run(tmp_path / "workspace", *scorer)
     write([None] * table.num_rows)
     with pytest.raises(
-        BadShardError, match="no shard could be scored and embedded: a, row 0: the column 'grade' is null"
+        BadShardError, match="no shard could be scored and embedded: score_embed: a, row 0: the column 'grade' is null"
     ):
         run(tmp_path / "workspace", *scorer)

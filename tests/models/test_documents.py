@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineweb_mask.models import documents as models_documents
 from fineweb_mask.models.documents import (
     CHARS_PER_TOKEN,
     ColumnTypeError,
@@ -215,3 +216,34 @@ def test_rows_in_are_rows_kept_plus_rows_dropped(texts, min_chars):
     assert chosen.rows_in == len(texts) == chosen.rows_kept + sum(chosen.dropped.values())
     assert kept.num_rows == chosen.rows_kept
     assert len(set(kept["content_hash"].to_pylist())) == kept.num_rows
+
+
+@pytest.mark.parametrize("space", [" ", "\u2003", " \n\t"])
+def test_a_long_text_is_hashed_in_parts_like_a_short_one(space, monkeypatch):
+    words = [f"Wor\u03a3d{number}" for number in range(300)]
+    text = f"  {space.join(words)}\u00a0"
+    whole = content_hash(text)
+    for length in (1, 7, 100, len(text) - 1):
+        monkeypatch.setattr(models_documents, "LONG_TEXT", length)
+        assert content_hash(text) == whole
+    assert content_hash(" " * 500) == content_hash("")
+
+
+def test_impossible_token_counts_drop_their_rows_and_do_not_enter_sums():
+    texts = [f"{LONG} {number}" for number in range(4)]
+    chosen, batch = filtered(ANY, text=texts, token_count=pa.array([2**63 - 1, -1, 2**31 - 1, None]))
+    assert counts(chosen) == {"wrong_token_count": 2}
+    estimate = math.ceil(len(texts[0]) / CHARS_PER_TOKEN)
+    assert chosen.tokens_in == 2**31 - 1 + 3 * estimate
+    assert batch["token_count"].to_pylist() == [2**31 - 1, None]
+
+
+def test_invalid_utf8_within_nested_columns_drops_its_row_only():
+    bad = pa.array([b"\xff", b"ok"]).cast(pa.string(), safe=False)
+    nested = pa.ListArray.from_arrays([0, 1, 2], pa.StructArray.from_arrays([bad], ["a"]))
+    rows = conform(
+        pa.record_batch({"text": [LONG, f"{LONG}."], "x": nested}), "text", "id", [pa.field("x", nested.type)]
+    )
+    chosen = DocumentFilter(ANY, "a")
+    assert chosen.apply(rows)["x"].to_pylist() == [[{"a": "ok"}]]
+    assert counts(chosen) == {"invalid_utf8": 1}

@@ -22,8 +22,8 @@ from fineweb_mask.models.settings.quality import RESERVED_NAMES
 
 def test_documents_hold_fineweb_the_measures_and_then_the_extra_columns():
     extra = pa.field("topic", pa.string())
-    names = "row text id dump url date file_path language language_score token_count n_chars content_hash topic"
-    assert documents_schema([extra]).names == names.split()
+    names = "row source_row text id dump url date file_path language language_score token_count n_chars content_hash"
+    assert documents_schema([extra]).names == [*names.split(), "topic"]
     assert documents_schema([extra]).field("topic") == extra
 
 

@@ -17,6 +17,7 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import (
     EmbeddingSettings,
     IngestSettings,
+    MaterializeSettings,
     PipelineSelectionSettings,
     PipelineSettings,
     SourceSettings,
@@ -31,6 +32,7 @@ from fineweb_mask.tasks import embed, fit, ingest, materialize, report, score, s
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.reporting.sections import StageTime
+from fineweb_mask.tasks.source.column_types import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.counts import Counts, account
@@ -62,6 +64,21 @@ HOSTILE_DUMPS = [
     "$\\frac$ 雪",
     "*",
     "{i}",
+    "__HIVE_DEFAULT_PARTITION__",
+    "_hidden",
+    ".hidden",
+    "Case",
+    "case",
+    "CC-MAIN-2024-10",
+    "cc-main-2024-10",
+    "CON",
+    "con",
+    "nul.txt",
+    "dot.",
+    "space ",
+    "\u00e9",
+    "e\u0301",
+    "dump=1",
 ]
 
 
@@ -155,7 +172,7 @@ class Built:
 def run_pipeline(recipe: PipelineSettings) -> Built:
     """Run every stage's plain function in order; the report's when it is asked for."""
     workspace = Workspace(recipe.workspace)
-    shards = discover(recipe.source)
+    shards = settle(discover(recipe.source), recipe.source)
     documents = [ingest.ingest(jobs.ingest_job(workspace, shard, recipe.source, recipe.ingest)) for shard in shards]
     dedup_job = jobs.dedup_job(workspace, documents)
     dedup(dedup_job)
@@ -323,6 +340,7 @@ def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
         quality=QualitySettings(scorers=[scorer]),
         embedding=EmbeddingSettings(static_vocabulary=300, static_dimensions=16, device="cpu"),
         selection=PipelineSelectionSettings(select_ratio=0.25, blocks="by_shard", block_size=50, device="cpu"),
+        materialize=MaterializeSettings(license="odc-by"),
     )
 
 

@@ -146,7 +146,14 @@ class Making(NamedTuple):
 
         shuffled = run(partition.shuffle, parts.shuffles(survey)) if parts.is_shuffled else []
         made = run(partition.write_partition, parts.partitions(survey, shuffled))
-        update = {"survey": survey, "shuffled": tuple(shuffled), "partitions": tuple(made), "force": force}
+        counted = run(partition.count, parts.counts(survey))
+        update = {
+            "survey": survey,
+            "shuffled": tuple(shuffled),
+            "partitions": tuple(made),
+            "counted": tuple(counted),
+            "force": force,
+        }
         return self.job.model_copy(update=update)
 
     def write(self, *, force: bool = False, threads: int = 1) -> StageFile:

@@ -89,6 +89,31 @@ def test_the_shard_has_the_schema_and_the_measures(
         assert table[name].to_pylist() == [rows[0][name], rows[2][name]]
 
 
+@pytest.mark.parametrize("copy_text", [True, False])
+def test_source_row_counts_the_rows_that_were_dropped(
+    ingest_rows: Callable[..., Any], make_document: Callable[..., Row], copy_text: bool
+) -> None:
+    rows = [make_document(index) for index in range(20_000)]
+    for index in (0, 3, 4, 17_000):
+        rows[index]["text"] = None
+    rows[9]["text"] = rows[8]["text"]
+    table, _ = ingest_rows(rows, IngestSettings(min_chars=1, copy_text=copy_text))
+    kept = [index for index in range(len(rows)) if index not in {0, 3, 4, 9, 17_000}]
+    assert table["source_row"].to_pylist() == kept != table["row"].to_pylist()
+    assert table["id"].to_pylist() == [rows[index]["id"] for index in kept]
+
+
+def test_source_row_counts_the_lines_that_are_not_blank(tmp_path: Path) -> None:
+    lines = ['{"text": "a"}', "broken", "", '{"text": ""}', '{"text": "b"}', "  ", '{"text": "a"}', '{"text": "c"}']
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    table, _ = ingest_file(tmp_path / "workspace", path)
+    source = [line for line in lines if line.strip()]
+    assert table["row"].to_pylist() == [0, 1, 2]
+    found = [json.loads(source[row])["text"] for row in table["source_row"].to_pylist()]
+    assert found == table["text"].to_pylist() == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("text", ["a\x00b", "🎉 né\u0301e", "\ufeffx", "tail \r\n", " \u2028 x", "a" * 100_000])
 def test_text_stays_as_it_is_to_the_byte(
     ingest_rows: Callable[..., Any], make_document: Callable[..., Row], text: str

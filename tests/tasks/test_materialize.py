@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,6 +18,7 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.tasks.dataset.output import Output, OutputError
 from fineweb_mask.tasks.dataset.writers import ParquetParts
 from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.references import digest, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -26,15 +26,16 @@ from tests.tasks.conftest import materialize_again, parts, read_card, selected_r
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "jsonl.zst"])
-def test_the_datasets_package_loads_the_folder(copied: Any, tmp_path: Path, file_format: str) -> None:
-    materialize_again(copied, format=file_format)
+def test_the_datasets_package_loads_every_row(hostile_dumps: Any, tmp_path: Path, file_format: str) -> None:
+    folder = tmp_path / "dataset"
+    hostile_dumps.making.with_settings(format=file_format, output=str(folder)).write()
     code = (
         "import json, sys, datasets; d = datasets.load_dataset(sys.argv[1], split='train');"
         "print(json.dumps([d.column_names, d['id'][:]]))"
     )
     home = {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
     loaded = subprocess.run(
-        [sys.executable, "-c", code, str(copied.workspace.dataset)],
+        [sys.executable, "-c", code, str(folder)],
         env=os.environ | home,
         capture_output=True,
         text=True,
@@ -42,8 +43,8 @@ def test_the_datasets_package_loads_the_folder(copied: Any, tmp_path: Path, file
     )
     assert loaded.returncode == 0, loaded.stderr
     columns, ids = json.loads(loaded.stdout.splitlines()[-1])
-    expected = selected_rows(copied)
-    assert columns == [*FINEWEB.names, "space", "quality", "inclusion", "block"]
+    expected = selected_rows(hostile_dumps)
+    assert columns == [*FINEWEB.names, "tags", 'say "hi"', "space", "quality", "inclusion", "block"]
     assert sorted(ids) == sorted(row["id"] for row in expected)
 
 
@@ -65,7 +66,7 @@ def test_files_of_another_run_are_not_mixed_in(copied: Any) -> None:
     with pytest.raises(WorkspaceError, match=r"^masks/a-001\.\w+\.parquet was written by another run since"):
         materialize_again(copied)
     path.unlink()
-    with pytest.raises(WorkspaceError, match=r"^masks/a-001\.\w+\.parquet is missing or damaged: run again"):
+    with pytest.raises(DamagedFileError, match=r"/masks/a-001\.\w+\.parquet is damaged: it is missing, or"):
         materialize_again(copied)
     assert snapshot(copied.workspace.dataset) == before
 
@@ -104,7 +105,8 @@ def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk
         while True:
             filler.write(b"x" * 4096)
     with pytest.raises(
-        WorkspaceError, match=r"No space left on device: free some space there, or choose another workspace"
+        WorkspaceError,
+        match=r"^survey .*: No space left on device \(more than the [\d,]+ bytes that are free were needed\): free",
     ):
         elsewhere.write(force=True)
     spilling = copied.making.with_settings(spill=str(small_disk / "spill"))
@@ -161,10 +163,10 @@ def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
     scores = copied.workspace.resolve(copied.scores[1])
     whole = scores.read_bytes()
     scores.write_bytes(whole[:-20])
-    with pytest.raises(WorkspaceError, match=r"^scores/a-001\.\w+\.parquet is missing or damaged: run again"):
+    with pytest.raises(DamagedFileError, match=r"/scores/a-001\.\w+\.parquet is damaged: it is missing, or"):
         making.write()
     scores.write_bytes(whole[:40] + bytes(byte ^ 255 for byte in whole[40:80]) + whole[80:])  # a page, found on reading
-    with pytest.raises(duckdb.Error):
+    with pytest.raises(DamagedFileError, match="has another checksum than was written"):
         making.write()
     assert snapshot(copied.workspace.dataset) == before
     assert not list(copied.workspace.root.glob(".*.partial"))
@@ -176,12 +178,12 @@ def test_an_interrupted_build_leaves_the_old_dataset(copied: Any) -> None:
 
 def test_a_lost_part_builds_the_dataset_again(built: Any, copied: Any) -> None:
     parts(copied.workspace)[0].unlink()
-    (copied.workspace.dataset / "left over.txt").write_text("x")
+    (copied.workspace.dataset / "data" / "left over.txt").write_text("x")
     assert copied.dataset_job.current() is None
     assert not copied.making.write().cached
     for path, original in zip(parts(copied.workspace), parts(built.workspace), strict=True):
         assert path.read_bytes() == original.read_bytes()
-    assert not (copied.workspace.dataset / "left over.txt").exists()
+    assert not (copied.workspace.dataset / "data" / "left over.txt").exists()
 
 
 def test_the_key_follows_files_and_settings(built: Any) -> None:
@@ -227,3 +229,13 @@ def test_a_folder_of_something_else_is_not_replaced(copied: Any, tmp_path: Path,
     with pytest.raises(OutputError):
         copied.making.with_settings(output=str(folder)).write(force=True)
     assert (folder / name).read_text() == "mine"
+
+
+def test_a_file_beside_the_dataset_is_not_lost_with_it(copied: Any) -> None:
+    output = Output.of(copied.workspace, copied.recipe.materialize)
+    (output.folder / ".DS_Store").write_text("of a file browser")
+    output.check()
+    (output.folder / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"dataset is replaced as a whole, and holds 'notes.txt', which no run wrote"):
+        copied.making.write(force=True)
+    assert (output.folder / "notes.txt").read_text() == "mine"

@@ -1,26 +1,41 @@
-"""Check that a file is a complete fastText model.
+"""Check that a file is a complete fastText model whose parts fit together.
 
 fastText itself does not check: given a truncated file, it reads uninitialised memory and scores with it, or allocates
-as much memory as stray bytes demand. Layout: `FastText::saveModel`, `Dictionary::save`, `DenseMatrix::save`,
-`QuantMatrix::save` and `ProductQuantizer::save` of fastText 0.9 (https://github.com/facebookresearch/fastText).
+as much memory as stray bytes demand; given sizes that contradict each other, it reads beyond its matrices and ends the
+process. Layout: `FastText::saveModel`, `Args::save`, `Dictionary::save`, `DenseMatrix::save`, `QuantMatrix::save` and
+`ProductQuantizer::save` of fastText 0.9 (https://github.com/facebookresearch/fastText).
 """
 
 import mmap
 import struct
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from fineweb_mask.models.errors import ModelError
 
 MAGIC, VERSIONS = 793_712_314, (11, 12)
+NO_CHARACTERS = 11  # the version whose classifiers know no n-grams of characters
 CENTROIDS = 256  # of a product quantizer
 FLOAT = 4  # bytes
 SUPERVISED = 3
+LOSSES = range(1, 5)
 ARGUMENTS = struct.Struct("<12i d")  # dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, ...
-MODEL_ARGUMENT = 7
+DIM, WORD_NGRAMS, LOSS, MODEL, BUCKET, MINN, MAXN = 0, 5, 6, 7, 8, 9, 10
+ENTRY = struct.Struct("<q b")  # count, type
+WORD, LABEL = 0, 1
+MOST_COUNTED = 10**15  # fastText's tree of the labels takes this for more than any count
+LONGEST_NGRAM = 1_000  # of words or characters; fastText takes time and memory for each length
+NOT_PRUNED = -1
 
 
 class FastTextFormatError(ModelError):
     """The file is not a complete supervised fastText model."""
+
+
+class _ContradictionError(Exception):
+    """Two parts of a file do not fit together."""
 
 
 class _Reader:
@@ -41,16 +56,31 @@ class _Reader:
         self.skip(layout.size)
         return layout.unpack_from(self._content, start)
 
-    def skip_word(self) -> None:
+    def read_word(self) -> bytes:
         end = self._content.find(b"\0", self._position)
-        self.skip(end + 1 - self._position)
+        start = self._position
+        self.skip(end + 1 - start)
+        return self._content[start:end]
+
+    def read_integers(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        start = self._position
+        self.skip(count * 4)
+        return np.frombuffer(self._content[start : self._position], dtype="<i4")
+
+
+class _Sizes(NamedTuple):
+    """What the matrices of a model must agree with."""
+
+    dimensions: int
+    rows: int  # of the input: words, and n-grams by their hashes
+    labels: int
 
 
 def check_fasttext_file(path: str) -> None:
     """Raise FastTextFormatError unless a file is a supervised fastText model, complete to the last byte."""
     file = Path(path)
     if not file.is_file():
-        raise FastTextFormatError(f"{path} cannot be opened: no such file")
+        raise FastTextFormatError(f"{path} cannot be opened, there is no such file: give a .bin or .ftz file")
     if file.stat().st_size < 8:
         raise FastTextFormatError(f"{path} is not a fastText model: it has {file.stat().st_size} bytes")
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -61,42 +91,101 @@ def check_fasttext_file(path: str) -> None:
                 f"{path} is not a fastText model: give a .bin or .ftz file written by fastText, not vectors or text"
             )
         try:
-            _check_content(reader, path)
+            _check_content(reader, path, version)
         except EOFError as error:
             raise FastTextFormatError(
                 f"{path} is cut short or damaged, at {len(content):,} bytes: copy or download it again"
             ) from error
+        except _ContradictionError as error:
+            raise FastTextFormatError(f"{path} is damaged: {error}: copy or download it again") from error
 
 
-def _check_content(reader: _Reader, path: str) -> None:
-    if reader.read(ARGUMENTS)[MODEL_ARGUMENT] != SUPERVISED:
+def _check_content(reader: _Reader, path: str, version: int) -> None:
+    arguments = reader.read(ARGUMENTS)
+    if arguments[MODEL] != SUPERVISED:
         raise FastTextFormatError(f"{path} holds word vectors, not a classifier: give a supervised fastText model")
+    sizes, is_pruned = _check_dictionary(reader, arguments, version)
+    quantised_input = _read_flag(reader)
+    _require(quantised_input or not is_pruned, "a pruned dictionary goes with a quantised matrix")
+    _check_matrix(reader, sizes.rows, sizes.dimensions, quantised=quantised_input)
+    quantised_output = _read_flag(reader)
+    _check_matrix(reader, sizes.labels, sizes.dimensions, quantised=quantised_input and quantised_output)
+
+
+def _check_dictionary(reader: _Reader, arguments: tuple[int, ...], version: int) -> tuple[_Sizes, bool]:
+    """Return the sizes that follow from the dictionary, and whether it is pruned."""
+    dimensions, bucket, word_ngrams = arguments[DIM], arguments[BUCKET], arguments[WORD_NGRAMS]
+    character_ngrams = 0 if version == NO_CHARACTERS else arguments[MAXN]
+    _require(dimensions > 0, f"it has {dimensions} dimensions")
+    _require(arguments[LOSS] in LOSSES, f"it has an unknown loss, {arguments[LOSS]}")
+    lengths = [word_ngrams, arguments[MINN], arguments[MAXN]]
+    _require(min(lengths) >= 0 and max(lengths) <= LONGEST_NGRAM, f"it has n-grams of {min(lengths)} to {max(lengths)}")
+    has_ngrams = word_ngrams > 1 or character_ngrams > 0
+    _require(bucket > 0 or (bucket == 0 and not has_ngrams), f"it has {bucket} buckets for n-grams")
     entries, words, labels, _tokens, pruned = reader.read("<3i 2q")
-    if entries != words + labels or labels < 1:
-        raise EOFError
-    for _ in range(entries):
-        reader.skip_word()
-        reader.skip(8 + 1)  # count, type
-    reader.skip(max(pruned, 0) * 8)
-    quantised_input = reader.read("<?")[0]
-    _skip_matrix(reader, quantised=bool(quantised_input))
-    quantised_output = reader.read("<?")[0]
-    _skip_matrix(reader, quantised=bool(quantised_input and quantised_output))
+    _require(
+        words >= 0 and labels > 0 and entries == words + labels, f"{entries} entries, {words} words, {labels} labels"
+    )
+    for index in range(entries):
+        word = reader.read_word()
+        count, kind = reader.read(ENTRY)
+        _require(kind == (WORD if index < words else LABEL), f"entry {index} is of the wrong type")
+        if kind == LABEL:
+            _require(0 < count < MOST_COUNTED, f"label {index - words} has a count of {count}")
+            _require(_is_utf8(word), f"label {index - words} is not UTF-8")
+    if pruned == NOT_PRUNED:
+        return _Sizes(dimensions, words + bucket, labels), False
+    _require(0 <= pruned <= bucket, f"{pruned} n-grams of {bucket} are kept")
+    places = reader.read_integers(2 * pruned)[1::2]
+    _require(bool(((places >= 0) & (places < pruned)).all()), "an n-gram has a place outside of the matrix")
+    return _Sizes(dimensions, words + pruned, labels), True
 
 
-def _skip_matrix(reader: _Reader, *, quantised: bool) -> None:
+def _check_matrix(reader: _Reader, rows: int, columns: int, *, quantised: bool) -> None:
     if not quantised:
-        rows, columns = reader.read("<2q")
+        _check_shape(reader.read("<2q"), rows, columns)
         reader.skip(rows * columns * FLOAT)
         return
-    has_norms, rows, _columns, codes = reader.read("<? 2q i")
+    has_norms = _read_flag(reader)
+    _check_shape(reader.read("<2q"), rows, columns)
+    [codes] = reader.read("<i")
+    _require(codes >= 0, f"a matrix has {codes} codes")
     reader.skip(codes)
-    _skip_quantizer(reader)
+    parts = _check_quantiser(reader, columns)
+    _require(codes == rows * parts, f"a matrix of {rows} rows in {parts} parts has {codes} codes")
     if has_norms:
         reader.skip(rows)
-        _skip_quantizer(reader)
+        _check_quantiser(reader, 1)
 
 
-def _skip_quantizer(reader: _Reader) -> None:
-    dimensions, _parts, _part, _last_part = reader.read("<4i")
+def _check_shape(found: tuple[int, ...], rows: int, columns: int) -> None:
+    _require(found == (rows, columns), f"a matrix is {found[0]} x {found[1]}, not {rows} x {columns}")
+
+
+def _check_quantiser(reader: _Reader, columns: int) -> int:
+    """Return into how many parts a row is divided."""
+    dimensions, parts, part, last_part = reader.read("<4i")
+    _require(dimensions == columns and part > 0, f"a quantiser of {dimensions} dimensions has parts of {part}")
+    expected = (-(-columns // part), columns % part or part)
+    _require((parts, last_part) == expected, f"a quantiser has {parts} parts, the last of {last_part} dimensions")
     reader.skip(dimensions * CENTROIDS * FLOAT)
+    return parts
+
+
+def _read_flag(reader: _Reader) -> bool:
+    [flag] = reader.read("<B")
+    _require(flag in (0, 1), f"a flag is {flag}")
+    return bool(flag)
+
+
+def _is_utf8(word: bytes) -> bool:
+    try:
+        word.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise _ContradictionError(otherwise)

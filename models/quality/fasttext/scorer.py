@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError, SettingsError
-from fineweb_mask.models.quality.fasttext.file_format import check_fasttext_file
+from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
@@ -48,6 +48,7 @@ class FastTextScorer:
 
     def __init__(self, settings: FastTextScorerSettings, model_path: str) -> None:
         self.settings = settings
+        self._path = model_path
         check_fasttext_file(model_path)
         self._model = fasttext.load_model(model_path)
         labels = self._model.get_labels()
@@ -61,6 +62,11 @@ class FastTextScorer:
         """Return the probability of the positive label for each text, (n,); 0 if the model returns no label.
 
         Texts are strings, (n,), in an Arrow array or a sequence; in a sequence, a lone surrogate is read as "?".
+
+        Raises
+        ------
+        FastTextFormatError
+            If the model's numbers give no scores.
         """
         if not isinstance(texts, pa.Array):
             texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
@@ -69,7 +75,12 @@ class FastTextScorer:
         if (words := self.settings.max_words) is not None:
             lines = [b" ".join(line.split(None, words)[:words]) + b"\n" for line in lines]
         every_label, any_probability = -1, 0.0
-        labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
+        try:
+            labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
+        except RuntimeError as error:  # fastText found a NaN
+            raise FastTextFormatError(
+                f"{self._path} is damaged: its numbers give no scores: {error} Copy or download it again"
+            ) from error
         positive = self.settings.positive_label
         scores = [
             values[names.index(positive)] if positive in names else 0.0

@@ -31,7 +31,10 @@ def train_in_new_process(examples: str, model: str, options: Mapping[str, float 
         command, env={**os.environ, **ZEROED_MEMORY}, capture_output=True, text=True, check=False
     )
     if finished.returncode != 0:
-        raise FastTextTrainingError(f"fastText could not be trained: {finished.stderr.strip()[-500:]}")
+        raise FastTextTrainingError(
+            f"fastText could not be trained: {finished.stderr.strip()[-500:]}; check the labels and the "
+            "training settings"
+        )
 
 
 def _main(examples: str, model: str, options: str) -> None:

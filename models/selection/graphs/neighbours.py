@@ -1,7 +1,8 @@
 """Find the nearest documents of every document, for facility location and near-duplicates.
 
 `nearest` is exact. Similarity is symmetric, so every pair of blocks is multiplied once and read from both sides. The
-lists are running top-k, so memory is two lists and one block of products for any n.
+lists are running top-k, so memory is two lists (512 bytes a document for 64 neighbours), a third while they are turned,
+and one block of products for any n. What reads the lists does so part by part.
 
 `nearest_in_groups` is approximate. It is an inverted file, as faiss' IVF indexes are: documents are grouped by k-means,
 and each is multiplied with the members of the groups nearest to it, here group by group, as matrix products. How near a
@@ -11,6 +12,7 @@ neighbours on any corpus. On vectors without groups that takes as many products 
 """
 
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement
@@ -19,13 +21,14 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.selection.k_means import fit_centres
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import Graph
 
 logger = logging.getLogger(__name__)
 
-PRODUCT_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 29}  # entries of one block of similarities (float32)
+PRODUCT_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 29}  # entries of one block of similarities (float32)
 BUNDLE = 8  # columns whose maximum stands for them in a first round of top-k: half the time of one round
 LARGE = {"cpu": 32_768, "cuda": 262_144}  # most documents for exact lists under `auto`; that of CUDA is not measured
 NARROW = 4  # blocks of up to this * k columns are merged as they are, in one round
@@ -36,8 +39,10 @@ GROUP_SAMPLE = 16  # documents per group that k-means reads
 GROUP_MOVES = 3  # of the centres
 LEAST_PROBES, MOST_PROBES = 2, 128  # groups in which each document's neighbours are sought
 WORTH_IT = 0.25  # share of all n^2 products above which the exact lists, with half of them, are faster
-BLOCK = 65_536  # documents whose groups are counted at once
+BLOCK = 16_384  # documents whose groups are counted at once
+PART = {"cpu": 1 << 20, "cuda": 1 << 62}  # places of lists that are read at once
 TIE = 1e-6  # float32 rounding of a cosine
+EVERYONE = slice(None)
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Neighbours:
     The arrays are rank-major: `index[j]` is one contiguous vector over the documents.
     """
 
-    index: Tensor  # (k, n) int64
+    index: Tensor  # (k, n) int32
     similarity: Tensor  # (k, n) float32, exact cosines, at least 0, descending along k
     missed: Missed | None = None  # None: no document outside of a list is nearer than the last in it
 
@@ -65,21 +70,34 @@ class Neighbours:
         """Length of the lists."""
         return len(self.index)
 
-    def take(self, values: Tensor) -> Tensor:
-        """Return the value (n,) of the document at every place: (k, n)."""
-        return values.index_select(0, self.index.view(-1)).view(self.index.shape)
+    def parts(self) -> Iterator[slice]:
+        """Cut the documents into consecutive parts, whose lists are read at once."""
+        n, step = self.index.shape[1], max(1, PART[self.index.device.type] // self.k)
+        for start in range(0, n, step):
+            raise_if_stopped()
+            yield slice(start, min(start + step, n))
 
-    def sum_back(self, values: Tensor) -> Tensor:
-        """Sum the values (k, n) of all list entries that are the same document: (n,) float32.
+    def take(self, values: Tensor, part: slice = EVERYONE) -> Tensor:
+        """Return the value (n,) of the document at every place of the lists of a part of b documents: (k, b)."""
+        index = self.index[:, part]
+        return values.index_select(0, index.reshape(-1)).view(index.shape)
 
-        Deterministic on both devices: CUDA's scatter_add is not, so there the sum runs over sorted segments.
+    def by_part(self, values: Callable[[slice], Tensor]) -> Tensor:
+        """Compute something of every document, (b,) for a part of b: (n,)."""
+        return torch.cat([values(part) for part in self.parts()])
+
+    def sum_back(self, values: Callable[[slice], Tensor]) -> Tensor:
+        """Sum the values, (k, b) for a part of b, of all list entries that are the same document: (n,) float32.
+
+        Deterministic on both devices: CUDA's index_add is not, so there the sum runs over sorted segments.
         """
-        n = self.index.shape[1]
-        flat = self.index.view(-1)
-        if values.device.type == "cpu":
-            return torch.zeros(n, dtype=values.dtype).scatter_add_(0, flat, values.reshape(-1))
+        if self.index.device.type == "cpu":
+            sums = torch.zeros(self.index.shape[1])
+            for part in self.parts():
+                sums.index_add_(0, self.index[:, part].reshape(-1), values(part).reshape(-1))
+            return sums
         order, lengths = self._segments
-        return torch.segment_reduce(values.reshape(-1)[order], "sum", lengths=lengths)
+        return torch.segment_reduce(values(EVERYONE).reshape(-1)[order], "sum", lengths=lengths)
 
     @cached_property
     def _segments(self) -> tuple[Tensor, Tensor]:
@@ -114,8 +132,8 @@ def nearest(rows: Rows, k: int) -> Neighbours:
             products = (rows.block(left) @ rows.block(right).T).clamp_(min=0)
             similarity[right], index[right] = _merge(similarity[right], index[right], products.T, everyone[left])
         similarity[left], index[left] = _merge(similarity[left], index[left], products, everyone[right])
-    similarity.clamp_(max=1.0)
-    return Neighbours(index.T.long().contiguous(), similarity.T.contiguous())
+    similarity = similarity.clamp_(max=1.0).T.contiguous()  # one after the other: the lists are large
+    return Neighbours(index.T.contiguous(), similarity)
 
 
 def nearest_in_groups(rows: Rows, k: int, recall: float = RECALL, seed: int = 0) -> Neighbours:
@@ -129,14 +147,18 @@ def nearest_in_groups(rows: Rows, k: int, recall: float = RECALL, seed: int = 0)
     generator = torch.Generator(rows.device).manual_seed(seed)
     shuffled = torch.randperm(rows.n, generator=generator, device=rows.device)
     probes, distance = _probes(rows, generator)
-    tuning = shuffled[:TUNED]
-    searched = distance <= _farthest(probes, distance, tuning, *_exact_lists(rows, tuning, k), recall)
+    tuning, measured = shuffled[:TUNED].clone(), shuffled[-MEASURED:].clone()
+    del shuffled
+    searched = _searched(distance, _farthest(probes, distance, tuning, *_exact_lists(rows, tuning, k), recall))
+    del distance
     share = _complete(searched, probes, k) / rows.n**2
     if share > WORTH_IT:
+        del probes, searched
         return nearest(rows, k)
-    similarity, index = _searched_lists(rows, k, probes, searched)
-    lists = Neighbours(index.T.long().contiguous(), similarity.T.contiguous())
-    missed = missed_by(rows, lists, shuffled[-MEASURED:])
+    members, searching = _by_group(probes, searched)
+    del probes, searched
+    lists = _searched_lists(rows, k, members, searching)
+    missed = missed_by(rows, lists, measured)
     logger.info(
         "Lists of neighbours are approximate: they hold %.1f%% of the %d nearest of %d sampled documents, "
         "from %.2f%% of all products.",
@@ -156,25 +178,28 @@ def missed_by(rows: Rows, lists: Neighbours, documents: Tensor) -> Missed:
 
 
 def _probes(rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Find the nearest groups of each document, its own first, and how far they are: (n, p) int32, (n, p) float32.
+    """Find the nearest groups of each document, its own first, and how far they are: (n, p) int16, (n, p) float32.
 
     Groups are those of the centred rows: where all cosines are large, the mean would be close to every document. The
     distance is 1 - (cosine with the centre) / (cosine with the own centre), so that a document between groups probes
-    more of them.
+    more of them, and rises along the groups.
     """
     n_groups = max(1, min(rows.n, round(GROUPS_PER_ROOT * rows.n**0.5)))
     sample = torch.randperm(rows.n, generator=generator, device=rows.device)[: GROUP_SAMPLE * n_groups]
     mean = (rows.weighted_sum(torch.ones(rows.n, device=rows.device)) / rows.n).float()
-    centred = torch.nn.functional.normalize(rows.take(sample) - mean, dim=1)
+    centred = torch.nn.functional.normalize(rows.take(sample).sub_(mean), dim=1)
     centres = fit_centres(Rows(centred), n_groups, GROUP_MOVES, generator)
+    del centred, sample
     step = max(1, min(rows.block_rows, _elements(rows) // n_groups))
     offset = mean @ centres.T
-    parts = []
+    shape = rows.n, min(MOST_PROBES, n_groups)
+    group = torch.int16 if n_groups < 1 << 15 else torch.int32
+    probes = torch.empty(shape, dtype=group, device=rows.device)
+    distance = torch.empty(shape, device=rows.device)
     for part in rows.slices(step):
-        nearest_few = (rows.block(part) @ centres.T).sub_(offset).topk(min(MOST_PROBES, n_groups), dim=1)
-        parts.append((nearest_few.values, nearest_few.indices.int()))
-    cosine, probes = map(torch.cat, zip(*parts, strict=True))
-    return probes, 1 - cosine / cosine[:, :1].clamp(min=1e-12)
+        cosine, probes[part] = (rows.block(part) @ centres.T).sub_(offset).topk(shape[1], dim=1)
+        distance[part] = 1 - cosine / cosine[:, :1].clamp(min=1e-12)
+    return probes, distance
 
 
 def _farthest(
@@ -191,39 +216,73 @@ def _farthest(
     return float(needed[int(recall * (len(needed) - 1))])
 
 
+def _searched(distance: Tensor, farthest: float) -> Tensor:
+    """Count the groups up to a distance that each document searches, the first of its (n, p): (n,) int64."""
+    near = [(part <= farthest).sum(1) for part in torch.split(distance, BLOCK)]
+    return torch.cat(near).clamp_(min=min(LEAST_PROBES, distance.shape[1]))
+
+
 def _complete(searched: Tensor, probes: Tensor, k: int) -> float:
-    """Mark more groups, (n, p) in place, so that each document searches at least k others; count the products."""
-    searched[:, :LEAST_PROBES] = True
-    sizes, products = torch.bincount(probes[:, 0]), 0.0
-    sizes = torch.nn.functional.pad(sizes, (0, int(probes.max()) + 1 - len(sizes)))
+    """Raise the numbers of groups searched, (n,) in place, so that each document searches at least k others.
+
+    Return the number of products.
+    """
+    sizes, products = _sizes(probes), 0.0
     for start in range(0, len(probes), BLOCK):
         own = sizes[probes[start : start + BLOCK].long()]
-        part = searched[start : start + BLOCK].logical_or_(own.cumsum(1) - own < k)
-        products += float((own * part).sum(dtype=torch.float64))
+        part = searched[start : start + BLOCK]
+        torch.maximum(part, (own.cumsum(1) - own < k).sum(1), out=part)
+        products += float(own.cumsum(1).gather(1, part[:, None] - 1).sum(dtype=torch.float64))
     return products
 
 
-def _searched_lists(rows: Rows, k: int, probes: Tensor, searched: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the k nearest of each document in the groups that it searches, (n, p): similarity and index, (n, k)."""
+def _sizes(probes: Tensor) -> Tensor:
+    """Count the members of each group, from the documents' groups (n, p)."""
+    n_groups = max(int(part.max()) for part in torch.split(probes, BLOCK)) + 1
+    return torch.bincount(probes[:, 0].long(), minlength=n_groups)
+
+
+def _by_group(probes: Tensor, searched: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return, for each group, its members and the documents that search it, (m,) int32 each, ascending.
+
+    The documents search the first groups of their (n, p), as many as `searched` (n,) says. They are sorted by group
+    block by block, so that no list of 64-bit places of all of them is held.
+    """
+    sizes, device = _sizes(probes), probes.device
+    places = torch.arange(probes.shape[1], device=device)
+    blocks = [slice(start, start + BLOCK) for start in range(0, len(probes), BLOCK)]
+    counts = torch.zeros_like(sizes)
+    for block in blocks:
+        counts += torch.bincount(probes[block][places < searched[block, None]].long(), minlength=len(sizes))
+    documents = torch.empty(int(counts.sum()), dtype=torch.int32, device=device)
+    ends = counts.cumsum(0) - counts
+    for block in blocks:
+        document, place = (places < searched[block, None]).nonzero().unbind(1)
+        group, order = probes[block][document, place].long().sort(stable=True)
+        own = torch.bincount(group, minlength=len(sizes))
+        into = torch.arange(len(group), device=device) + (ends - (own.cumsum(0) - own))[group]
+        documents[into] = (document[order] + block.start).int()
+        ends += own
+    members = torch.cat([part.int() for part in torch.split(probes[:, 0].sort(stable=True).indices, BLOCK)])
+    return torch.split(members, sizes.tolist()), torch.split(documents, counts.tolist())
+
+
+def _searched_lists(rows: Rows, k: int, members: tuple[Tensor, ...], searching: tuple[Tensor, ...]) -> Neighbours:
+    """Find the k nearest of each document in the groups that it searches, from each group's members and searchers."""
     similarity, index = _empty_lists(rows.n, k, rows.device)
-    n_groups = int(probes.max()) + 1
-    group, members = probes[:, 0].sort(stable=True)
-    of_group = torch.split(members, torch.bincount(group, minlength=n_groups).tolist())
-    group, cells = probes[searched].sort(stable=True)
-    documents = searched.nonzero()[cells, 0]
-    searching = torch.split(documents, torch.bincount(group, minlength=n_groups).tolist())
-    for number in track("groups of neighbours", range(n_groups)):
-        for candidates in torch.split(of_group[number], rows.block_rows):
+    for number in track("groups of neighbours", range(len(members))):
+        for candidates in torch.split(members[number], rows.block_rows):
             columns = rows.take(candidates).T
             at_once = max(1, min(rows.block_rows, _elements(rows) // max(1, len(candidates))))
             for part in torch.split(searching[number], at_once) if len(candidates) else ():
                 products = (rows.take(part) @ columns).clamp_(min=0)
                 products.masked_fill_(part[:, None] == candidates, 2.0)  # a document comes first in its own list
-                similarity[part], index[part] = _merge(similarity[part], index[part], products, candidates.int())
+                similarity[part], index[part] = _merge(similarity[part], index[part], products, candidates)
     short = (similarity[:, -1] < 0).nonzero()[:, 0]  # their groups hold fewer than k documents
     for part in torch.split(short, MEASURED):
         similarity[part], index[part] = _exact_lists(rows, part, k)
-    return similarity.clamp_(max=1.0), index
+    similarity = similarity.clamp_(max=1.0).T.contiguous()
+    return Neighbours(index.T.contiguous(), similarity)
 
 
 def _exact_lists(rows: Rows, documents: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ DIRECTIONS = (64, 128, 256)  # of the first product: the fewest that let few eno
 FEW = 1e-4  # share of the pairs, at d = 768: multiplying more of them costs more than the first product
 TRIED_ROWS = 1024  # rows of the sample on which the number of directions is tried
 BLOCK_ROWS = {"cpu": 1536, "cuda": 16_384}  # rows on each side of one product
-ROUNDING = 1e-5  # of a float32 product of unit rows
+ROUNDING = 1e-3  # of a product of short rows, which are stored as float16, of length 1
 MOST_NEIGHBOURS = 64  # pairs kept per document: all above the threshold unless there are very many
 PRUNED_AT = 1 << 24  # stored pairs above which those beyond the nearest `MOST_NEIGHBOURS` are dropped
 
@@ -109,7 +109,10 @@ def _shortened(rows: Rows, threshold: float) -> Rows:
         tried = _split(some, directions, count)
         passing = (tried @ tried.T >= threshold - ROUNDING).sum() - len(tried)
         if int(passing) <= FEW * len(tried) ** 2:
-            return Rows(torch.cat([_split(rows.block(part), directions, count) for part in rows.slices()]))
+            short = torch.empty((rows.n, count + 1), dtype=torch.float16, device=rows.device)
+            for part in rows.slices():
+                short[part] = _split(rows.block(part), directions, count)
+            return Rows(short)
     return rows
 
 

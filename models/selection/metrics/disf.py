@@ -26,14 +26,17 @@ class Disf(KernelMetric):
         self.rows, self.masses = rows.standardised(standard), masses
         if masses is not None:
             self.rows = self.rows.times(masses.sqrt())
-        self.diagonal = torch.cat([self.rows.block(part).square().sum(1).square() for part in self.rows.slices()])
+        self.diagonal = self.rows.square_norms().square_()
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n) by the smaller of Z^T Z (d x d) and Z Z^T (K x K) of each: (G,) float64."""
         squares = []
         for chosen in _selected(masks):
-            z = self.rows.take(chosen)
-            gram = z @ z.T if len(z) < self.rows.d else z.T @ z
+            if len(chosen) < self.rows.d:
+                z = self.rows.take(chosen)
+                gram = z @ z.T
+            else:
+                gram = self.rows.second_moment_of(chosen)
             squares.append(torch.linalg.vector_norm(gram, dtype=torch.float64).square())
         return self.outer(torch.stack(squares), self.size(masks))
 
@@ -93,13 +96,11 @@ class Disf(KernelMetric):
         row, (n,), makes it uncorrelated with the rest. The rows are not scaled to one length again: what is outside the
         directions would then count too much.
         """
-        kept = self.rows.dot(directions)
-        rest = (self.diagonal.sqrt() - kept.square().sum(1)).clamp_(min=0)
-        others = rest.sqrt() / (self.rows.d - directions.shape[1]) ** 0.25
         metric = object.__new__(Disf)
         metric.masses = self.masses
-        metric.rows = Rows(torch.cat([kept, (others * signs)[:, None]], dim=1))
-        metric.diagonal = metric.rows.block(slice(None)).square().sum(1).square()
+        turned = (self.rows.d - directions.shape[1]) ** 0.25
+        metric.rows = self.rows.in_directions(directions, self.diagonal.sqrt(), signs / turned)
+        metric.diagonal = metric.rows.square_norms().square_()
         return metric
 
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.graphs.neighbours import RECALL, Neighbours, find_neighbours
+from fineweb_mask.models.selection.graphs.neighbours import EVERYONE, RECALL, Neighbours, find_neighbours
 from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric
 from fineweb_mask.models.selection.metrics.kernel import falling_step
 from fineweb_mask.models.selection.rows import Rows
@@ -54,9 +54,9 @@ class Facility(BuiltInMetric):
         length = max(options.n_neighbours, min(LONGEST_LIST, math.ceil(6 * rows.n / budget)))
         return cls(rows, length, masses, graph=options.graph, recall=options.graph_recall, seed=settings.seed)
 
-    def weighed(self, values: Tensor) -> Tensor:
-        """Weigh a value of every document, (..., n), by its share of the mean over all."""
-        return values if self.masses is None else values * (self.masses * (self.rows.n / self.masses.sum()))
+    def weighed(self, values: Tensor, part: slice = EVERYONE) -> Tensor:
+        """Weigh a value of every document, or of a part of b, (..., b), by its share of the mean over all."""
+        return values if self.masses is None else values * (self.masses * (self.rows.n / self.masses.sum()))[part]
 
     @property
     def graph(self) -> Neighbours:
@@ -83,9 +83,10 @@ class Facility(BuiltInMetric):
     def best(self, masks: Tensor) -> Tensor:
         """Compute every document's similarity to its nearest selected one, exactly: masks (G, n) -> (n, G) float32."""
         best = torch.full(masks.T.shape, -1.0, device=self.rows.device)
-        if self._graph is not None:
+        if (graph := self._graph) is not None:
             for group, mask in enumerate(masks):
-                best[:, group] = torch.where(self._graph.take(mask), self._graph.similarity, -1.0).amax(0)
+                for part in graph.parts():
+                    best[part, group] = torch.where(graph.take(mask, part), graph.similarity[:, part], -1.0).amax(0)
         missed = best < 0
         for group in missed.any(0).nonzero()[:, 0].tolist():
             documents = missed[:, group].nonzero()[:, 0]
@@ -106,26 +107,35 @@ class Facility(BuiltInMetric):
 
     def expected(self, inclusion: Tensor) -> float:
         """Compute the expected value under independent inclusion probabilities (n,), on the graph."""
-        similarity, pi = self.graph.similarity, self.graph.take(inclusion)
-        value = similarity[-1].clone()
-        for j in range(self.graph.k - 1, -1, -1):
-            value = torch.lerp(value, similarity[j], pi[j])
-        return float(self.weighed(value).mean(dtype=torch.float64))
+        graph = self.graph
+
+        def of_part(part: slice) -> Tensor:
+            similarity, pi = graph.similarity[:, part], graph.take(inclusion, part)
+            value = similarity[-1].clone()
+            for j in range(graph.k - 1, -1, -1):
+                value = torch.lerp(value, similarity[j], pi[j])
+            return value
+
+        return float(self.weighed(graph.by_part(of_part)).mean(dtype=torch.float64))
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Compute (1/n) sum_v pre_j (s_j - e_j), in one backward and one forward pass: (n,) float32."""
-        similarity = self.graph.similarity
-        pi = self.graph.take(inclusion.float())
-        advantage = torch.empty_like(pi)
-        rest = similarity[-1].clone()  # e_j: expected maximum over the neighbours after j
-        for j in range(self.graph.k - 1, -1, -1):
-            torch.sub(similarity[j], rest, out=advantage[j])
-            rest.addcmul_(pi[j], advantage[j])
-        pre = torch.ones_like(rest)  # probability that no neighbour before j is selected
-        for j in range(self.graph.k):
-            advantage[j].mul_(pre)
-            pre.addcmul_(pre, pi[j], value=-1)
-        return self.graph.sum_back(self.weighed(advantage)).div_(self.rows.n)
+        graph, inclusion = self.graph, inclusion.float()
+
+        def of_part(part: slice) -> Tensor:
+            similarity, pi = graph.similarity[:, part], graph.take(inclusion, part)
+            advantage = torch.empty_like(pi)
+            rest = similarity[-1].clone()  # e_j: expected maximum over the neighbours after j
+            for j in range(graph.k - 1, -1, -1):
+                torch.sub(similarity[j], rest, out=advantage[j])
+                rest.addcmul_(pi[j], advantage[j])
+            pre = torch.ones_like(rest)  # probability that no neighbour before j is selected
+            for j in range(graph.k):
+                advantage[j].mul_(pre)
+                pre.addcmul_(pre, pi[j], value=-1)
+            return self.weighed(advantage, part)
+
+        return graph.sum_back(of_part).div_(self.rows.n)
 
     def tangent(self, inclusion: Tensor, budget: float, weight: float) -> "FacilityTangent":  # noqa: ARG002 - holds for any
         """Return the tangent of weight * D at inclusion probabilities (n,)."""
@@ -136,25 +146,34 @@ class Facility(BuiltInMetric):
         return FacilityGains(self, weight)
 
     def neighbours(self, count: int) -> Tensor:
-        """Return the `count` nearest documents of each, itself first, (count, n) int64."""
+        """Return the `count` nearest documents of each, itself first, (count, n) int32."""
         return self.graph.index[:count]
 
     def levels(self, inclusion: Tensor) -> Tensor:
         """Find the similarity at which the inclusion of each document's nearest sums to 1: (n,) float32."""
-        reach = self.graph.take(inclusion.double()).cumsum(0)
-        rank = (reach < 1).sum(0).clamp_(max=self.graph.k - 1)
-        return self.graph.similarity.gather(0, rank[None])[0]
+        graph, inclusion = self.graph, inclusion.double()
+
+        def of_part(part: slice) -> Tensor:
+            rank = (graph.take(inclusion, part).cumsum(0) < 1).sum(0).clamp_(max=graph.k - 1)
+            return graph.similarity[:, part].gather(0, rank[None])[0]
+
+        return graph.by_part(of_part)
 
     def worth(self, mask: Tensor) -> Tensor:
         """Sum what the neighbours of each document would gain, or lose to their second choice: (n,) float32."""
-        similarity, hit = self.graph.similarity, self.graph.take(mask)
-        reach = hit.cumsum(0, dtype=torch.int16)
-        last = similarity[-1]
-        first_rank = hit & (reach == 1)
-        first = torch.where(reach[-1] >= 1, (similarity * first_rank).sum(0), last)
-        second = torch.where(reach[-1] >= 2, (similarity * (hit & (reach == 2))).sum(0), last)
-        gains = torch.where(hit, first_rank * (first - second), (similarity - first).clamp_(min=0))
-        return self.graph.sum_back(self.weighed(gains)).div_(self.rows.n)
+        graph = self.graph
+
+        def of_part(part: slice) -> Tensor:
+            similarity, hit = graph.similarity[:, part], graph.take(mask, part)
+            reach = hit.cumsum(0, dtype=torch.int16)
+            last = similarity[-1]
+            first_rank = hit & (reach == 1)
+            first = torch.where(reach[-1] >= 1, (similarity * first_rank).sum(0), last)
+            second = torch.where(reach[-1] >= 2, (similarity * (hit & (reach == 2))).sum(0), last)
+            gains = torch.where(hit, first_rank * (first - second), (similarity - first).clamp_(min=0))
+            return self.weighed(gains, part)
+
+        return graph.sum_back(of_part).div_(self.rows.n)
 
     def random_value(self, budget: float) -> float:
         """Compute the expected value under equal inclusion probabilities, on the graph."""
@@ -190,7 +209,11 @@ class FacilityTangent:
 
     def evaluate(self) -> tuple[float, Tensor]:
         """Return the height and the slope of every document, (n,) float64."""
-        over = self.graph.sum_back(self.metric.weighed((self.graph.similarity - self.level).clamp_(min=0))).double()
+
+        def of_part(part: slice) -> Tensor:
+            return self.metric.weighed((self.graph.similarity[:, part] - self.level[part]).clamp_(min=0), part)
+
+        over = self.graph.sum_back(of_part).double()
         height = float(self.metric.weighed(self.level).mean(dtype=torch.float64)) + self.missing()
         return self.weight * height, self.weight / len(self.level) * over
 
@@ -207,7 +230,12 @@ class FacilityTangent:
 
     def descend(self, mask: Tensor, fall: float) -> None:
         """Move the levels."""
-        covered = (self.graph.take(mask) * (self.graph.similarity > self.level)).sum(0)
+        graph = self.graph
+
+        def of_part(part: slice) -> Tensor:
+            return (graph.take(mask, part) * (graph.similarity[:, part] > self.level[part])).sum(0)
+
+        covered = graph.by_part(of_part)
         gradient = self.metric.weighed((1 - covered).double()) * (self.weight / len(self.level))
         # Below the last neighbour's similarity, documents outside the list would count.
         level = self.level - falling_step(gradient, fall).float()

@@ -51,8 +51,12 @@ class SpectralMetric(MomentMetric):
         """Evaluate masks (G, n) by the smaller of the two matrices of each: (G,) float64."""
         values = []
         for mask, size in zip(masks, self.size(masks), strict=True):
-            x = self.rows.take(mask.nonzero()[:, 0])
-            gram = x @ x.T if len(x) < self.rows.d else x.T @ x
+            chosen = mask.nonzero()[:, 0]
+            if len(chosen) < self.rows.d:
+                x = self.rows.take(chosen)
+                gram = x @ x.T
+            else:
+                gram = self.rows.second_moment_of(chosen)
             values.append(self.of_matrix(gram.double() / size))
         return torch.stack(values)
 
@@ -101,12 +105,11 @@ class SpectralMetric(MomentMetric):
 
         The last dimension holds what a row has outside of them, and stands for so many directions.
         """
-        kept = self.rows.dot(directions)
         metric = copy(self)
         metric.copies = self.rows.d - directions.shape[1]
-        whole = 1.0 if self.masses is None else self.masses
-        rest = (whole - kept.square().sum(1)).clamp_(min=0) / metric.copies
-        metric.rows = Rows(torch.cat([kept, rest.sqrt()[:, None]], dim=1))
+        everyone = torch.ones(self.rows.n, device=self.rows.device)
+        whole = everyone if self.masses is None else self.masses
+        metric.rows = self.rows.in_directions(directions, whole, everyone * metric.copies**-0.5)
         return metric
 
 

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.moment import SwapModel
 from fineweb_mask.models.selection.metrics.spectral import SpectralGains, SpectralMetric
-from fineweb_mask.models.selection.rows import Rows
 
 FLOOR = 1e-6  # share of the uniform spectrum mixed into a moment where a logarithm needs no zeros
 STEP = 2.0  # of log t in the integral that greedy's gains come from
@@ -61,7 +60,7 @@ class Vendi(SpectralMetric):
         dropped = (entropy - torch.special.entr(values - less)) / less
         worth = self.rows.quadratic((vectors * added) @ vectors.T)
         selected = mask.nonzero()[:, 0]
-        worth[selected] = Rows(self.rows.take(selected)).quadratic((vectors * dropped) @ vectors.T)
+        worth[selected] = self.rows.quadratic((vectors * dropped) @ vectors.T, selected)
         root = ((vectors * (values + step / 2) ** -0.5) @ vectors.T).float()
 
         def cross(pool: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class SampleJob(CorpusJob):
     """Draw a shard's part of the sample, and sum over all its documents."""
 
     stage: ClassVar[Stage] = Stage(
-        "sample", version=1, label="select", folders=("samples",), interim=True, run_with=("select",)
+        "sample", version=2, label="select", folders=("samples",), interim=True, run_with=("select",)
     )
     shard: ShardFiles
     rate: float  # share of the documents in the sample
@@ -113,7 +113,7 @@ class LearnJob(CorpusJob):
     """Learn the first rule, or gather a pass and learn the next one."""
 
     stage: ClassVar[Stage] = Stage(
-        "learn_rule", version=2, label="select", folders=("rules",), interim=True, run_with=("select",)
+        "learn_rule", version=3, label="select", folders=("rules",), interim=True, run_with=("select",)
     )
     number: int  # 0 for the first
     samples: list[StageFile]
@@ -291,7 +291,7 @@ class MeasureJob(CorpusJob):
     """Measure what a rule selects from one shard."""
 
     stage: ClassVar[Stage] = Stage(
-        "measure", version=2, label="select", folders=("passes",), interim=True, run_with=("select",)
+        "measure", version=3, label="select", folders=("passes",), interim=True, run_with=("select",)
     )
     shard: ShardFiles
     rule: StageFile  # the output of a `LearnJob`, or the rule that is kept

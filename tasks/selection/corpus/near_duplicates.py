@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
@@ -25,6 +24,7 @@ from fineweb_mask.tasks.selection.corpus.learning import (
     cell_prefix,
     read_learned,
 )
+from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
@@ -38,7 +38,7 @@ class ChargesJob(CorpusJob):
     """Compare the candidates of one cell, of all shards; `charges_jobs` makes those of all cells."""
 
     stage: ClassVar[Stage] = Stage(
-        "charges", version=1, label="select", folders=("charges",), interim=True, run_with=("select",)
+        "charges", version=2, label="select", folders=("charges",), interim=True, run_with=("select",)
     )
     cell: int
     passes: list[StageFile]  # the outputs of `MeasureJob`, in the order of the shards
@@ -160,6 +160,6 @@ def read_charges(workspace: Workspace, files: Sequence[StageFile], shard: str, r
     """Return what the rows of a shard pay, (rows,): most pay nothing."""
     charges = np.zeros(rows, dtype=np.float32)
     for file in files:
-        table = pq.read_table(workspace.resolve(file), columns=["row", "charge"], filters=[("shard", "==", shard)])
+        table = read_table(workspace.resolve(file), columns=["row", "charge"], filters=[("shard", "==", shard)])
         charges[table["row"].to_numpy()] = table["charge"].to_numpy()
     return charges

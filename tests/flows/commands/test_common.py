@@ -12,7 +12,6 @@ import typer
 from fineweb_mask.flows.commands import _common
 from fineweb_mask.flows.commands._common import (
     FAILED,
-    INTERRUPTED,
     WRONG_USAGE,
     end_with_page,
     exit_on_error,
@@ -44,7 +43,7 @@ def test_a_bug_is_not_reported_as_a_mistake_of_the_user(bug):
     ("error", "code", "message"),
     [
         (ValueError("broken"), FAILED, "ValueError: broken"),
-        (KeyboardInterrupt(), INTERRUPTED, "interrupted; run the same command again to resume"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again to resume"),
         (typer.Exit(WRONG_USAGE), WRONG_USAGE, ""),
     ],
 )

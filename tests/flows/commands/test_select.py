@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 
 def test_select_takes_the_options_of_the_paper_s_script(call, tmp_path):
@@ -26,3 +27,18 @@ def test_select_takes_the_options_of_the_paper_s_script(call, tmp_path):
     wrong = call("select", *files, "--lamb", "2")
     assert wrong.returncode == 2
     assert "lamb" in wrong.stderr
+
+
+@pytest.mark.parametrize("name", ["in.parquet", "../here/in.parquet", "link", "hard"])
+def test_the_vectors_are_not_replaced_by_what_is_selected(invoke, tmp_path, name):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    source = folder / "in.parquet"
+    pq.write_table(pa.table({"chunk_id": [1], "quality_score": [0.5], "feature_arr": [[1.0]]}), source)
+    before = source.read_bytes()
+    (folder / "link").symlink_to(source)
+    (folder / "hard").hardlink_to(source)
+    done = invoke("select", "--input", source, "--output", folder / name)
+    assert done.exit_code == 2
+    assert "is the file of --input, and would be replaced" in done.stderr
+    assert source.read_bytes() == before

@@ -43,7 +43,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key = StageKey(stage="ingest", version=1, settings="s", inputs="i")
     schema = documents_schema([pa.field("\x1b[1m[b]", pa.string())])
     rows = [
-        {"row": row, "id": name, "text": text, "n_chars": 1, "content_hash": b"0" * 16, "\x1b[1m[b]": text}
+        {
+            "row": row,
+            "source_row": row,
+            "id": name,
+            "text": text,
+            "n_chars": 1,
+            "content_hash": b"0" * 16,
+            "\x1b[1m[b]": text,
+        }
         for row, (name, text) in enumerate(HOSTILE.items())
     ]
     path = workspace.shard_path("documents", "a", key)

@@ -8,7 +8,7 @@ import pytest
 @pytest.mark.parametrize("command", ["verify", "push"])
 @pytest.mark.parametrize(
     ("place", "message"),
-    [("nowhere", "nowhere is not a folder"), ("", "is neither a dataset nor a workspace with one")],
+    [("nowhere", "nowhere must be a folder"), ("", "is neither a dataset nor a workspace with one")],
 )
 def test_a_folder_without_a_dataset_ends_with_2(invoke, tmp_path, command, place, message):
     done = invoke(command, tmp_path / place, *(["me/data"] if command == "push" else []), "--json")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.stage_files import KEY, write
 
@@ -25,7 +25,8 @@ def test_old_names_are_told_and_renamed(invoke, bucket, tmp_path, where):
     address = str(tmp_path / "workspace") if where == "folder" else f"{bucket.url}/ws"
     workspace = Workspace(address)
     old = write(workspace.root / "scores" / "en" / "a.parquet")
-    write_manifest(workspace.root / "run.json", KEY, [], {})
+    with atomic_write(workspace.root / "run.json") as partial:
+        partial.write_text('{"settings": {"workspace": "workspaces/old"}, "folder": "/"}')
     done = invoke("migrate", address, "--json")
     assert (done.exit_code, json.loads(done.stdout)) == (0, {"renamed": 1})
     new = workspace.shard_path("scores", "en/a", KEY)
@@ -43,3 +44,12 @@ def test_a_folder_that_does_not_exist_is_not_made(invoke, tmp_path):
         assert done.exit_code == 2
         assert "is no workspace in which a run was begun" in done.stderr
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("command", ["gc", "migrate"])
+def test_a_run_json_of_something_else_makes_no_workspace(invoke, tmp_path, command):
+    (tmp_path / "run.json").write_text('{"script": "start"}')
+    done = invoke(command, str(tmp_path))
+    assert done.exit_code == 2
+    assert "'run.json'" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

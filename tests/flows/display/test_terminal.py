@@ -1,10 +1,23 @@
 """Tables and texts on a terminal."""
 
 import io
+import logging
 
+import pytest
 from rich.console import Console
+from rich.progress import Progress
 
-from fineweb_mask.flows.display.terminal import new_table, print_line, print_paths, visible
+from fineweb_mask.flows.display.terminal import (
+    SafeConsole,
+    echo,
+    logs_made_visible,
+    new_table,
+    print_line,
+    print_paths,
+    print_quarantined,
+    visible,
+)
+from fineweb_mask.flows.summary import Quarantined
 
 
 def test_control_and_invisible_characters_are_escaped():
@@ -20,3 +33,50 @@ def test_lines_are_printed_as_they_are():
     console.print(new_table("stage", "files"))
     lines = [line.rstrip() for line in screen.getvalue().splitlines()]
     assert lines == ["[red]x[/red] " + "y" * 30, "page     a/b.html", "stage  files"]
+
+
+HOSTILE = "a\x1b[31mb\x9bc\u202ed"
+SHOWN = "a\\x1b[31mb\\x9bc\\u202ed"
+
+
+@pytest.mark.parametrize("force_terminal", [False, True])
+def test_nothing_that_is_printed_controls_the_terminal(force_terminal):
+    stream = io.StringIO()
+    console = SafeConsole(file=stream, force_terminal=force_terminal, width=200)
+    table = new_table(HOSTILE, "rows")
+    table.add_row(HOSTILE, "1")
+    console.print(table)
+    print_line(console, HOSTILE)
+    print_paths(console, page=HOSTILE)
+    print_quarantined(console, [Quarantined(shard=HOSTILE, reason=HOSTILE)])
+    with Progress(console=console) as progress:
+        progress.add_task(HOSTILE)
+    printed = stream.getvalue()
+    assert printed.count(SHOWN) >= 2  # a table and a bar cut it to its width on a terminal, colours part it
+    assert "a\x1b" not in printed
+    assert not {"\x9b", "\u202e"} & set(printed)
+    assert ("\x1b[" in printed) == force_terminal  # its own colours
+
+
+def test_a_line_is_printed_with_its_control_characters_shown(capsys):
+    echo(f"{HOSTILE}\nnext", err=True)
+    assert capsys.readouterr().err == f"{SHOWN}\nnext\n"
+
+
+def test_a_log_shows_the_control_characters_of_names_and_errors():
+    stream = io.StringIO()
+    logger = logging.getLogger("tests.visible")
+    handler = logging.StreamHandler(stream)
+    logger.addHandler(handler)
+    try:
+        logs_made_visible()
+        logs_made_visible()
+        assert len(handler.filters) == 1
+        logger.warning("%s: %d", HOSTILE, 3)
+        logger.error("failed", exc_info=ValueError(HOSTILE))
+    finally:
+        logger.removeHandler(handler)
+    logged = stream.getvalue()
+    assert logged.startswith(f"{SHOWN}: 3\nfailed\nValueError: ")
+    assert f"ValueError: {SHOWN}\n" in logged
+    assert not {"\x1b", "\x9b", "\u202e"} & set(logged)

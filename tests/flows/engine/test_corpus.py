@@ -1,6 +1,5 @@
 """One selection over a corpus, as jobs: the same as in one process, resumable, and a rule that new shards can use."""
 
-import random
 import shutil
 from dataclasses import asdict
 
@@ -11,7 +10,6 @@ import pytest
 from fineweb_mask.flows.engine.choices import PretrainedModels
 from fineweb_mask.flows.engine.corpus import learn_selection, select_by_rule
 from fineweb_mask.flows.engine.plan import Plan
-from fineweb_mask.flows.engine.registry import TASKS
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
@@ -20,39 +18,11 @@ from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.flows.engine.jobs_at_once import JobsAtOnce, write_shard
 from tests.tasks.number_shards import numbers
 
 SIZES = {"a": 300, "b": 90, "empty": 0, "c": 500, "d": 260}
 RATE = 0.4
-
-
-class JobsAtOnce:
-    """Runs the jobs that it is given, one at a time, in any order."""
-
-    def __init__(self, seed=None, stop_after=None):
-        self.waiting, self.built, self.expected, self.quarantined, self.at_once = [], [], 0, {}, 1
-        self._random = None if seed is None else random.Random(seed)
-        self._left = stop_after
-
-    def expect(self, _stage, jobs):
-        self.expected += jobs
-
-    def add(self, job, on_done):
-        self.waiting.append((job, on_done))
-
-    def done(self, job):
-        return job.current()
-
-    def finish(self):
-        while self.waiting:
-            place = 0 if self._random is None else self._random.randrange(len(self.waiting))
-            job, on_done = self.waiting.pop(place)
-            if self._left == len(self.built):
-                raise KeyboardInterrupt
-            file = TASKS[job.stage.name](job)
-            if not file.cached:
-                self.built.append(f"{job.stage.name} {job.name}")
-            on_done(file)
 
 
 def settings_of(**changes):
@@ -271,12 +241,6 @@ def test_jobs_do_not_depend_on_how_blocks_are_cut_or_where_they_run():
         for changes in ({}, {"block_size": 5, "blocks": "mixed", "device": "auto"})
     )
     assert one == other
-
-
-def write_shard(corpus, source, name, rows):
-    """Write some of the sample corpus's documents as a shard."""
-    table = pq.read_table(sorted((source / "corpus").glob("*.parquet"))[0])
-    pq.write_table(table.take(list(rows)), corpus / f"{name}.parquet")
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Any sentence-transformers model as an encoder: the built-in one, and a BERT of random weights."""
 
 import json
+import os
+import pickle
 import shutil
 from types import SimpleNamespace
 
@@ -178,6 +180,45 @@ def test_pickled_weights_are_refused(folder, tmp_path):
     (only_pickle / "model.safetensors").unlink()
     with pytest.raises(EncoderError, match=r"pytorch_model\.bin.*never loaded.*safetensors"):
         load(only_pickle)
+
+
+class Payload:
+    """An object that makes a folder when it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "2_Dense/pytorch_model.bin"])
+def test_a_payload_in_pickled_weights_does_not_run(folders, tmp_path, name):
+    evil = shutil.copytree(folders.bert, tmp_path / "evil")
+    (evil / name).parent.mkdir(exist_ok=True)
+    (evil / name).write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    if "/" in name:
+        modules = json.loads((evil / "modules.json").read_text())
+        dense = {"idx": len(modules), "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+        (evil / "modules.json").write_text(json.dumps([*modules, dense]))
+        config = {"in_features": 32, "out_features": 4, "bias": True, "activation_function": "torch.nn.modules.Tanh"}
+        (evil / "2_Dense" / "config.json").write_text(json.dumps(config))
+    else:
+        (evil / "model.safetensors").unlink()
+    with pytest.raises(EncoderError, match="never loaded"):
+        load(evil)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_in_a_model_s_folder_does_not_run(folders, tmp_path):
+    evil = shutil.copytree(folders.bert, tmp_path / "evil")
+    (evil / "payload.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n\nclass Module: ...\n")
+    modules = json.loads((evil / "modules.json").read_text())
+    own = {"idx": len(modules), "name": "2", "path": "", "type": "payload.Module"}
+    (evil / "modules.json").write_text(json.dumps([*modules, own]))
+    with pytest.raises(EncoderError):
+        load(evil)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_code_that_comes_with_a_model_is_never_run(folders, tmp_path):

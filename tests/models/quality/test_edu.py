@@ -1,6 +1,8 @@
 """A transformers classifier as a scorer: the model's own output and vector, for any text."""
 
 import json
+import os
+import pickle
 import random
 import shutil
 
@@ -174,9 +176,25 @@ def copy(folder, target):
 def test_pickled_weights_are_refused(folder, tmp_path):
     pickled = copy(folder, tmp_path)
     (pickled / "model.safetensors").rename(tmp_path / "away")
-    torch.save({}, pickled / "pytorch_model.bin")
+    for name in ("pytorch_model.bin", "pytorch_model-00001-of-00001.bin", "training_args.bin"):
+        (pickled / name).write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
     with pytest.raises(ModelError, match="no safetensors"):
         load(pickled)
+    (tmp_path / "away").rename(pickled / "model.safetensors")
+    load(pickled)
+    assert not (tmp_path / "ran").exists()
+    pickle.loads((pickled / "pytorch_model.bin").read_bytes())
+    assert (tmp_path / "ran").exists()  # the payload is one
+
+
+class Payload:
+    """An object that makes a folder when it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
 
 
 def test_a_model_of_several_outputs_is_refused(save_regression_bert, tmp_path):
@@ -191,7 +209,7 @@ def test_an_encoder_without_a_trained_head_is_refused(folder, tmp_path):
     config = json.loads((headless / "config.json").read_text())
     BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(headless)
     (headless / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"no weights for 'classifier\.bias': it is not a trained classifier"):
+    with pytest.raises(ModelError, match=r"no weights for 'classifier\.bias': it must be a trained classifier"):
         load(headless)
 
 

@@ -110,7 +110,7 @@ def test_an_impossible_value_is_refused(section, key, value):
     assert problem_of(recipe(**{section: {key: value}}))[0] == f"{section}.{key}"
 
 
-@pytest.mark.parametrize("workspace", ["https://example.org/x", "http://127.0.0.1/x", "hf://datasets/x/y", ""])
+@pytest.mark.parametrize("workspace", ["https://example.org/x", "http://127.0.0.1/x", "hf://datasets/x/y", "", "a\0b"])
 def test_a_workspace_that_cannot_be_written_is_refused(workspace):
     assert problem_of(recipe(workspace=workspace))[0] == "workspace"
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog
+from fineweb_mask.tasks.catalog.query import QueryError, answers, open_catalog, stopped_after
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -39,7 +39,7 @@ def workspace(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ask(workspace: Path, sql: str, form: str = "json") -> bytes:
     stream = io.BytesIO()
     with open_catalog(Workspace(workspace), "1GB") as connection:
-        for answer in answers(connection, sql):
+        for answer in answers(connection, sql, Workspace(workspace)):
             getattr(answer, f"write_{form}")(stream)
     return stream.getvalue()
 
@@ -193,14 +193,18 @@ def test_float16_vectors_are_read_by_arrow(built: Any, workspace: Path) -> None:
 
 def test_a_preview_cuts_rows_and_values_and_says_how_many_more(workspace: Path) -> None:
     with open_catalog(Workspace(workspace), "1GB") as connection:
-        [answer] = answers(connection, "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)")
+        [answer] = answers(
+            connection,
+            "SELECT range AS n, repeat('é', 500) AS t, [1, 2] AS l, NULL AS x FROM range(9)",
+            Workspace(workspace),
+        )
         preview = answer.preview(4, characters=10)
         assert preview.columns == ["n", "t", "l", "x"]
         assert preview.numeric == [True, False, False, False]
         assert preview.rows == [(str(n), "é" * 10, "[1, 2]", None) for n in range(4)]
         assert preview.more == 5
         assert answer.preview(9, characters=10).more == 0
-        first, second = answers(connection, "SELECT 1 AS a; SELECT 2 AS b")
+        first, second = answers(connection, "SELECT 1 AS a; SELECT 2 AS b", Workspace(workspace))
         assert (first.columns, second.columns) == (["a"], ["b"])
 
 
@@ -208,3 +212,47 @@ def test_a_file_that_is_not_a_catalog_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "catalog.duckdb").write_bytes(b"not a database" * 1000)
     with pytest.raises(QueryError, match="cannot be opened"), open_catalog(Workspace(tmp_path), "1GB"):
         pass
+
+
+def test_a_query_that_takes_too_long_is_stopped(workspace: Path) -> None:
+    endless = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE hash(a.range, b.range) = 1"
+    with open_catalog(Workspace(workspace), "1GB") as connection:
+
+        def late() -> None:
+            with stopped_after(connection, 0.2):
+                [answer] = answers(connection, endless, Workspace(workspace))
+                answer.preview(1, characters=9)
+
+        with pytest.raises(QueryError, match=r"--timeout: the query was stopped after 0\.2 s"):
+            late()
+
+
+def test_a_query_in_time_is_not_stopped(workspace: Path) -> None:
+    with open_catalog(Workspace(workspace), "1GB") as connection, stopped_after(connection, 60):
+        [answer] = answers(connection, "SELECT 1", Workspace(workspace))
+        assert answer.preview(1, characters=9).rows == [("1",)]
+
+
+def test_a_flipped_bit_in_a_column_that_is_read_is_named_and_in_another_is_not(workspace: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(workspace, copy)
+    path = min((copy / "scores").glob("*.parquet"))
+    column = pq.read_metadata(path).row_group(0).column(pq.read_schema(path).get_field_index("quality"))
+    content = bytearray(path.read_bytes())
+    first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    content[first + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    for sql in (
+        "SELECT avg(quality) AS q FROM scores",
+        "SELECT count(*) AS n FROM selected WHERE quality > 0",
+        "WITH a AS (FROM scores) SELECT row FROM a ORDER BY quality LIMIT 1",
+        "SUMMARIZE scores",
+    ):
+        with pytest.raises(QueryError, match=rf"/scores/{path.name} is damaged: .*quality.*: delete the file"):
+            ask(copy, sql)
+    assert rows(copy, "SELECT sum(row) AS n FROM scores") == rows(workspace, "SELECT sum(row) AS n FROM scores")
+    with open_catalog(Workspace(copy), "1GB") as connection:  # asked not to look
+        [answer] = answers(
+            connection, "SELECT max(row) AS n FROM scores WHERE quality > -1e30", Workspace(copy), verify=False
+        )
+        assert answer.columns == ["n"]

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.catalog.views import NAME, VIEWS, identifier, is_current, literal, write_catalog
+from fineweb_mask.tasks.catalog.query import answers, open_catalog
+from fineweb_mask.tasks.catalog.views import NAME, VIEWS, catalog_files, identifier, is_current, literal, write_catalog
 from fineweb_mask.tasks.workspace.runs import RunRecord
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -49,14 +50,30 @@ def test_the_views_hold_the_stages_rows_with_their_shard(built: Any, folder: Pat
     assert ask(folder, "SELECT count(*) FROM embeddings") == [(built.counts.documents_ingested,)]
 
 
-def test_selected_is_the_dataset_with_shard_and_row(built: Any, folder: Path) -> None:
+def test_selected_is_the_dataset_with_shard_row_and_source_row(built: Any, folder: Path) -> None:
     files = sorted((built.workspace.dataset / "data").rglob("*.parquet"))
     dataset = pa.concat_tables([pq.read_table(file) for file in files])
     with duckdb.connect(str(folder / NAME), read_only=True) as connection:
         selected = connection.sql("FROM selected").to_arrow_table()
-    assert selected.column_names == ["shard", "row", *dataset.column_names]
+    assert selected.column_names == ["shard", "row", "source_row", *dataset.column_names]
     by_id = [("id", "ascending")]
-    assert selected.drop(["shard", "row"]).sort_by(by_id).to_pylist() == dataset.sort_by(by_id).to_pylist()
+    own = selected.drop(["shard", "row", "source_row"])
+    assert own.sort_by(by_id).to_pylist() == dataset.sort_by(by_id).to_pylist()
+
+
+def test_source_row_leads_to_the_row_of_the_source(built: Any, folder: Path) -> None:
+    moved = 0
+    for shard in built.shards:
+        joined = f"""
+            SELECT row, source_row, selected.text = source.text AND selected.id = source.id
+            FROM selected JOIN read_parquet('{shard.url.removeprefix("file://")}', file_row_number = true) AS source
+              ON source_row = file_row_number
+            WHERE shard = '{shard.name}'
+            """
+        rows = ask(folder, joined)
+        assert [same for *_, same in rows] == [True] * len(rows)
+        moved += sum(row != source_row for row, source_row, _ in rows)
+    assert moved  # rows were dropped before them
 
 
 def test_selected_says_how_often_a_document_is_to_be_used(tmp_path: Path) -> None:
@@ -188,3 +205,54 @@ def test_a_quoted_text_is_read_back(text: str) -> None:
     result = duckdb.sql(f"SELECT {literal(text)} AS {identifier(name)}")
     assert result.columns == [name]
     assert result.fetchall() == [(text,)]
+
+
+ROWS = [[("D0", True), ("D1", False), ("D0", True)]] * 2
+NAMES = (
+    "br[1]",
+    "c[!a]",
+    "star*",
+    "new\nline",
+    "it's",
+    'dou"ble',
+    "two words",
+    "ü\u202e名",
+    "per%41cent",
+    "row=1",
+    "dump=D9",
+    "{a,b}",
+    "$HOME",
+    "~",
+    "#;&",
+)
+LIKE = {"br[1]": "br1", "c[!a]": "cb", "star*": "stars", "{a,b}": "a"}
+"""Folders that a name finds if it is read as a pattern."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_catalog_and_dataset_are_of_this_folder(tmp_path: Path, name: str) -> None:
+    root = tmp_path / name / "ws"
+    making = make(root, ROWS)
+    if name in LIKE:
+        shutil.copytree(root, tmp_path / LIKE[name] / "ws")
+    making.write()
+    files = sorted((root / "dataset" / "data").rglob("*.parquet"))
+    found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    assert len(found) == 4
+    assert {row["dump"] for row in found} == {"D0"}
+    (root / "runs").mkdir()
+    (root / "runs" / "1.json").write_text('{"flow": "curate"}')
+    workspace = Workspace(root)
+    shards = [
+        shard.model_copy(update={"duplicates": shard.documents.model_copy(update={"rows": 0})})
+        for shard in making.shards
+    ]
+    write_catalog(workspace, shards)
+    assert catalog_files(root, "scores") == {shard.scores.path for shard in making.shards}
+    with open_catalog(workspace, "1GB") as connection:
+        asked = "SELECT count(*), max(row), max(dump) FROM documents JOIN masks USING (shard, row)"
+        [answer] = answers(connection, asked, workspace)
+        assert answer.preview(9, characters=9).rows == [("6", "2", "D1")]
+        [answer] = answers(connection, "SELECT count(*), min(flow) FROM runs", workspace)
+        assert answer.preview(9, characters=9).rows == [("1", "curate")]
+    assert ask(root, "SELECT count(*), max(row), max(dump) FROM documents") == [(6, 2, "D1")]

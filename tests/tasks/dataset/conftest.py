@@ -38,7 +38,8 @@ def write_shard(workspace: Workspace, name: str, rows: Sequence[Row], first: int
         folder: StageKey(stage=stage, version=1, settings=settings, inputs=f"{name}{rows}") for folder, stage in WAYS
     }
     made = [
-        document(first + row, dump=dump) | {"row": row, "n_chars": 50 + row, "content_hash": bytes(16)}
+        document(first + row, dump=dump)
+        | {"row": row, "source_row": row, "n_chars": 50 + row, "content_hash": bytes(16)}
         for row, (dump, _) in enumerate(rows)
     ]
     numbers = pa.array(range(n), pa.uint32())
@@ -96,7 +97,14 @@ def make(root: str | Path, shards: Sequence[Sequence[Row]], *, repeats: bool = F
         materialize=MaterializeSettings.model_validate(settings),
     )
     sources = [
-        SourceShard(name=file.name, relative=file.name, url=file.name, format="parquet", bytes=0, fingerprint="")
+        SourceShard(
+            name=file.name,
+            relative=file.name,
+            url=file.name,
+            format="parquet",
+            bytes=file.documents.bytes,
+            fingerprint=file.documents.fingerprint,
+        )
         for file in files
     ]
     return Making(workspace, files, sources, counts, [], recipe)

@@ -1,6 +1,7 @@
 """Card: the hub can read its header, and no text from the web breaks its Markdown."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,8 +47,44 @@ def test_hostile_dumps_do_not_break_the_card_s_table(hostile_dumps: Any) -> None
 def test_the_recipe_in_the_card_makes_the_dataset_again(hostile_dumps: Any) -> None:
     _, body = read_card(hostile_dumps.workspace)
     recipe = yaml.safe_load(body.split("```yaml\n")[1].split("```")[0])
-    again = type(hostile_dumps.recipe).model_validate(recipe | {"workspace": hostile_dumps.recipe.workspace})
-    assert again.model_copy(update={"engine": hostile_dumps.recipe.engine}) == hostile_dumps.recipe
+    assert recipe["source"]["path"] == "source"
+    assert recipe["quality"]["scorers"][0]["labels"]["path"] == "labels.parquet"
+    made = hostile_dumps.recipe
+    recipe["source"]["path"] = made.source.path
+    recipe["quality"]["scorers"][0]["labels"]["path"] = made.quality.scorers[0].labels.path
+    again = type(made).model_validate(recipe | {"workspace": made.workspace})
+    assert again.model_copy(update={"engine": made.engine}) == made
+
+
+def test_no_folder_of_this_machine_is_published(built: Any) -> None:
+    folder = built.workspace.dataset
+    for text in ((folder / "README.md").read_text(), (folder / "provenance.json").read_text()):
+        assert built.recipe.source.path not in text
+        assert str(built.workspace.root.parent.parent) not in text
+
+
+def test_the_card_claims_only_what_is_known(copied: Any) -> None:
+    header, _ = read_card(copied.workspace)
+    assert header["language"] == ["en"]
+    copied.making.with_settings(license=None).write()
+    header, body = read_card(copied.workspace)
+    assert not {"license", "source_datasets"} & header.keys()
+    assert header["pretty_name"] == "Selected documents"
+    assert "# Selected documents" in body
+
+
+def test_languages_are_those_of_the_selected_documents(
+    make_workspace: Callable[..., Any], make_document: Callable[..., Any]
+) -> None:
+    rows = [make_document(seed, language=["de", "fr", None, "unknown"][seed % 4]) for seed in range(8)]
+    built = make_workspace("languages", {"a.parquet": (rows, []), "b.parquet": ([make_document(9, language="de")], [])})
+    header, _ = read_card(built.workspace)
+    assert header["language"] == ["de", "fr"]
+    assert built.dataset.details["languages"] == [
+        {"language": "de", "documents": 3, "selected": 3},
+        {"language": "fr", "documents": 2, "selected": 2},
+        {"language": "unknown", "documents": 2, "selected": 2},
+    ]
 
 
 @pytest.mark.parametrize(

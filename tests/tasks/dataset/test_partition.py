@@ -1,11 +1,14 @@
 """Partitions: each selected row once, the same bytes in any order of work, and only unfinished ones made again."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
@@ -38,11 +41,11 @@ Rows = list[tuple[str | None, bool]]
 
 
 def rows_of(making: Any) -> dict[str, list[str]]:
-    """Return the ids in each folder of a dataset, in the order of the files."""
+    """Return the ids of each dump of a dataset, in the order of the files."""
     data = making.workspace.dataset / "data"
     paths = tree_files(data)
     return {
-        folder: [id_ for path in of_folder for id_ in pq.read_table(path)["id"].to_pylist()]
+        unquote(folder): [id_ for path in of_folder for id_ in pq.read_table(path)["id"].to_pylist()]
         for folder, of_folder in groupby(paths, key=lambda path: path.parent.relative_to(data).as_posix())
     }
 
@@ -148,7 +151,7 @@ def test_every_selected_row_is_in_one_file_of_its_folder(
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list into which every part that is written is entered: its stage and name."""
     seen: list[str] = []
-    for task in (partition.survey, partition.shuffle, partition.write_partition):
+    for task in (partition.survey, partition.shuffle, partition.write_partition, partition.count):
         build = task._build
 
         def counted(job: Any, build: Any = build) -> None:
@@ -188,7 +191,8 @@ def test_killed_after_some_partitions_only_the_others_are_written(
     assert not making.workspace.dataset.exists()
     seen = built(monkeypatch)
     making.write()
-    assert seen == [f"partition {number:05d}" for number in (2, 1, 0)]  # the helper takes the last ones first
+    written_now = [f"partition {number:05d}" for number in (2, 1, 0)]  # the helper takes the last ones first
+    assert seen == written_now + [f"count {number:05d}" for number in range(5, -1, -1)]
     assert not (making.workspace.root / "dataset-parts").exists()
     whole = make_corpus(tmp_path / "whole", six_shards, **MANY, shuffle=shuffle)
     whole.write()
@@ -235,7 +239,8 @@ def test_parts_of_another_corpus_are_neither_taken_nor_removed(  # another run m
     making = make_corpus(tmp_path, changed, **MANY)
     seen = built(monkeypatch)
     making.write()
-    assert seen == ["survey survey", *(f"partition {number:05d}" for number in range(5, -1, -1))]
+    of_all = [f"{stage} {number:05d}" for stage in ("partition", "count") for number in range(5, -1, -1)]
+    assert seen == ["survey survey", *of_all]
     assert set((tmp_path / "dataset-parts").iterdir()) == before
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
@@ -312,3 +317,30 @@ def test_what_killed_partitions_spilled_is_removed(
     left.write_bytes(os.urandom(9))
     making.write()
     assert not left.parent.parent.exists()
+
+
+def test_memory_that_the_system_refuses_is_not_the_setting_s_fault() -> None:
+    """DuckDB's own limit is reached in one case, that of the address space in the other."""
+    script = """
+import duckdb, resource, sys
+from pathlib import Path
+from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.tasks.dataset.partition import _explained
+
+limit, spare = sys.argv[1:]
+connection = duckdb.connect(config={"memory_limit": limit, "temp_directory": "", "threads": 1})
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(spare), resource.RLIM_INFINITY))
+try:
+    connection.execute("CREATE TABLE t AS SELECT repeat(md5(i::VARCHAR), 20) FROM range(4000000) r(i)")
+except duckdb.OutOfMemoryException as error:
+    print(_explained(error, Path("spill"), MaterializeSettings(memory_limit=limit)))
+"""
+    said = {
+        limit: subprocess.run(
+            [sys.executable, "-c", script, limit, str(spare)], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+        for limit, spare in {"20MB": 2**32, "2GB": 2**28}.items()
+    }
+    assert said["20MB"].startswith("materialize.memory_limit: 20MB is too little for DuckDB: raise it")
+    assert said["2GB"].startswith("the system refuses memory that materialize.memory_limit, 2GB, would allow")

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineweb_mask.tasks.dataset import partition
 from fineweb_mask.tasks.dataset.partitioning import MOST_PARTITIONS, partitions
 
 
@@ -34,7 +35,7 @@ def test_jobs_hold_only_their_own_shards(make_corpus: Callable[..., Any], six_sh
     parts = make_corpus(tmp_path, six_shards, partition_size=1).partitioning
     survey = parts.survey()
     assert len(survey.documents) == 6
-    surveyed = make_corpus(tmp_path, six_shards).shards[0].documents
+    surveyed = partition.survey(survey)
     found = parts.partitions(surveyed)
     assert [[shard.name for shard in job.shards] for job in found] == [[f"{number:03d}"] for number in range(6)]
     assert [job.first for job in found] == list(range(6))

@@ -13,10 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
+from fineweb_mask.tasks.dataset.publish import PROVENANCE
 from fineweb_mask.tasks.dataset.push import planned
-from fineweb_mask.tasks.dataset.verify import PROVENANCE
+from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest
 from tests.tasks.hub_server import HubServer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -82,7 +83,7 @@ def test_a_dataset_is_uploaded_as_it_is_and_again_when_it_changed(hub: HubServer
     manifest = read_manifest(dataset / PROVENANCE)
     assert manifest is not None
     files = [path for path in tree_files(dataset) if path.name != PROVENANCE]
-    write_manifest(dataset / PROVENANCE, manifest.key, files, manifest.details)
+    write_record(dataset, manifest.key, files, manifest.details)
     again = push(workspace, "me/first")
     assert again.returncode == 0, again.stderr
     assert f"deleted from an earlier push: {old.relative_to(dataset)}" in again.stdout
@@ -164,6 +165,13 @@ def test_a_wrong_name_of_a_repository_is_wrong_usage(workspace: Path, repository
     result = CliRunner().invoke(app, ["push", str(workspace), repository, "--json"])
     assert result.exit_code == 2
     assert "is no name of a repository on the hub" in json.loads(result.stdout)["error"]
+
+
+def test_a_dataset_without_a_licence_is_not_pushed(copied: Any) -> None:
+    copied.making.with_settings(license=None).write()
+    result = CliRunner().invoke(app, ["push", str(copied.workspace.root), "me/data", "--dry-run", "--json"])
+    assert result.exit_code != 0
+    assert "set materialize.license" in json.loads(result.stdout)["error"]
 
 
 def test_a_plan_names_every_file_of_the_record(built: Any) -> None:

@@ -3,10 +3,12 @@
 import json
 import re
 import shutil
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import combinations
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from fineweb_mask.models.columns import must_be_text, plain_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import MaterializeSettings
@@ -171,7 +174,7 @@ def test_columns_of_any_type_come_out_as_they_went_in(of_all_types: Any, layout:
     found = {row["id"]: row for path in paths for row in pq.read_table(path).to_pylist()}
     schema = pq.read_schema(paths[0])
     for name in TYPES:
-        assert schema.field(name).type == source.schema.field(name).type
+        assert schema.field(name).type == plain_type(source.schema.field(name).type)
     for row in source.to_pylist():
         assert {name: found[row["id"]][name] for name in source.column_names} == row
 
@@ -235,14 +238,22 @@ def test_columns_of_the_source_are_carried_between(hostile_dumps: Any) -> None:
 @pytest.mark.parametrize("dump", [name for name in HOSTILE_DUMPS if name])
 def test_a_folder_s_name_is_one_plain_part(dump: str) -> None:
     name = folder_name(dump)
-    assert re.fullmatch(r"[\w%~-][\w.%~-]*", name, re.ASCII)
+    assert re.fullmatch(r"[a-z0-9%~-][a-z0-9_.%~A-F-]*(?<!\.)|CC-MAIN-2024-10", name, re.ASCII)
     assert len(name) < 256
+    assert name.split(".")[0] not in {"con", "nul"}
 
 
-def test_folder_names_differ_where_dumps_do() -> None:
-    dumps = [*filter(None, HOSTILE_DUMPS), "%2E", "%2E.", "..%2Fx", "CC-MAIN-2024-10", "é" * 50, "é" * 51]
-    assert len({folder_name(dump) for dump in dumps}) == len(dumps)
-    assert folder_name("CC-MAIN-2024-10") == "CC-MAIN-2024-10"
+def test_folder_names_differ_where_dumps_do_also_where_a_disk_ignores_case() -> None:
+    dumps = {*filter(None, HOSTILE_DUMPS), "%2E", "%2E.", "..%2Fx", "é" * 50, "é" * 51, "CASE", "%43ase", "%43ON"}
+    dumps |= {"Cc-main-2024-10", "CC-MAIN-2024-1O", "_", "__", ".", "..", "X" * 300, "COM1", "com1", "lpt9.a.b", "%"}
+    names = {folder_name(dump): dump for dump in dumps}
+    assert len({unicodedata.normalize("NFC", name).casefold() for name in names}) == len(dumps)
+    assert all(unquote(name) == dump for name, dump in names.items() if len(name) <= 200)
+
+
+@pytest.mark.parametrize("value", ["CC-MAIN-2024-10", "CC-MAIN-2009-2010", "en", "unknown", "example.org", "a_b-c~1"])
+def test_an_ordinary_value_is_its_folder_s_name(value: str) -> None:
+    assert folder_name(value) == value
 
 
 def test_shards_with_different_columns_make_one_dataset(
@@ -268,3 +279,39 @@ def test_types_that_nothing_unites_become_text() -> None:
     expected = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.float64()), pa.field("c", pa.bool_())])
     assert common_schema([numbers, texts]).equals(expected)
     assert common_schema([texts, numbers, texts]).equals(expected)
+
+
+PAIRS = list(combinations(TYPES, 2))
+
+
+@pytest.fixture(scope="module")
+def of_differing_types(make_workspace: Callable[..., Any], make_document: Callable[..., Any]) -> Any:
+    """A workspace of two shards with a column for every two types: one has the one, the other the other."""
+    files: dict[str, Any] = {}
+    for side, (file, dump) in enumerate((("a.parquet", "A"), ("b.parquet", "B"))):
+        of_pair = {f"{pair[0]} {pair[1]}": TYPES[pair[side]] for pair in PAIRS}
+        rows = [
+            make_document(6 * side + i, dump=dump) | {name: values[i % 2] for name, (_, values) in of_pair.items()}
+            for i in range(6)
+        ]
+        files[file] = (rows, [pa.field(name, kind) for name, (kind, _) in of_pair.items()])
+    return make_workspace("pairs", files)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layout": "dump"}, {"layout": "url"}, {"layout": "flat", "shuffle": True}], ids=str
+)
+def test_no_two_types_of_a_column_end_a_run(of_differing_types: Any, changes: dict[str, Any]) -> None:
+    materialize_again(of_differing_types, **changes)
+    paths = parts(of_differing_types.workspace)
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    schema = pq.read_schema(paths[0])
+    assert len(rows) == 12
+    for pair in PAIRS:
+        name, kinds = " ".join(pair), [plain_type(TYPES[part][0]) for part in pair]
+        given = [sum(values[i % 2] is not None for i in range(6)) for _, values in (TYPES[part] for part in pair)]
+        assert sum(row[name] is not None for row in rows) == sum(given)
+        if must_be_text(kinds):
+            assert schema.field(name).type == pa.string()
+    nested = {row["list map"] for row in rows}
+    assert nested == {None, "[1, null]", '[["k", 1]]'}

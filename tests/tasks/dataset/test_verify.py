@@ -1,18 +1,24 @@
 """Verify: a dataset as written is correct, and every kind of damage is reported."""
 
+import glob
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import fsspec
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
+from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
+from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.dataset.verify import (
-    PROVENANCE,
     Verification,
     VerifyError,
     find_dataset,
@@ -21,9 +27,10 @@ from fineweb_mask.tasks.dataset.verify import (
 )
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
+from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.conftest import HOSTILE_DUMPS
 
 
 def check(place: object) -> Verification:
@@ -50,7 +57,7 @@ def update_record(folder: Path, **details: Any) -> None:
     manifest = read_manifest(folder / PROVENANCE)
     assert manifest is not None
     files = [path for path in tree_files(folder) if path.name != PROVENANCE]
-    write_manifest(folder / PROVENANCE, manifest.key, files, manifest.details | details)
+    write_record(folder, manifest.key, files, manifest.details | details)
 
 
 @pytest.fixture
@@ -67,7 +74,7 @@ def test_an_intact_dataset_has_no_problems(built: Any, dataset: Path) -> None:
         name(dataset, path): pq.read_metadata(path).num_rows for path in tree_files(dataset / "data")
     }
     assert find_dataset(str(dataset.parent)).url == str(dataset)
-    with pytest.raises(VerifyError, match="is not a folder"):
+    with pytest.raises(VerifyError, match="must be a folder"):
         find_dataset(str(dataset / PROVENANCE))
     assert check(dataset.parent) == found
 
@@ -137,6 +144,17 @@ def test_a_damaged_file_is_reported(dataset: Path, damage: Callable[[Path], obje
     assert not any("are recorded, the files hold" in problem.problem for problem in found.problems)
 
 
+def test_a_flipped_bit_is_found_wherever_it_is(dataset: Path) -> None:
+    numbers = random.Random(0)
+    target = part(dataset)
+    content = target.read_bytes()
+    for bit in [0, 8 * len(content) - 1, *(numbers.randrange(8 * len(content)) for _ in range(8))]:
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        target.write_bytes(damaged)
+        assert "SHA-256" in " ".join(problem.problem for problem in check(dataset).problems)
+
+
 def test_several_problems_are_reported_at_once(dataset: Path) -> None:
     first, *_, last = sorted((dataset / "data").rglob("*.parquet"))
     first.unlink()
@@ -154,8 +172,105 @@ def test_what_the_hub_s_client_keeps_is_no_fault(dataset: Path) -> None:
     (state / "x.metadata").write_text("1\n")
     (dataset / ".gitattributes").write_text("*.parquet filter=lfs\n")
     assert problems(dataset) == {}
-    (dataset / ".cache" / "other").write_text("x")
-    assert set(problems(dataset)) == {".cache/other"}
+    for name in (".cache/other", ".gitattributes_evil.py", ".gitattributes2"):
+        (dataset / name).write_text("x")
+    assert set(problems(dataset)) == {".cache/other", ".gitattributes_evil.py", ".gitattributes2"}
+
+
+def test_links_are_no_files(dataset: Path, tmp_path: Path) -> None:
+    target = part(dataset)
+    shutil.move(target, tmp_path / "elsewhere")
+    target.symlink_to(tmp_path / "elsewhere")
+    assert "is a symbolic link" in problems(dataset)[name(dataset, target)]
+    target.unlink()
+    shutil.move(tmp_path / "elsewhere", target)
+    shutil.move(dataset / "data", tmp_path / "data")
+    (dataset / "data").symlink_to(tmp_path / "data")
+    assert name(dataset, target) in problems(dataset)
+
+
+def test_files_in_a_cache_of_the_hub_are_links(dataset: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "snapshots" / "main", tmp_path / "blobs"
+    blobs.mkdir()
+    for number, path in enumerate(tree_files(dataset)):
+        link = snapshot / path.relative_to(dataset)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, blobs / str(number))
+        link.symlink_to(blobs / str(number))
+    assert problems(snapshot) == {}
+
+
+def edited(record: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        record = record[section]
+    assert last in record
+    assert record[last] != value
+    record[last] = value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("details.recipe.selection.lamb", 0.123),
+        ("details.recipe.materialize.license", "mit"),
+        ("details.sources", []),
+        ("details.seed", 7),
+        ("key.settings", "0" * 32),
+        ("fitted_on", {"a": "b"}),
+    ],
+)
+def test_an_edited_record_is_reported(dataset: Path, key: str, value: Any) -> None:
+    record = json.loads((dataset / PROVENANCE).read_text())
+    edited(record, key, value)
+    (dataset / PROVENANCE).write_text(json.dumps(record))
+    assert "is on the card: it was edited" in problems(dataset)[PROVENANCE]
+
+
+def test_a_record_s_new_keys_and_an_edited_card_are_reported(dataset: Path) -> None:
+    record, card = (dataset / PROVENANCE).read_text(), (dataset / CARD).read_text()
+    (dataset / PROVENANCE).write_text(json.dumps(json.loads(record) | {"new": 1}))
+    assert "it was edited" in problems(dataset)[PROVENANCE]
+    (dataset / PROVENANCE).write_text(record)
+    (dataset / CARD).write_text(card.rpartition("\nSHA-256 of")[0])
+    assert set(problems(dataset)) == {CARD}
+    (dataset / CARD).unlink()
+    assert "is missing" in problems(dataset)[CARD]
+    (dataset / CARD).write_text(card)
+    assert problems(dataset) == {}
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"rows": "many"},
+        {"rows": []},
+        {"tokens": {}},
+        {"counts": 3, "tokens": None},
+        {"counts": {"tokens_selected": "x"}, "tokens": None},
+        {"recipe": []},
+        {"recipe": {"ingest": "x"}},
+        {"recipe": {"ingest": {"exact_dedup": 1}}},
+    ],
+)
+def test_wrong_types_in_a_record_are_named(dataset: Path, details: dict[str, Any]) -> None:
+    update_record(dataset, **details)
+    with pytest.raises(VerifyError, match=rf"not a valid provenance record(.|\n)*{min(details)}"):
+        check(dataset)
+
+
+def test_a_secret_in_a_url_is_not_repeated() -> None:
+    with pytest.raises(VerifyError, match="a URL must contain no user, password") as caught:
+        check("https://me:sesame@127.0.0.1:9/set")
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["1", '{"id": 1}', '{"id": {}}', "[" * 100_000])
+def test_lines_that_are_no_documents_are_reported(dataset: Path, line: str) -> None:
+    path = dataset / "data" / "more.jsonl.zst"
+    path.write_bytes(zstandard.compress(f"{line}\n".encode()))
+    update_record(dataset)
+    assert "cannot be read" in problems(dataset)["data/more.jsonl.zst"]
 
 
 def test_rows_and_tokens_are_counted(built: Any, dataset: Path) -> None:
@@ -212,6 +327,41 @@ def test_duplicates_that_the_recipe_left_in_are_no_fault(dataset: Path) -> None:
     assert problems(dataset) == {}
 
 
+def test_readers_find_every_row_of_dumps_with_odd_names(hostile_dumps: Any) -> None:
+    folder = hostile_dumps.workspace.dataset
+    found = check(folder)
+    assert (found.problems, found.rows) == ([], len(HOSTILE_DUMPS))
+    assert pyarrow.dataset.dataset(folder / "data").count_rows() == found.rows
+    with duckdb.connect() as connection:
+        rows = connection.read_parquet(f"{glob.escape(str(folder))}/data/**/*.parquet")
+        assert (len(rows), rows.columns) == (found.rows, pq.read_schema(part(folder)).names)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["_hidden"], "skip its rows"),
+        (["__HIVE_DEFAULT_PARTITION__"], "skip its rows"),
+        ([".hidden"], "skip its rows"),
+        (["dot."], "Windows cannot store it"),
+        (["Case", "case"], "takes it for data/Case/a.parquet"),
+        (["\u00e9", "e\u0301"], "takes it for data/"),
+    ],
+)
+def test_names_that_readers_or_disks_do_not_take_are_reported(dataset: Path, names: list[str], message: str) -> None:
+    paths = tree_files(dataset / "data")
+    for old, new in zip(paths, names, strict=False):
+        (dataset / "data" / new).mkdir()
+        old.rename(dataset / "data" / new / "a.parquet")
+    update_record(dataset)
+    [problem] = check(dataset).problems
+    assert problem.file in {f"data/{new}/a.parquet" for new in names}
+    assert message in problem.problem
+    if message == "skip its rows":
+        left = pyarrow.dataset.dataset([str(path) for path in paths if path.exists()]).count_rows()
+        assert pyarrow.dataset.dataset(dataset / "data").count_rows() == left
+
+
 def test_lines_of_json_are_read(copied: Any) -> None:
     copied.making.with_settings(format="jsonl.zst").write()
     found = check(copied.workspace.dataset)
@@ -237,14 +387,14 @@ def test_a_record_that_names_files_elsewhere_reads_none_of_them(dataset: Path) -
     outside = {"bytes": 1, "sha256": "0" * 64}
     content["files"] |= {"../secret": outside, "/etc/passwd": outside}
     (dataset / PROVENANCE).write_text(json.dumps(content))
-    outside_files = {file: why for file, why in problems(dataset).items() if not file.startswith("data")}
+    outside_files = {file: why for file, why in problems(dataset).items() if file != PROVENANCE}
     assert set(outside_files) == {"../secret", "/etc/passwd"}
     assert set(outside_files.values()) == {"provenance.json names a file outside the dataset"}
 
 
 @pytest.mark.parametrize(
     ("place", "message"),
-    [("none", "is not a folder"), (".", "neither a dataset nor a workspace"), ("nosuch://x", "nosuch")],
+    [("none", "must be a folder"), (".", "neither a dataset nor a workspace"), ("nosuch://x", "nosuch")],
 )
 def test_a_place_without_a_dataset_is_an_error(tmp_path: Path, place: str, message: str) -> None:
     with pytest.raises(VerifyError, match=message):

@@ -89,7 +89,7 @@ def test_a_file_missing_on_the_hub_is_an_error_with_a_remedy(address: str, messa
 )
 def test_a_malformed_address_is_refused_before_any_request(hub: HubServer, address: str) -> None:
     before = len(hub.requests)
-    message = r"^quality\.scorers\.0\.model: .* An address on the hub is hf://owner/repository/file, or "
+    message = r"^quality\.scorers\.0\.model: .* An address on the hub must be hf://owner/repository/file, or "
     with pytest.raises(ModelNotFoundError, match=message):
         check_scorers([FastTextScorerSettings(model=address)])
     with pytest.raises(ModelNotFoundError, match=r"hf://owner/repository@revision/file$"):

@@ -36,7 +36,7 @@ def folder(built: Any, save_regression_bert: Callable[..., Path], tmp_path_facto
             FastTextScorerSettings(labels=LabelSettings(path="no.parquet")),
             "quality.scorers.1.labels: the labels 'no.parquet'",
         ),
-        (EduScorerSettings(model="tests"), "quality.scorers.1.model: the folder 'tests' has no config.json"),
+        (EduScorerSettings(model="tests"), "quality.scorers.1.model: the folder 'tests' must hold config.json"),
     ],
 )
 def test_a_missing_model_or_file_is_named(scorer: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_folder_of_a_classifier_has_all_its_parts(folder: Path, tmp_path: Path
     copy = shutil.copytree(folder, tmp_path / "copy")
     check_scorers([EduScorerSettings(model=str(copy)), EduScorerSettings()])
     (copy / part).unlink()
-    with pytest.raises(ModelNotFoundError, match="has no "):
+    with pytest.raises(ModelNotFoundError, match="must hold "):
         check_scorers([EduScorerSettings(model=str(copy))])
 
 

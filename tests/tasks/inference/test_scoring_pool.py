@@ -32,6 +32,7 @@ from fineweb_mask.tasks.inference.scoring_pool import (
     useful_processes,
 )
 from fineweb_mask.tasks.storage.atomic import remove_file
+from fineweb_mask.tasks.storage.parquet import DamagedFileError, write_table
 from fineweb_mask.tasks.workspace.job import is_transient
 from tests.tasks.jobs import score_job, statistics_job
 
@@ -135,6 +136,16 @@ def test_stage_writes_the_same_bytes_with_any_number_of_processes(copied: Any) -
 
 def copied_key(copied: Any, documents: Any) -> Any:
     return score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality).key
+
+
+def test_a_damaged_file_is_named_by_the_processes_so_that_the_run_builds_it_again(processes, tmp_path):
+    path = tmp_path / "in.parquet"
+    table = pa.table({"text": [f"some text {index}" for index in range(500)]})
+    write_table(table, path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"some text 250", b"some text 251"))
+    with pytest.raises(DamagedFileError, match="checksum verification failed") as raised:
+        processes.score(path)
+    assert raised.value.path == str(path)
 
 
 def test_a_missing_file_is_the_same_error_as_in_one_process(processes, tmp_path):

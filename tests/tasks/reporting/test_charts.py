@@ -1,9 +1,12 @@
 """Charts: every kind is drawn with hostile names and without data; text is drawn literally."""
 
 import io
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from matplotlib.image import imread
 
@@ -98,3 +101,20 @@ def test_colour_blind_readers_can_distinguish_the_colours() -> None:
         seen = (colours @ (np.linalg.inv(to_lms) @ matrix @ to_lms).T).clip(0, 1) ** (1 / 2.2)
         apart = [np.linalg.norm(one - other) for i, one in enumerate(seen) for other in seen[:i]]
         assert min(apart) > 0.15
+
+
+def test_threads_that_draw_leave_no_files_open() -> None:
+    def opened(threads: int) -> int:
+        together = Barrier(threads)
+
+        def draw() -> None:
+            together.wait()
+            charts.bars("a title", "x", [Bar("a", 1.0)])
+
+        with ThreadPoolExecutor(threads) as pool:
+            for drawn in [pool.submit(draw) for _ in range(threads)]:
+                drawn.result()
+        return psutil.Process().num_fds()
+
+    before = opened(1)
+    assert opened(4) == before

@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from fineweb_mask.tasks.reporting.sections import StageTime, certificate, claim, groups, time_by_stage, weighted_mean
+from fineweb_mask.tasks.reporting.sections import (
+    StageTime,
+    certificate,
+    claim,
+    funnel,
+    groups,
+    time_by_stage,
+    weighted_mean,
+)
+from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 
 def block(name: str, documents: int, objective: float, bound: float | None) -> dict[str, Any]:
@@ -68,3 +78,17 @@ def test_a_budget_of_tokens_is_filled_by_tokens() -> None:
     blocks = [{"groups": [of_group("en", 9, 1000, 5, 6, spent=900), of_group("de", 8, 1000, 5, 6)]}]
     [table] = groups(blocks, "language", "tokens").tables
     assert table.rows == [["en", 9, 5, 6, 1000, 0.9], ["de", 8, 5, 6, 1000, None]]
+
+
+def test_columns_whose_types_differ_are_named_with_their_types() -> None:
+    def shard(name: str, **types: str) -> ShardFiles:
+        file = NO_FILE.model_copy(update={"name": name, "details": {"as_text": types} if types else {}})
+        return ShardFiles(documents=file)
+
+    shards = [shard("a", meta="struct<a: int64>"), shard("b"), shard("c", meta="list<item: string>", n="binary")]
+    documents = dict.fromkeys(Counts.model_fields, 0) | {"dropped": {}}
+    meta, n = funnel(Counts.model_validate(documents), shards).text
+    assert meta.startswith("The column 'meta' is kept as text")
+    assert meta.endswith("list<item: string> in 1, struct<a: int64> in 1.")
+    assert n.endswith("binary in 1.")
+    assert not funnel(Counts.model_validate(documents), [shard("b")]).text

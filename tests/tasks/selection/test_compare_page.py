@@ -130,13 +130,13 @@ def test_the_label_column_must_hold_labels(tmp_path: Any, make_parquet: Any, mak
     check_label_column("topic", shards, source)
     check_label_column("dump", shards, source)
     with pytest.raises(
-        LabelColumnError, match=r"'subject' is not among the documents' columns: .*, topic, url, vector"
+        LabelColumnError, match=r"'subject' must be among the documents' columns: .*, topic, url, vector"
     ):
         check_label_column("subject", shards, source)
     with pytest.raises(LabelColumnError, match="must hold text, integers or booleans"):
         check_label_column("vector", shards, source)
     named = SourceSettings(path=str(tmp_path), extra_columns=["vector"])
-    with pytest.raises(LabelColumnError, match="'topic' is not among"):
+    with pytest.raises(LabelColumnError, match="'topic' must be among"):
         check_label_column("topic", shards, named)
 
 

@@ -1,5 +1,6 @@
 """Columns that the settings name are found, or refused before any work."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import PipelineSettings, SourceSettings
+from fineweb_mask.tasks.source import jsonl
 from fineweb_mask.tasks.source.column_checks import ColumnError, check_columns, document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 
@@ -93,3 +95,38 @@ def test_columns_of_lines_are_found(recipe: Any, tmp_path: Path, suffix: str) ->
     lines = b'{"text": "a"}\n{"text": "b", "kind": "news"}\n'
     (tmp_path / f"d.jsonl{suffix}").write_bytes(gzip.compress(lines) if suffix else lines)
     check_columns(*recipe(materialize={"layout": "kind"}))
+
+
+def test_a_wrong_text_column_is_told_once_with_the_columns_that_exist(recipe: Any, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"body": "a"}\n{"more": "b"}\n')
+    settings, shards = recipe()
+    wrong = settings.model_copy(update={"source": settings.source.model_copy(update={"text_column": "content"})})
+    with pytest.raises(
+        ColumnError, match=r"^source\.text_column: no source file has a column 'content', it may be "
+    ) as e:
+        check_columns(wrong, shards)
+    assert all(f"'{name}'" in str(e.value) for name in ("text", "site", "body", "more"))
+
+
+def test_a_text_column_that_one_file_has_may_be_named(recipe: Any, tmp_path: Path) -> None:
+    (tmp_path / "z.jsonl").write_text('{"content": "a"}\n')
+    settings, shards = recipe()
+    check_columns(settings.model_copy(update={"source": SourceSettings(path="x", text_column="content")}), shards)
+
+
+def test_lines_of_which_only_a_late_one_has_the_text_are_not_refused(
+    recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lines" / "a.jsonl").parent.mkdir()
+    (tmp_path / "lines" / "a.jsonl").write_text('{"id": 1}\n' * 3 + '{"content": "a"}\n')
+    source = SourceSettings(path=str(tmp_path / "lines"), text_column="content")
+    settings, _ = recipe()
+    check_columns(settings.model_copy(update={"source": source}), discover(source))
+    monkeypatch.setattr(jsonl, "FIRST_ROWS", 2)
+    check_columns(settings.model_copy(update={"source": source}), discover(source))
+
+
+def test_a_pipe_is_not_opened_to_look_for_columns(recipe: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    os.mkfifo(tmp_path / "aa.parquet")
+    check_columns(*recipe(materialize={"layout": "site"}))

@@ -1,10 +1,14 @@
 """Find the source files."""
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 
-from fineweb_mask.tasks.source.discovery import SourceError, discover
+from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, check_apart, discover
+from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
 from tests.tasks.source_files import found, read, settings, write_lines, write_table
 
@@ -58,10 +62,36 @@ def test_hostile_file_names_make_safe_shard_names(tmp_path: Path) -> None:
     assert found(settings(tmp_path)) == {"a b;$(x)'.parquet": "a-b---x--"}
 
 
-def test_two_files_of_one_shard_name_are_an_error(tmp_path: Path) -> None:
-    touch(tmp_path, "a/b.parquet", "a-b.parquet", "c.parquet")
-    with pytest.raises(SourceError, match=r"rename one: (a/b\.parquet, a-b\.parquet|a-b\.parquet, a/b\.parquet)$"):
-        discover(settings(tmp_path))
+def test_files_whose_names_would_be_one_are_told_apart(tmp_path: Path) -> None:
+    touch(tmp_path, "a/b.parquet", "a-b.parquet", "c.parquet", "a b.parquet")
+    names = found(settings(tmp_path))
+    assert (names["a-b.parquet"], names["c.parquet"]) == ("a-b", "c")  # as they would be alone
+    digests = {names["a/b.parquet"], names["a b.parquet"]}
+    assert all(re.fullmatch("a-b-[0-9a-f]{16}", name) for name in digests)
+    assert len(digests) == 2
+
+
+def test_a_long_file_name_makes_a_short_shard_name(tmp_path: Path) -> None:
+    stems = ["x" * 240, "x" * 239 + "y", "\u00e9" * 120]
+    touch(tmp_path, *(f"{stem}.parquet" for stem in stems))
+    names = set(found(settings(tmp_path)).values())
+    assert len(names) == 3
+    assert max(len(name.encode()) for name in names) <= MOST_NAME_BYTES
+
+
+def test_links_without_a_target_and_pipes_are_found_and_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "dangling.parquet").symlink_to(tmp_path / "nowhere.parquet")
+    (tmp_path / "self.jsonl").symlink_to(tmp_path / "self.jsonl")
+    (tmp_path / "zeros.jsonl").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for fingerprint in ("mtime", "content"):
+        shards = discover(settings(tmp_path, fingerprint=fingerprint))
+        assert [shard.name for shard in shards] == ["dangling", "pipe.jsonl", "self.jsonl", "zeros.jsonl"]
+        for shard in shards:
+            with pytest.raises(
+                BadShardError, match=rf"^{shard.relative}: (this is a pipe|.* does not exist|.*symbolic links)"
+            ):
+                ShardReader(shard, settings(tmp_path, fingerprint=fingerprint))
 
 
 @pytest.mark.parametrize("name", ["missing", "missing/*.parquet", "empty", "text"])
@@ -99,3 +129,41 @@ def test_a_path_missing_in_a_bucket_is_an_error(bucket: Bucket, path: str) -> No
         bucket.write(f"corpus/{name}", b"x")
     with pytest.raises(SourceError, match=r"does not exist|no .* file below"):
         discover(settings(f"{bucket.url}/{path}"))
+
+
+def apart(source: Path | str, **written: Path | str) -> None:
+    check_apart(str(source), discover(settings(source)), {name: str(folder) for name, folder in written.items()})
+
+
+@pytest.mark.parametrize("pattern", ["", "/", "/**/*.parquet"])
+def test_what_is_written_below_the_source_is_refused_before_it_is_there(tmp_path: Path, pattern: str) -> None:
+    touch(tmp_path, "corpus/a.parquet", "corpus/sub/b.parquet")
+    (tmp_path / "link").symlink_to(tmp_path / "corpus")
+    for inside in ("corpus", "corpus/ws", "link/sub/ws"):
+        with pytest.raises(SourceError, match=r"^workspace: .*overlap .*would be read as documents"):
+            apart(f"{tmp_path}/corpus{pattern}", workspace=tmp_path / inside)
+        with pytest.raises(SourceError, match=r"^materialize.output: "):
+            apart(f"{tmp_path}/link{pattern}", workspace=tmp_path / "ws", **{"materialize.output": tmp_path / inside})
+
+
+def test_a_source_inside_of_a_workspace_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "ws/corpus/a.parquet")
+    for source in ("ws/corpus", "ws/corpus/a.parquet", "ws/corpus/*.parquet", "*/corpus/a.*"):
+        with pytest.raises(SourceError, match=r"^workspace: "):
+            apart(tmp_path / source, workspace=tmp_path / "ws")
+
+
+@pytest.mark.parametrize("source", ["corpus", "corpus/*.parquet", "corpus/a.parquet", "c*/*.parquet"])
+def test_what_the_source_does_not_find_may_be_beside_it(tmp_path: Path, source: str) -> None:
+    touch(tmp_path, "corpus/a.parquet", "corpus2/documents/b.parquet")
+    apart(tmp_path / source, workspace=tmp_path / "corpus2")
+    apart(tmp_path / source, workspace=tmp_path / "corpus" / ".ws" / "deep")
+    if source != "corpus":
+        apart(tmp_path / source, workspace=tmp_path / "corpus" / "ws")
+
+
+def test_a_workspace_below_a_source_at_a_url_is_refused(bucket: Bucket) -> None:
+    bucket.write("corpus/a.parquet", b"x")
+    apart(f"{bucket.url}/corpus", workspace=f"{bucket.url}/corpus2")
+    with pytest.raises(SourceError, match=r"^workspace: "):
+        apart(f"{bucket.url}/corpus/", workspace=f"{bucket.url}/corpus/ws")

@@ -1,12 +1,15 @@
 """Read JSON Lines: column types, and problems of single lines."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.jsonl import MOST_NESTED, jsonl_batches
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.source_files import COMPRESSORS, Row, read, settings, write_lines
 
@@ -108,3 +111,50 @@ def test_damaged_compressed_lines_are_a_bad_shard(tmp_path: Path, suffix: str, d
     path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"this is not compressed\n" * 100)
     with pytest.raises(BadShardError, match=rf"^cut\.jsonl\{suffix}: "):
         read(settings(path))
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_a_line_without_end_is_never_held_whole(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"bomb.jsonl{suffix}"
+    path.write_bytes(COMPRESSORS[suffix](b'{"text": "a"}\n{"text": "' + bytes(32 * 2**20) + b'"}\n{"text": "b"}\n'))
+    tracemalloc.start()
+    try:
+        table, problems = read(settings(path, max_document_bytes=2**16))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (table["text"].to_pylist(), problems) == (["a", None, "b"], [None, "too_large", None])
+    assert peak < 8 * 2**20
+
+
+def test_a_file_without_lines_has_no_rows(tmp_path: Path) -> None:
+    for lines in ([], ["", " "]):
+        table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+        assert (table.num_rows, problems) == (0, [])
+
+
+def test_a_large_whole_number_among_fractions_is_the_nearest_fraction(tmp_path: Path) -> None:
+    lines = ['{"text": "a", "x": 0.5}', f'{{"text": "b", "x": {2**53 + 1}}}', f'{{"text": "c", "x": {10**400}}}']
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert table["x"].to_pylist() == [0.5, float(2**53), None]
+    assert problems == [None, None, "wrong_type"]
+
+
+def test_a_key_that_is_no_unicode_drops_its_row_only(tmp_path: Path) -> None:
+    lines = ['{"text": "a"}', r'{"text": "b", "\ud800": 1}']
+    table, problems = read(settings(write_lines(tmp_path / "a.jsonl", lines)))
+    assert (table["text"].to_pylist(), problems) == (["a", None], [None, "invalid_utf8"])
+
+
+def test_a_batch_is_full_when_its_texts_are_large(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [f'{{"text": "{"x" * 1_000}"}}'] * 10)
+    [shard] = discover(settings(path))
+    fields = [pa.field("text", pa.string())]
+    assert [batch.num_rows for batch, _ in jsonl_batches(shard, fields, 5, 3_000, 2_000)] == [3, 3, 3, 1]
+    assert [batch.num_rows for batch, _ in jsonl_batches(shard, fields, 5, 2**20, 2_000)] == [5, 5, 0]
+
+
+def test_a_line_of_very_many_objects_is_too_large(tmp_path: Path) -> None:
+    nested = "{}," * (MOST_NESTED + 1)
+    path = write_lines(tmp_path / "a.jsonl", ['{"text": "a"}', f'{{"text": "b", "x": [{nested}0]}}'])
+    assert read(settings(path))[1] == [None, "too_large"]

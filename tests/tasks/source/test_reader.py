@@ -21,7 +21,7 @@ from fineweb_mask.models.documents import ColumnTypeError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
-from fineweb_mask.tasks.source.reader import BATCH_ROWS, ShardReader
+from fineweb_mask.tasks.source.reader import BATCH_BYTES, BATCH_ROWS, ShardReader
 from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.errors import RemoteError
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -110,6 +110,17 @@ def test_a_parquet_file_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
     damaged[100:2_000] = b"\x00" * 1_900
     path.write_bytes(damaged)
     with pytest.raises(BadShardError, match=r"^holed\.parquet: "):
+        read(settings(path))
+
+
+def test_a_flipped_bit_of_text_is_a_bad_shard_where_the_file_has_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "flipped.parquet"
+    table = pa.table({"text": [f"some text {index}" for index in range(500)]})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    whole = path.read_bytes()
+    assert whole.count(b"some text 250") == 1
+    path.write_bytes(whole.replace(b"some text 250", b"some text 251"))
+    with pytest.raises(BadShardError, match=r"^flipped\.parquet: .*checksum verification failed"):
         read(settings(path))
 
 
@@ -295,3 +306,52 @@ def test_a_column_name_that_sql_would_confuse_is_refused_at_once(
     changes = {"workspace": str(tmp_path / "workspace"), "source": SourceSettings(path=str(tmp_path / "a.parquet"))}
     with pytest.raises(BadShardError, match=f"column '{name}' has a name that the pipeline uses itself"):
         pipeline(recipe.model_copy(update=changes))
+
+
+def test_a_dictionary_of_large_values_is_read_a_little_at_a_time(tmp_path: Path) -> None:
+    values = pa.array([f"{number}" * 2**18 for number in range(4)])
+    texts = pa.DictionaryArray.from_arrays(pa.array([number % 4 for number in range(1_000)], pa.int32()), values)
+    path = tmp_path / "bomb.parquet"
+    pq.write_table(pa.table({"text": texts}), path, dictionary_pagesize_limit=2**24)
+    assert path.stat().st_size < 2**18  # of 256 MiB of text
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    try:
+        [shard] = discover(settings(path))
+        sizes = [batch.num_rows for batch, _ in ShardReader(shard, settings(path)).batches()]
+    finally:
+        pa.set_memory_pool(before)
+    assert sum(sizes) == 1_000
+    assert pool.max_memory() < 3 * BATCH_BYTES
+    assert pool.bytes_allocated() == 0
+
+
+def test_rows_that_are_too_large_are_dropped_and_counted(tmp_path: Path) -> None:
+    rows = ["x" * 2_000, "short", "y" * 2_001, "z" * 2_001]
+    for path in (
+        write_table(tmp_path / "a.parquet", text=rows),
+        write_lines(tmp_path / "a.jsonl", [json.dumps({"text": row}) for row in rows]),
+    ):
+        most = 2_000 + (len('{"text": ""}') if path.suffix == ".jsonl" else 0)
+        table, problems = read(settings(path, max_document_bytes=most))
+        assert problems == [None, None, "too_large", "too_large"]
+        assert table["text"].to_pylist() == [*rows[:2], None, None]
+
+
+def test_row_groups_far_above_the_limit_are_not_read(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", text=[f"{number}" * 100_000 for number in range(10)])
+    with pytest.raises(BadShardError, match=r"row group 0 has 10 rows of .* far above source\.max_document_bytes"):
+        read(settings(path, max_document_bytes=10_000))
+
+
+def test_an_error_says_after_which_row_it_came(tmp_path: Path) -> None:
+    path = tmp_path / "holed.parquet"
+    pq.write_table(pa.table({"text": [f"text {n * n}" for n in range(3_000)]}), path, row_group_size=1_000)
+    group = pq.ParquetFile(path).metadata.row_group(2).column(0)
+    start = group.dictionary_page_offset or group.data_page_offset
+    damaged = bytearray(path.read_bytes())
+    damaged[start : start + group.total_compressed_size] = bytes(group.total_compressed_size)
+    path.write_bytes(damaged)
+    with pytest.raises(BadShardError, match=r"^holed\.parquet after row 1,000: "):
+        read(settings(path))

@@ -93,7 +93,9 @@ def test_equal_environments_share_a_client(seaweed_bucket: Bucket, monkeypatch: 
 
 def test_the_server_must_be_a_url(monkeypatch: pytest.MonkeyPatch, reach: Callable[[str], None]) -> None:
     reach("127.0.0.1:9000")
-    with pytest.raises(RemoteError, match=r"AWS_ENDPOINT_URL=127\.0\.0\.1:9000 is not a URL: it begins with https://"):
+    with pytest.raises(
+        RemoteError, match=r"AWS_ENDPOINT_URL=127\.0\.0\.1:9000 must be a URL that begins with https://"
+    ):
         Store("s3://bucket")
 
 

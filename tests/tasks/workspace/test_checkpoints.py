@@ -59,12 +59,22 @@ def test_a_checkpoint_of_other_rows_or_columns_is_ignored(output):
     assert parts.find(rows(0, 3)) is not None
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda _: b"", lambda _: b"x" * 300])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-9],
+        lambda _: b"",
+        lambda _: b"x" * 300,
+        lambda content: content.replace(b"\x00\x3c\x00\x40", b"\x00\x3c\x01\x40"),  # 1 and 2 as float16
+    ],
+)
 def test_a_damaged_checkpoint_is_ignored(output, damage):
     parts = Checkpoints(Writer(), output)
     parts.write(rows(0, 3), [0, 1, 2])
     [path] = output.parent.rglob("*.arrow")
-    path.write_bytes(damage(path.read_bytes()))
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    assert path.read_bytes() != content
     assert parts.find(rows(0, 3)) is None
 
 

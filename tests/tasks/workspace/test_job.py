@@ -2,20 +2,22 @@
 
 import errno
 import json
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 import torch
 
-from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,
     Dependencies,
     ShardJob,
     Stage,
+    StageTask,
     is_transient,
     record_seconds,
     recorded_seconds,
@@ -145,3 +147,51 @@ def test_seconds_are_recorded_for_the_key(tmp_path: Path) -> None:
     by_prefect = {"result": json.dumps({"__class__": "tasks.lake.StageFile", "data": {"seconds": 2.5}})}
     (job.workspace.cache / job.key.cache_key).write_text(json.dumps(by_prefect))
     assert recorded_seconds(job, job.workspace) == 2.5
+
+
+class OfOneShardJob(NumbersJob):
+    """Write three numbers of a shard that can be left out."""
+
+    stage: ClassVar[Stage] = Stage("of_one_shard", version=1, folders=("numbers",), per_shard=True)
+
+
+def failing(kind: type[NumbersJob], error: Exception) -> StageTask[Any]:
+    def build(job: NumbersJob) -> None:
+        raise error
+
+    build.__annotations__["job"] = kind
+    return StageTask(build)
+
+
+BAD_DATA = [
+    pa.ArrowInvalid("wrong"),
+    pa.ArrowNotImplementedError("no cast"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
+    EOFError("cut"),
+    zlib.error("damaged"),
+    MemoryError(),
+    OverflowError("too large"),
+    RecursionError("too deep"),
+    DataError("wrong"),
+]
+
+
+@pytest.mark.parametrize("error", BAD_DATA, ids=lambda error: type(error).__name__)
+def test_what_the_data_of_one_shard_causes_is_a_bad_shard(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(BadShardError, match=rf"^shard: {type(error).__name__}: ") as caught:
+        failing(OfOneShardJob, error)(OfOneShardJob(root=str(tmp_path)))
+    assert caught.value.__cause__ is error
+    with pytest.raises(type(error)) as raised:  # of no single shard
+        failing(NumbersJob, error)(NumbersJob(root=str(tmp_path)))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TypeError("bug"), KeyError("bug"), AssertionError(), WorkspaceError("held"), TimeoutError(), OSError("disk")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_bug_and_what_the_machine_causes_are_no_bad_shard(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)) as raised:
+        failing(OfOneShardJob, error)(OfOneShardJob(root=str(tmp_path)))
+    assert raised.value is error

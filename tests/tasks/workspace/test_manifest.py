@@ -1,5 +1,7 @@
 """Manifests are checked against the files that they name."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,34 @@ def test_an_unreadable_manifest_is_none(tmp_path: Path, text: str) -> None:
     assert read_manifest(path) is None
     path.write_bytes(b"\xff\xfe")
     assert read_manifest(path) is None
+
+
+def test_a_flipped_bit_in_a_manifest_or_its_files_is_found_or_harmless(tmp_path: Path) -> None:
+    path = write_product(tmp_path)
+    whole = read_manifest(path)
+    assert whole is not None
+    for target in (path, tmp_path / "one.txt"):
+        content = target.read_bytes()
+        for bit in range(8 * len(content)):
+            damaged = bytearray(content)
+            damaged[bit // 8] ^= 1 << bit % 8
+            target.write_bytes(damaged)
+            os.utime(target, (0, bit))  # a digest is remembered until the time of change is another
+            found = read_manifest(path)
+            if found is not None and is_whole(path, found):
+                assert target == path
+                assert found.model_dump(exclude={"checksum"}) == whole.model_dump(exclude={"checksum"})
+        target.write_bytes(content)
+
+
+def test_a_manifest_of_an_earlier_version_has_no_checksum(tmp_path: Path) -> None:
+    path = write_product(tmp_path)
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    path.write_text(json.dumps(content))
+    found = read_manifest(path)
+    assert found is not None
+    assert found.details == {"rows": 5}
 
 
 def test_a_manifest_survives_its_own_json() -> None:

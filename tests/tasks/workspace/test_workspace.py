@@ -1,17 +1,20 @@
 """Several runs use a workspace; what has a fixed name is written by one at a time; nothing is removed while in use."""
 
+import errno
+import re
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.workspace import Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
 from tests.tasks.stage_files import KEY, write
 
 
@@ -21,23 +24,88 @@ def test_several_runs_use_a_workspace(tmp_path: Path) -> None:
         assert one.root == other.root
 
 
-def test_the_only_run_deletes_partial_files(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    kept = write(workspace.shard_path("numbers", "a/shard", KEY))
-    (kept.parent / ".shard.parquet.0a.partial").write_bytes(b"half")
-    (tmp_path / ".dataset.0a.partial" / "data").mkdir(parents=True)
-    (tmp_path / ".dataset.0a.partial" / "data" / "x").write_bytes(b"half")
+PARTIAL = f".{'0a' * 16}.partial"
+
+
+def test_the_only_run_deletes_partial_files_of_runs(tmp_path: Path) -> None:
+    workspace, users = Workspace(tmp_path / "workspace"), tmp_path / "mine"
+    users.mkdir()
     with workspace.in_use():
-        assert tree_files(tmp_path) == [tmp_path / ".lock", kept]
-        assert not (tmp_path / ".dataset.0a.partial").exists()
+        kept = write(workspace.shard_path("numbers", "a/shard", KEY))
+    (kept.parent / f".shard.parquet{PARTIAL}").write_bytes(b"half")
+    (workspace.root / f".dataset{PARTIAL}" / "data").mkdir(parents=True)
+    (workspace.root / f".dataset{PARTIAL}" / "data" / "x").write_bytes(b"half")
+    for name in (".dedup-0abc_123.partial", ".texts0abc_123.partial", PARTIAL):
+        (workspace.root / name).mkdir()
+    theirs = {".notes.partial", f".link{PARTIAL}"}
+    (workspace.root / ".notes.partial").write_bytes(b"the user's")
+    (workspace.root / f".link{PARTIAL}").symlink_to(users)
+    with workspace.in_use():
+        assert {path.name for path in workspace.root.iterdir()} == {".fineweb-mask", ".lock", "numbers"} | theirs
+        assert tree_files(workspace.root / "numbers") == [kept]
+    assert users.is_dir()
 
 
 def test_a_second_run_leaves_the_partial_files_of_the_first(tmp_path: Path) -> None:
-    partial = tmp_path / ".x.partial"
+    partial = tmp_path / f".x{PARTIAL}"
     with Workspace(tmp_path).in_use():
         partial.write_bytes(b"being written")
         with Workspace(tmp_path).in_use():
             assert partial.exists()
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in tree_files(folder)}
+
+
+@pytest.mark.parametrize("name", ["dataset/f", "run.json", "fitted/encoder/f", "catalog.duckdb", "data/x.parquet"])
+def test_a_folder_that_holds_something_else_is_refused_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(b'{"settings": []}')
+    before = everything_in(tmp_path)
+    for opened in (Workspace(tmp_path).in_use, Workspace(tmp_path).idle):
+        with pytest.raises(WorkspaceError, match=f"holds '{name.partition('/')[0]}', and no run was begun"), opened():
+            pass
+    assert everything_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["lost+found/", "cache/", ".gitignore", ".lock"])
+def test_a_folder_without_anything_to_lose_becomes_a_workspace(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+    with Workspace(tmp_path).in_use():
+        write(tmp_path / "numbers" / "x")
+    Workspace(tmp_path).check_is_ours()
+
+
+@pytest.mark.parametrize("has", ["run.json", "documents"])
+def test_a_workspace_of_an_earlier_version_is_known(tmp_path: Path, has: str) -> None:
+    workspace = Workspace(tmp_path)
+    if has == "run.json":
+        (tmp_path / has).write_text('{"settings": {"workspace": "workspaces/old"}, "folder": "/"}')
+    else:
+        write(workspace.shard_path("documents", "a/shard", KEY))
+    (tmp_path / "dataset").mkdir()
+    with workspace.in_use():
+        pass
+
+
+def test_no_lock_is_opened_through_a_link(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    for name in (".lock", ".alone"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).symlink_to(target)
+        with pytest.raises(WorkspaceError, match="Too many levels of symbolic links"), Workspace(folder).idle():
+            pass
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/dev/null/below", "/proc/below"])
+def test_what_cannot_be_a_folder_is_an_error_that_says_so(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    wrong = pytest.raises(WorkspaceError, match=r"^workspace: .* give a folder that can be written")
+    with wrong, Workspace(tmp_path / place).in_use():
+        pass
 
 
 def test_the_lock_of_a_killed_run_is_free(tmp_path: Path) -> None:
@@ -100,3 +168,26 @@ def test_files_of_a_shard_are_found_by_their_keys(tmp_path: Path) -> None:
     }
     assert set(workspace.shard_paths("numbers", "[a]")) == {path for path in paths if path.name.startswith("[a]")}
     assert len(workspace.sizes("numbers")) == 4
+
+
+@pytest.mark.parametrize("name", ["what?", "back\\slash"])
+def test_a_folder_in_which_duckdb_keeps_no_database_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(WorkspaceError, match="holds a question mark or a backslash"):
+        Workspace(tmp_path / name / "ws").check_is_ours()
+
+
+def test_errors_of_a_full_disk_and_a_used_up_quota_say_what_was_done_and_what_to_do(tmp_path: Path) -> None:
+    def explained(error: Exception) -> str:
+        with pytest.raises(WorkspaceError) as found, disk_errors_explained(tmp_path, "embed a"):
+            raise error
+        return str(found.value)
+
+    path = str(tmp_path / "x.parquet")
+    full = explained(OSError(errno.ENOSPC, "No space left on device", path))
+    assert re.match(rf"embed a: {re.escape(path)}: No space left on device \(more than the [\d,]+ bytes", full)
+    quota = explained(OSError(errno.EDQUOT, "Disk quota exceeded", path))
+    assert quota.startswith(f"embed a: {path}: Disk quota exceeded: free some space there")
+    of_duckdb = explained(duckdb.IOException(f'IO Error: Could not write file "{path}": No space left on device'))
+    assert of_duckdb.startswith(f"embed a: {tmp_path}: No space left on device (more than")
+    with pytest.raises(OSError, match="Input/output"), disk_errors_explained(tmp_path):
+        raise OSError(errno.EIO, "Input/output error")

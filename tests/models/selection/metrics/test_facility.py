@@ -8,7 +8,7 @@ import torch
 
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.certificate import Bound, tightened_bound
-from fineweb_mask.models.selection.graphs.neighbours import Missed, Neighbours, missed_by, nearest
+from fineweb_mask.models.selection.graphs.neighbours import PART, Missed, Neighbours, missed_by, nearest
 from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.objective import Objective
@@ -141,3 +141,38 @@ def test_an_estimated_bound_below_the_objective_is_raised_to_it():
     metric._graph = Neighbours(last, torch.zeros(1, 30))
     with pytest.raises(FalseBoundError):
         tightened_bound(objective, torch.full((30,), 5 / 30), mask, 0.0)
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+def test_lists_read_in_parts_give_the_same_and_hold_little(weighed, monkeypatch):
+    n, k = 600, 20
+    masses = torch.linspace(0.5, 2, n) if weighed else None
+    metric = Facility(unit_rows(n, 8), k, masses)
+    pi, mask = torch.rand(n, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 7 == 0
+    assert metric.graph.k == k
+
+    def everything():
+        tangent = metric.tangent(pi * (n / 8 / pi.sum()), n // 8, 1.0)
+        tangent.descend(mask, 0.01)
+        height, slopes = tangent.evaluate()
+        return metric.value(mask[None]), metric.gradient(pi), metric.worth(mask), slopes, torch.tensor(height)
+
+    whole = everything()
+    monkeypatch.setitem(PART, "cpu", 20 * k)
+    take, sizes = Neighbours.take, []
+
+    def noted(graph, values, part):
+        taken = take(graph, values, part)
+        sizes.append(taken.numel())
+        return taken
+
+    monkeypatch.setattr(Neighbours, "take", noted)
+    in_parts = everything()
+    for one, other in zip(whole, in_parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+    assert max(sizes) == 20 * k  # nothing is as large as the lists
+
+
+def test_lists_take_eight_bytes_a_place():
+    graph = Facility(unit_rows(200, 8), 10).graph
+    assert graph.index.element_size() + graph.similarity.element_size() == 8

@@ -1,0 +1,81 @@
+"""Run Prefect's temporary server so that it neither ends before its run nor outlives it.
+
+In a session of its own it gets no Ctrl-C of the run's terminal, and no signal to the run's process group: the run stops
+first, and then stops it. It reads a pipe from the run, which the system closes when the run ends for any reason.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import FrameType
+
+ENDING_SECONDS = 5.0
+"""Time that the server has to end by itself when its run is gone."""
+
+
+def install() -> None:
+    """Have this process start its temporary Prefect server in this way, if it needs one."""
+    from prefect.settings import PREFECT_API_URL
+
+    if PREFECT_API_URL.value():
+        return
+    from prefect.server.api.server import SubprocessASGIServer
+
+    class TemporaryServer(SubprocessASGIServer):
+        """Prefect's own, in another process."""
+
+        def _run_uvicorn_command(self) -> "subprocess.Popen[bytes]":
+            from prefect.settings import get_current_settings
+
+            settings = get_current_settings().to_environment_variables(exclude_unset=True)
+            return subprocess.Popen(  # noqa: S603 - this interpreter, this module
+                [sys.executable, "-m", __name__, str(self.port)],
+                stdin=subprocess.PIPE,  # is closed when this process ends for any reason
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    **settings,
+                    "PREFECT_UI_ENABLED": "0",
+                    "PREFECT__SERVER_EPHEMERAL": "1",
+                    "PREFECT__SERVER_FINAL": "1",
+                },
+            )
+
+    if SubprocessASGIServer._instances.get(None) is None:  # private, but Prefect's release is fixed
+        TemporaryServer()  # the one that Prefect finds
+
+
+def serve(port: int) -> None:
+    """Serve Prefect's API on a port of this machine until SIGTERM, or until standard input is closed.
+
+    The exit status is 3 if the server cannot start, as Prefect expects.
+    """
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # What it cancels on its way out would be printed as errors.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+            super().handle_exit(sig, frame)
+
+    factory = "prefect.server.api.server:create_app"
+    server = Server(uvicorn.Config(factory, factory=True, port=port, log_level="error", lifespan="on"))
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    server.run()
+    if not server.started:
+        sys.exit(3)
+
+
+def _end_with_standard_input() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ENDING_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -1,0 +1,58 @@
+"""Read bytes as files that anyone may give: nothing but an error of this package may come of it.
+
+A target takes the content of a file: `python -m tests.fuzz.run` makes many of them, the tests take the seeds.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from fineweb_mask.models.errors import FinewebMaskError
+from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.reader import ShardReader
+
+SEEDS = Path(__file__).parent / "seeds"
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+TEXTS = ["word1 other2 no such words", "word1 word1 word2", "", "x" * 500]
+_folder = Path(tempfile.mkdtemp(prefix="fineweb-mask-fuzz-"))
+
+
+def read_jsonl(content: bytes) -> None:
+    """Read a file of JSON Lines, of the compression that the first byte names; rows and problems must agree."""
+    if not content:
+        return
+    path = _folder / f"lines{SUFFIXES[content[0] % len(SUFFIXES)]}"
+    path.write_bytes(content[1:])
+    shard = SourceShard(
+        name="lines", relative=path.name, url=str(path), format="jsonl", bytes=len(content) - 1, fingerprint=""
+    )
+    try:
+        reader = ShardReader(shard, SourceSettings(path=str(path), fingerprint="content"))
+        rows = 0
+        for batch, problems in reader.batches():
+            batch.validate(full=True)
+            rows += batch.num_rows
+            if len(problems) != batch.num_rows:
+                raise AssertionError(f"{len(problems)} problems of {batch.num_rows} rows")
+    except FinewebMaskError:
+        return
+    if rows != reader.rows:
+        raise AssertionError(f"{rows} rows were read, {reader.rows} counted")
+
+
+def load_fasttext(content: bytes) -> None:
+    """Load a fastText model and score with it: what our check accepts may not end the process."""
+    path = _folder / "model.bin"
+    path.write_bytes(content)
+    try:
+        scores = FastTextScorer(FastTextScorerSettings(model="m"), str(path)).score(TEXTS)
+    except FinewebMaskError:
+        return
+    if len(scores) != len(TEXTS):
+        raise AssertionError(f"{len(scores)} scores of {len(TEXTS)} texts")
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {"jsonl": read_jsonl, "fasttext": load_fasttext}

@@ -1,0 +1,129 @@
+"""Columns of all Arrow types become plain ones, which DuckDB and Parquet give back as they are, or text."""
+
+import uuid
+from datetime import datetime, time, timedelta
+from decimal import Decimal
+from itertools import combinations_with_replacement
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.columns import (
+    ColumnTypeError,
+    holds_strings,
+    must_be_text,
+    plain_type,
+    read_as_text,
+    to_plain,
+    to_text,
+    wider_type,
+)
+
+ID = uuid.UUID(int=5)
+VALUES = [
+    (pa.string(), ["é", None], ["é", None]),
+    (pa.large_string(), ["a"], ["a"]),
+    (pa.string_view(), ["a", None], ["a", None]),
+    (pa.binary_view(), [b"\xff"], [b"\xff"]),
+    (pa.large_binary(), [b"\xff"], [b"\xff"]),
+    (pa.binary(3), [b"abc"], [b"abc"]),
+    (pa.uuid(), [ID.bytes, None], [str(ID), None]),
+    (pa.json_(), ['{"a": 1}'], ['{"a": 1}']),
+    (pa.dictionary(pa.int8(), pa.large_string()), ["a", None, "a"], ["a", None, "a"]),
+    (pa.list_(pa.string_view()), [["a", None], None], [["a", None], None]),
+    (pa.list_view(pa.int8()), [[1], []], [[1], []]),
+    (pa.large_list(pa.int8()), [[1]], [[1]]),
+    (pa.list_(pa.float32(), 2), [[1, 2]], [[1, 2]]),
+    (pa.map_(pa.string(), pa.int8()), [[("a", 1)]], [[("a", 1)]]),
+    (pa.struct([pa.field("a", pa.large_string(), nullable=False)]), [{"a": "x"}], [{"a": "x"}]),
+    (pa.decimal32(5, 2), [Decimal("1.50")], [Decimal("1.50")]),
+    (pa.decimal128(38, 2), [Decimal("1.50")], [Decimal("1.50")]),
+    (pa.bool_(), [True, None], [True, None]),
+    (pa.uint64(), [2**64 - 1], [2**64 - 1]),
+    (pa.float16(), [1.5], [1.5]),
+    (pa.time32("ms"), [time(1)], [time(1)]),
+    (pa.duration("us"), [timedelta(1)], [timedelta(1)]),
+    (pa.timestamp("us"), [datetime(2024, 1, 2)], [datetime(2024, 1, 2)]),  # noqa: DTZ001
+    (pa.null(), [None], [None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "expected"), VALUES, ids=lambda value: str(value)[:40])
+def test_plain_columns_pass_through_parquet_and_duckdb(tmp_path, kind, values, expected):
+    column = to_plain(pa.array(values, kind))
+    assert column.type == plain_type(kind)
+    assert column.to_pylist() == expected
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"column": column}), path)
+    with duckdb.connect() as connection:
+        found = connection.sql(f"SELECT * FROM '{path}'").to_arrow_table()
+    assert pq.read_schema(path).field(0).type == column.type
+    assert found.cast(pa.schema([("column", column.type)]))["column"].to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (pa.decimal256(60, 2), "more than 38 digits"),
+        (pa.struct([("", pa.int8())]), "without a name"),
+        (pa.list_(pa.struct([("a", pa.int8()), ("A", pa.int8())])), "differ in case"),
+        (pa.month_day_nano_interval(), "DuckDB does not support"),
+        (pa.dense_union([pa.field("a", pa.int8())]), "DuckDB does not support"),
+    ],
+    ids=str,
+)
+def test_types_that_documents_cannot_hold(kind, message):
+    with pytest.raises(ColumnTypeError, match=message):
+        plain_type(kind)
+
+
+def test_values_become_text():
+    assert to_text(pa.array([{"a": [1, None], "b": "é"}, None])).to_pylist() == ['{"a": [1, null], "b": "é"}', None]
+    assert to_text(pa.array([[b"\xff"]])).to_pylist() == ['["/w=="]']
+    assert to_text(pa.array([1, None])).to_pylist() == ["1", None]
+    assert to_text(pa.array([b"\xff", None])).to_pylist() == ["/w==", None]
+    assert read_as_text(pa.array([b"x", None])).to_pylist() == ["x", None]
+    assert to_text(pa.array(["x"]).dictionary_encode()).to_pylist() == ["x"]
+
+
+def test_text_that_is_no_utf8_stays_invalid_for_the_filter_to_find():
+    bad = pa.array([b"\xff", b"ok"]).cast(pa.string(), safe=False)
+    for column in (bad, bad.dictionary_encode(), pa.ListArray.from_arrays([0, 1, 2], bad)):
+        text = to_text(column)
+        with pytest.raises(pa.ArrowInvalid, match="UTF8"):
+            text.validate(full=True)
+        assert text[1].as_py() in {"ok", '["ok"]'}
+
+
+def test_strings_in_nested_types_are_found():
+    assert holds_strings(pa.list_(pa.struct([("a", pa.map_(pa.int8(), pa.string()))])))
+    assert not holds_strings(pa.list_(pa.struct([("a", pa.map_(pa.int8(), pa.binary()))])))
+
+
+PLAIN = [*dict.fromkeys(plain_type(kind) for kind, _, _ in VALUES), pa.int8(), pa.int64(), pa.date32()]
+EXTREMES = {pa.int8(): -(2**7), pa.int64(): -(2**63) + 1, pa.uint64(): 2**64 - 1, pa.float16(): 2.5}
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations_with_replacement(PLAIN, 2)), ids=str)
+def test_two_types_have_a_wider_one_or_become_text(one, other):
+    values = {plain_type(kind): (kind, some) for kind, some, _ in VALUES}
+    if must_be_text([one, other]):
+        wider = pa.string()
+    else:
+        wider = wider_type([one, other])
+        assert wider == wider_type([other, one])
+        assert wider is not None
+    for kind in (one, other):
+        given, some = values.get(kind, (kind, [EXTREMES.get(kind)]))
+        column = to_plain(pa.array([*some, EXTREMES[kind]] if kind in EXTREMES else some, given))
+        moved = to_text(column) if must_be_text([one, other]) else column.cast(wider, safe=False)
+        assert moved.null_count == column.null_count
+        if column.type == wider:
+            assert moved.equals(column)
+
+
+def test_a_large_whole_number_is_kept_beside_a_larger_one():
+    assert pa.array([2**64 - 1], pa.uint64()).cast(wider_type([pa.int64(), pa.uint64()])).to_pylist() == [2**64 - 1]
+    assert pa.array([-(2**63)]).cast(wider_type([pa.int64(), pa.uint64()])).to_pylist() == [-(2**63)]

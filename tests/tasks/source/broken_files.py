@@ -1,0 +1,460 @@
+"""Make source files that are broken, hostile or odd, each with what is to become of it."""
+
+import gzip
+import io
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.orc
+import pyarrow.parquet as pq
+import zstandard
+
+MOST_BYTES = 2**16
+"""The largest document, so that one that is too large is quick to make."""
+
+READ, REFUSED, EITHER = "read", "refused", "either"
+N = 40
+"""Rows of a file, where not said otherwise."""
+
+BAD = b"\xff\xfe"
+
+
+class BrokenFile(NamedTuple):
+    """A file and what is to become of it."""
+
+    name: str
+    write: Callable[[Path], Any]
+    outcome: str = EITHER
+    rows: int | None = None  # in the file, if it is read
+    dropped: dict[str, int] | None = None  # by reason, if it is read
+    why: str = ""  # a part of the reason, if it is refused
+
+
+def text_of(number: int) -> str:
+    return f"Document {number} has a text that is long enough to be kept: the tide is out, the boats lie on the sand."
+
+
+def columns(**changes: Any) -> dict[str, Any]:
+    """Return the columns of N good rows, with others in place of some or besides."""
+    good = {
+        "text": [text_of(number) for number in range(N)],
+        "id": [f"id-{number}" for number in range(N)],
+        "token_count": list(range(20, 20 + N)),
+        "tags": [["a", "é"]] * N,
+    }
+    return good | changes
+
+
+def parquet(**changes: Any) -> bytes:
+    options = {name: changes.pop(name) for name in ("compression", "row_group_size") if name in changes}
+    stream = io.BytesIO()
+    pq.write_table(pa.table(columns(**changes)), stream, **options)
+    return stream.getvalue()
+
+
+def lines(*extra: str | bytes, ending: bytes = b"\n", **changes: Any) -> bytes:
+    """Return N good lines, all with `changes`, then other ones."""
+    good = [json.dumps({"text": text_of(n), "id": f"id-{n}", **changes}).encode() for n in range(N)]
+    other = [line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line for line in extra]
+    return b"".join(line + ending for line in [*good, *other])
+
+
+def content(value: bytes) -> Callable[[Path], Any]:
+    return lambda path: path.write_bytes(value)
+
+
+def flipped(value: bytes, place: int) -> bytes:
+    return value[:place] + bytes([value[place] ^ 0xFF]) + value[place + 1 :]
+
+
+def spread(length: int, count: int) -> list[int]:
+    return [length * number // count for number in range(count)]
+
+
+def raw(values: list[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
+    """Return bytes as strings that nothing has checked."""
+    strings = pa.array(values, pa.binary()).cast(pa.string(), safe=False)
+    return strings if kind is None else pa.array(values, pa.large_binary()).cast(kind, safe=False)
+
+
+def one_bad(kind: pa.DataType | None = None) -> pa.Array:
+    """Return N strings of which the first is not UTF-8."""
+    return raw([BAD, *[b"ok"] * (N - 1)], kind)
+
+
+def cut_and_flipped() -> Iterator[BrokenFile]:
+    """Yield Parquet and JSON Lines that were cut off, or of which bytes were changed."""
+    whole = parquet(compression="snappy")
+    for place in spread(len(whole), 25):
+        yield BrokenFile(f"cut-{place}.parquet", content(whole[:place]), REFUSED)
+    for place in spread(len(whole), 60):
+        yield BrokenFile(f"flip-{place}.parquet", content(flipped(whole, place)))
+    for place in spread(len(whole) - 16, 20):
+        yield BrokenFile(f"zeros-{place}.parquet", content(whole[:place] + bytes(16) + whole[place + 16 :]))
+    for codec in ("none", "gzip", "brotli", "zstd", "lz4"):
+        written = parquet(compression=codec)
+        yield BrokenFile(f"good-{codec}.parquet", content(written), READ, N, {})
+        for place in spread(len(written), 6)[1:]:
+            yield BrokenFile(f"{codec}-{place}.parquet", content(flipped(written, place)))
+    for suffix, compress in COMPRESSORS.items():
+        written = compress(lines())
+        if suffix:
+            for place in spread(len(written), 12):
+                yield BrokenFile(f"cut-{place}.jsonl{suffix}", content(written[:place]), REFUSED)
+        for place in spread(len(written), 15):
+            yield BrokenFile(f"flip-{place}.jsonl{suffix}", content(flipped(written, place)))
+
+
+def other_formats() -> Iterator[BrokenFile]:
+    """Yield files that are not what their names say."""
+    whole, table = parquet(), pa.table({"text": ["a"]})
+    feather, orc = io.BytesIO(), io.BytesIO()
+    pa.feather.write_feather(table, feather)
+    pa.orc.write_table(table, orc)
+    kinds = {
+        "empty": b"",
+        "one-byte": b"P",
+        "magic-only": b"PAR1",
+        "two-magics": b"PAR1PAR1",
+        "wrong-head": b"XXXX" + whole[4:],
+        "wrong-tail": whole[:-4] + b"XXXX",
+        "encrypted-tail": whole[:-4] + b"PARE",
+        "appended": whole + b"garbage",
+        "footer-of-0": whole[:-8] + bytes(4) + b"PAR1",
+        "footer-too-long": whole[:-8] + b"\xff\xff\xff\x7f" + b"PAR1",
+        "footer-negative": whole[:-8] + b"\xff\xff\xff\xff" + b"PAR1",
+        "text": b"text,id\nhello,1\n",
+        "json": b'{"text": "a"}\n',
+        "html": b"<!DOCTYPE html><html>",
+        "png": b"\x89PNG\r\n\x1a\n" + bytes(64),
+        "zip": b"PK\x03\x04" + bytes(64),
+        "sqlite": b"SQLite format 3\0" + bytes(64),
+        "gz": gzip.compress(whole),
+        "feather": feather.getvalue(),
+        "orc": orc.getvalue(),
+    }
+    for name, value in kinds.items():
+        outcome = EITHER if name == "wrong-head" else REFUSED  # Arrow reads the end of a file only
+        yield BrokenFile(f"{name}.parquet", content(value), outcome)
+        if value:
+            yield BrokenFile(f"{name}.jsonl.gz", content(value if name != "gz" else whole), REFUSED)
+            yield BrokenFile(f"{name}.jsonl.zst", content(value), REFUSED)
+    yield BrokenFile("empty.jsonl", content(b""), READ, 0, {})
+    yield BrokenFile("empty.jsonl.gz", content(b""), REFUSED, why="0 bytes")
+    yield BrokenFile("empty.jsonl.zst", content(b""), REFUSED, why="0 bytes")
+    yield BrokenFile("parquet.jsonl", content(whole), REFUSED, why="can be read")
+    yield BrokenFile("gz.jsonl", content(gzip.compress(lines())), REFUSED, why="can be read")
+    yield BrokenFile("plain.jsonl.gz", content(lines()), REFUSED)
+    yield BrokenFile("gz-of-lines.jsonl.zst", content(gzip.compress(lines())), REFUSED)
+
+
+TEXT_TYPES: dict[str, Any] = {
+    "int": (pa.array(range(N)), REFUSED),
+    "float": (pa.array([0.5] * N), REFUSED),
+    "bool": (pa.array([True] * N), REFUSED),
+    "list": (pa.array([["a"]] * N), REFUSED),
+    "struct": (pa.array([{"a": "b"}] * N), REFUSED),
+    "map": (pa.array([[("a", "b")]] * N, pa.map_(pa.string(), pa.string())), REFUSED),
+    "date": (pa.array([date(2024, 1, 1)] * N), REFUSED),
+    "decimal": (pa.array([Decimal("1.5")] * N), REFUSED),
+    "fixed": (pa.array([b"ab"] * N, pa.binary(2)), REFUSED),
+    "null": (pa.nulls(N), {"null_text": N}),
+    "binary": (pa.array([text_of(n).encode() for n in range(N)]), {}),
+    "large": (pa.array(columns()["text"], pa.large_string()), {}),
+    "view": (pa.array(columns()["text"], pa.string_view()), {}),
+    "binary-view": (pa.array([text_of(n).encode() for n in range(N)], pa.binary_view()), {}),
+    "dictionary": (pa.array(columns()["text"]).dictionary_encode(), {}),
+    "repeated": (pa.array([text_of(0)] * N).dictionary_encode(), {"duplicate": N - 1}),
+    "bad": (one_bad(), {"invalid_utf8": 1, "too_short": N - 1}),
+    "bad-large": (one_bad(pa.large_string()), {"invalid_utf8": 1, "too_short": N - 1}),
+    "bad-binary": (pa.array([BAD] * N), {"invalid_utf8": N}),
+    "bad-binary-view": (pa.array([BAD] * N, pa.binary_view()), {"invalid_utf8": N}),
+    "bad-dictionary": (one_bad().dictionary_encode(), {"invalid_utf8": 1, "too_short": N - 1}),
+    "empty": (pa.array([""] * N), {"empty_text": N}),
+    "spaces": (pa.array([" \t\u00a0\u2003"] * N), {"empty_text": N}),
+    "nul": (pa.array(["\0" * 200] * N), {"duplicate": N - 1}),
+    "huge": (pa.array(["x" * (MOST_BYTES + 1), *columns()["text"][1:]]), {"too_large": 1}),
+    "all-huge": (pa.array(["x" * (MOST_BYTES + 1)] * N), {"too_large": N}),
+    "far-too-huge": (pa.array([f"{n}" * (9 * MOST_BYTES) for n in range(N)]), REFUSED),
+}
+OTHER_COLUMNS: dict[str, dict[str, Any]] = {
+    "token_count": {
+        "digits": (pa.array(["7"] * N), {}),
+        "words": (pa.array(["many"] * N), REFUSED),
+        "fraction": (pa.array([1.5] * N), REFUSED),
+        "bool": (pa.array([True] * N), {}),
+        "unsigned": (pa.array([2**64 - 1] * N, pa.uint64()), REFUSED),
+        "negative": (pa.array([-1] * N), {"wrong_token_count": N}),
+        "max": (pa.array([2**63 - 1] * N), {"wrong_token_count": N}),
+        "one-max": (pa.array([2**63 - 1, *[5] * (N - 1)]), {"wrong_token_count": 1}),
+        "most": (pa.array([2**31 - 1] * N), {}),
+        "nan": (pa.array([float("nan")] * N), REFUSED),
+        "list": (pa.array([[1]] * N), REFUSED),
+        "null": (pa.nulls(N), {}),
+    },
+    "language_score": {
+        "words": (pa.array(["high"] * N), REFUSED),
+        "nan": (pa.array([float("nan")] * N), {}),
+        "infinite": (pa.array([float("inf")] * N), {}),
+        "list": (pa.array([[0.5]] * N), REFUSED),
+        "half": (pa.array([0.5] * N, pa.float16()), {}),
+    },
+    "id": {
+        "int": (pa.array(range(N)), {}),
+        "float": (pa.array([0.5] * N), {}),
+        "uuid": (pa.array([bytes(16)] * N, pa.uuid()), {}),
+        "list": (pa.array([["a"]] * N), REFUSED),
+        "struct": (pa.array([{"a": 1}] * N), REFUSED),
+        "bad": (one_bad(), {"invalid_utf8": 1}),
+        "bad-dictionary": (one_bad().dictionary_encode(), {"invalid_utf8": 1}),
+        "null": (pa.nulls(N), {}),
+    },
+    "dump": {
+        "int": (pa.array(range(N)), REFUSED),
+        "bad": (one_bad(), {"invalid_utf8": 1}),
+        "huge": (pa.array(["x" * (MOST_BYTES + 1), *["y"] * (N - 1)]), {"too_large": 1}),
+    },
+    "date": {
+        "struct": (pa.array([{"a": 1}] * N), REFUSED),
+        "timestamp": (pa.array([datetime(2024, 1, 1, tzinfo=UTC)] * N), {}),
+        "far": (pa.array([2**62] * N, pa.timestamp("us")), {}),
+    },
+}
+EXTRA_TYPES: dict[str, Any] = {
+    "bad": (one_bad(), {"invalid_utf8": 1}),
+    "bad-large": (one_bad(pa.large_string()), {"invalid_utf8": 1}),
+    "bad-list": (pa.ListArray.from_arrays(pa.array(range(N + 1), pa.int32()), one_bad()), {"invalid_utf8": 1}),
+    "bad-large-list": (pa.LargeListArray.from_arrays(pa.array(range(N + 1)), one_bad()), {"invalid_utf8": 1}),
+    "bad-struct": (pa.StructArray.from_arrays([one_bad()], ["a"]), {"invalid_utf8": 1}),
+    "bad-map-key": (
+        pa.MapArray.from_arrays(pa.array(range(N + 1), pa.int32()), one_bad(), pa.array(range(N))),
+        {"invalid_utf8": 1},
+    ),
+    "bad-dictionary": (one_bad().dictionary_encode(), {"invalid_utf8": 1}),
+    "bad-list-of-structs": (
+        pa.ListArray.from_arrays(
+            pa.array(range(N + 1), pa.int32()), pa.StructArray.from_arrays([one_bad(pa.large_string())], ["a"])
+        ),
+        {"invalid_utf8": 1},
+    ),
+    "view": (pa.array(["a"] * N, pa.string_view()), {}),
+    "binary-view": (pa.array([BAD] * N, pa.binary_view()), {}),
+    "list-of-views": (pa.array([["a"]] * N, pa.list_(pa.string_view())), {}),
+    "list-view": (pa.array([["a"], []] * (N // 2), pa.list_view(pa.string())), {}),
+    "uuid": (pa.array([bytes(range(16)), None] * (N // 2), pa.uuid()), {}),
+    "json": (pa.array(['{"a": 1}'] * N, pa.json_()), {}),
+    "null": (pa.nulls(N), {}),
+    "decimal256": (pa.array([Decimal(1)] * N, pa.decimal256(60, 2)), REFUSED),
+    "decimal32": (pa.array([Decimal("1.50")] * N, pa.decimal32(5, 2)), {}),
+    "unsigned": (pa.array([2**64 - 1] * N, pa.uint64()), {}),
+    "half": (pa.array([0.5] * N, pa.float16()), {}),
+    "nan": (pa.array([float("nan")] * N), {}),
+    "far-time": (pa.array([2**62] * N, pa.timestamp("us")), {}),
+    "far-nanoseconds": (pa.array([2**62] * N, pa.timestamp("ns")), {}),
+    "far-day": (pa.array([2**31 - 1] * N, pa.date32()), {}),
+    "time": (pa.array([time(1)] * N, pa.time64("ns")), {}),
+    "duration": (pa.array([timedelta(1)] * N), {}),
+    "small-dictionary": (pa.array([f"v{n}" for n in range(N)]).dictionary_encode().cast(
+        pa.dictionary(pa.int8(), pa.string())
+    ), {}),
+    "deep": (pa.array([[[[[[[[["a"]]]]]]]]] * N), {}),
+    "vector": (pa.array([[0.5, 1.5]] * N, pa.list_(pa.float32(), 2)), {}),
+    "struct-without-names": (pa.array([{"": 1}] * N), REFUSED),
+    "struct-alike": (pa.array([{"a": 1, "A": 2}] * N), REFUSED),
+    "long-list": (pa.array([[0] * 5_000] * N, pa.list_(pa.int8())), {}),
+    "huge": (pa.array(["x" * (MOST_BYTES + 1), *["y"] * (N - 1)]), {"too_large": 1}),
+}  # fmt: skip
+NAMES = {
+    "": REFUSED,
+    "a\0b": REFUSED,
+    "row": REFUSED,
+    "ROW": REFUSED,
+    "quality": REFUSED,
+    "_shard": REFUSED,
+    " ": READ,
+    "a\nb": READ,
+    "Text ": READ,
+    'it\'s "x"; --': READ,
+    "a.b": READ,
+    "%s {x}": READ,
+    "ключ 雪": READ,
+    "🎉": READ,
+    "x" * 10_000: READ,
+    "select": READ,
+    "tags.list.element": READ,
+}
+
+
+def of_types() -> Iterator[BrokenFile]:
+    """Yield Parquet of all types, in the columns that are known and in others."""
+    for column, kinds in ({"text": TEXT_TYPES} | OTHER_COLUMNS | {"extra": EXTRA_TYPES}).items():
+        for name, (values, found) in kinds.items():
+            written = content(parquet(**{column: values}))
+            if found == REFUSED:
+                yield BrokenFile(f"{column}-{name}.parquet", written, REFUSED)
+            else:
+                yield BrokenFile(f"{column}-{name}.parquet", written, READ, N, found)
+    for number, (name, outcome) in enumerate(NAMES.items()):
+        yield BrokenFile(f"name-{number}.parquet", content(parquet(**{name: [1] * N})), outcome, N, {}, "column")
+        as_lines = content(lines(**{name: 1}))
+        yield BrokenFile(f"name-{number}.jsonl", as_lines, outcome, N, {}, "column")
+    good = pa.table(columns())
+    twice = pa.table([good["text"], good["text"]], names=["text", "text"])
+    shapes = {
+        "no-rows": (good.slice(0, 0), READ),
+        "no-columns": (pa.table({"x": [1]}).select([]), REFUSED),
+        "no-text": (good.drop_columns("text"), REFUSED),
+        "text-twice": (twice, REFUSED),
+        "alike": (good.append_column("A", good["id"]).append_column("a", good["id"]), REFUSED),
+        "wide": (pa.table(columns(**{f"c{n}": [n] * N for n in range(300)})), READ),
+    }
+    for name, (table, outcome) in shapes.items():
+        rows = table.num_rows
+        yield BrokenFile(f"{name}.parquet", lambda path, table=table: pq.write_table(table, path), outcome, rows, {})
+    yield BrokenFile("groups-of-1.parquet", content(parquet(row_group_size=1)), READ, N, {})
+    bomb = pa.DictionaryArray.from_arrays(pa.array([0] * 3_000, pa.int32()), pa.array(["x" * 2**15]))
+    yield BrokenFile(
+        "bomb.parquet",
+        lambda path: pq.write_table(pa.table({"text": bomb}), path),
+        READ,
+        3_000,
+        {"duplicate": 2_999},
+    )
+
+
+def of_lines() -> Iterator[BrokenFile]:
+    """Yield JSON Lines with one bad row, or with bad rows only, compressed in every way."""
+    good = text_of(-1)
+    bad_rows: dict[str, tuple[str | bytes, str | None]] = {  # a line, and why it is dropped
+        "broken": ("{broken", "broken_row"),
+        "half": ('{"text": "ha', "broken_row"),
+        "array": ("[1, 2]", "broken_row"),
+        "number": ("7", "broken_row"),
+        "null": ("null", "broken_row"),
+        "string": ('"text"', "broken_row"),
+        "nan": ('{"text": NaN}', "wrong_type"),
+        "deep": ("[" * 10_000, "broken_row"),
+        "deep-value": ('{"text": "a", "x": ' + "[" * 10_000 + "]" * 10_000 + "}", "broken_row"),
+        "digits": ('{"text": "a", "token_count": ' + "9" * 5_000 + "}", "broken_row"),
+        "latin": (json.dumps({"text": good}).encode() + b"\xe9", "broken_row"),
+        "not-utf8": (b'{"text": "' + BAD + b'"}', "broken_row"),
+        "text-missing": ('{"id": "a"}', "null_text"),
+        "text-null": ('{"text": null}', "null_text"),
+        "text-number": ('{"text": 7}', "wrong_type"),
+        "text-list": ('{"text": ["a"]}', "wrong_type"),
+        "text-bool": ('{"text": true}', "wrong_type"),
+        "text-surrogate": (r'{"text": "\ud800"}', "invalid_utf8"),
+        "key-surrogate": ('{"text": ' + json.dumps(good) + r', "\ud800": 1}', "invalid_utf8"),
+        "value-surrogate": ('{"text": ' + json.dumps(good) + r', "x": "\udfff"}', "invalid_utf8"),
+        "id-surrogate": ('{"text": ' + json.dumps(good) + r', "id": "\udfff"}', "invalid_utf8"),
+        "tokens-words": (json.dumps({"text": good, "token_count": "many"}), "wrong_type"),
+        "tokens-fraction": (json.dumps({"text": good, "token_count": 1.5}), "wrong_type"),
+        "tokens-bool": (json.dumps({"text": good, "token_count": True}), "wrong_type"),
+        "tokens-2-64": (json.dumps({"text": good, "token_count": 2**64}), "wrong_type"),
+        "tokens-max": (json.dumps({"text": good, "token_count": 2**63 - 1}), "wrong_token_count"),
+        "tokens-negative": (json.dumps({"text": good, "token_count": -5}), "wrong_token_count"),
+        "score-words": (json.dumps({"text": good, "language_score": "x"}), "wrong_type"),
+        "score-large": (json.dumps({"text": good, "language_score": 2**62 + 1}), None),
+        "score-beyond": ('{"text": ' + json.dumps(good) + ', "language_score": ' + "9" * 400 + "}", "wrong_type"),
+        "score-1e400": ('{"text": ' + json.dumps(good) + ', "language_score": 1e400}', None),
+        "url-list": (json.dumps({"text": good, "url": ["a"]}), "wrong_type"),
+        "extra-2-64": (json.dumps({"text": good, "x": 2**64}), "wrong_type"),
+        "extra-nested": (json.dumps({"text": good, "x": {"a": [BAD.hex()] * 9}}), None),
+        "twice": ('{"text": "a", "text": ' + json.dumps(good) + "}", None),
+        "many-keys": (json.dumps({"text": good} | {f"k{n}": n for n in range(300)}), None),
+        "nul": (json.dumps({"text": good + "\0"}), None),
+        "separators": (json.dumps({"text": good + "\u2028\x85"}, ensure_ascii=False), None),
+        "escapes": (json.dumps({"text": good + "\x1b[31m<script>"}), None),
+        "bom": (b"\xef\xbb\xbf" + json.dumps({"text": good}).encode(), None),
+        "utf16": (json.dumps({"text": good}).encode("utf-16-be"), "broken_row"),
+        "huge": (json.dumps({"text": "x" * MOST_BYTES}), "too_large"),
+        "huge-broken": ("x" * (3 * MOST_BYTES), "too_large"),
+        "huge-spaces": (" " * (2 * MOST_BYTES), "too_large"),
+        "huge-other": (json.dumps({"text": good, "x": "y" * MOST_BYTES}), "too_large"),
+    }
+    for suffix, compress in COMPRESSORS.items():
+        for name, (line, reason) in bad_rows.items():
+            dropped = {} if reason is None else {reason: 1}
+            yield BrokenFile(f"{name}.jsonl{suffix}", content(compress(lines(line))), READ, N + 1, dropped)
+        for name, value, rows in (
+            ("no-end", lines()[:-1], N),
+            ("carriage-returns", lines(ending=b"\r\n"), N),
+            ("blank-lines", lines(ending=b"\n\n  \n"), N),
+            ("blank-only", b"\n \n\t\n", 0),
+        ):
+            yield BrokenFile(f"{name}.jsonl{suffix}", content(compress(value)), READ, rows, {})
+        for name, value in (
+            ("utf16-file", lines().decode().encode("utf-16")),
+            ("utf32-file", lines().decode().encode("utf-32")),
+            ("pretty", json.dumps([{"text": "a"}], indent=2).encode()),
+            ("one-array", json.dumps([{"text": "a"}] * 9).encode()),
+            ("nul-only", bytes(5_000)),
+        ):
+            yield BrokenFile(f"{name}.jsonl{suffix}", content(compress(value)))
+        bomb = compress(lines(b'{"text": "' + b"a" * 5_000_000 + b'"}'))
+        yield BrokenFile(f"bomb.jsonl{suffix}", content(bomb), READ, N + 1, {"too_large": 1})
+        endless = compress(lines(b"a" * 5_000_000)[:-1])
+        yield BrokenFile(f"endless.jsonl{suffix}", content(endless), READ, N + 1, {"too_large": 1})
+    parts = lines()
+    cut = len(parts) // 2
+    for suffix in (".gz", ".zst"):
+        compress = COMPRESSORS[suffix]
+        members = compress(parts[:cut]) + compress(parts[cut:])
+        yield BrokenFile(f"members.jsonl{suffix}", content(members), READ, N, {})
+        yield BrokenFile(f"empty-member.jsonl{suffix}", content(compress(b"") + members), READ, N, {})
+        yield BrokenFile(f"garbage-after.jsonl{suffix}", content(members + b"garbage"), REFUSED)
+        yield BrokenFile(f"cut-member.jsonl{suffix}", content(members[:-3]), REFUSED)
+
+
+def of_kinds() -> Iterator[BrokenFile]:
+    """Yield what is no plain file, and files of odd names."""
+    yield BrokenFile("pipe.jsonl", os.mkfifo, REFUSED, why="a pipe")
+    yield BrokenFile("pipe.parquet", os.mkfifo, REFUSED, why="a pipe")
+    yield BrokenFile("pipe.jsonl.gz", os.mkfifo, REFUSED, why="a pipe")
+    yield BrokenFile("dangling.parquet", lambda path: path.symlink_to("nowhere"), REFUSED, why="does not exist")
+    yield BrokenFile("loop.jsonl", lambda path: path.symlink_to(path.name), REFUSED)
+    yield BrokenFile("zeros.jsonl", lambda path: path.symlink_to("/dev/zero"), REFUSED, why="device")
+    yield BrokenFile("random.parquet", lambda path: path.symlink_to("/dev/urandom"), REFUSED, why="device")
+    yield BrokenFile("nothing.jsonl", lambda path: path.symlink_to("/dev/null"), REFUSED, why="device")
+    yield BrokenFile("socket.jsonl", _bind, REFUSED, why="socket")
+    whole = parquet()
+    for name in (
+        "x" * 240,
+        "é" * 120,
+        "a b;$(x)'",
+        "new\nline",
+        "tab\t",
+        "*?[x]",
+        "%2F",
+        "-rf",
+        "a\\b",
+        "🎉",
+        "a" * 150,
+    ):
+        yield BrokenFile(f"{name}.parquet", content(whole), READ, N, {})
+
+
+def _bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the path of a socket may be 107 bytes long
+        try:
+            server.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": lambda value: gzip.compress(value, mtime=0),
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+BROKEN = [*cut_and_flipped(), *other_formats(), *of_types(), *of_lines(), *of_kinds()]

@@ -1,0 +1,175 @@
+"""Every flipped bit of a file is an error that names the file, or changes nothing that is read."""
+
+import os
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.tasks.storage import parquet
+from fineweb_mask.tasks.storage.parquet import (
+    DamagedFileError,
+    VerifiedFile,
+    check_columns,
+    read_metadata,
+    read_schema,
+    read_table,
+    write_table,
+)
+
+FLIPS = 150
+"""Of each file."""
+
+
+def table(rows: int = 1000) -> pa.Table:
+    random = np.random.default_rng(0)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(random.random(rows * 4, dtype=np.float32)), 4)
+    return pa.table(
+        {
+            "row": pa.array(range(rows), pa.uint32()),
+            "text": [f"text {number}" * 5 for number in range(rows)],
+            "dump": ["a", "b"] * (rows // 2),
+            "embedding": vectors,
+        }
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_table(table(), tmp_path / "x.parquet", row_group_size=300)
+    return tmp_path / "x.parquet"
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    found = bytearray(content)
+    found[bit // 8] ^= 1 << bit % 8
+    return bytes(found)
+
+
+def last_byte(column: pq.ColumnChunkMetaData) -> int:
+    first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    return int(first + column.total_compressed_size - 1)
+
+
+def read_by_duckdb(path: Path) -> pa.Table:
+    check_columns([path])
+    with duckdb.connect() as connection:
+        found: pa.Table = connection.sql("FROM read_parquet($path)", params={"path": str(path)}).to_arrow_table()
+    return found
+
+
+def read_in_batches(path: Path) -> pa.Table:
+    with VerifiedFile(path) as file:
+        return pa.Table.from_batches(file.iter_batches(100), file.schema_arrow)
+
+
+def read_or_path(read: Callable[[Path], pa.Table], path: Path) -> Any:
+    """Return the rows, or the path that the error names."""
+    try:
+        return read(path)
+    except DamagedFileError as error:
+        return error.path
+
+
+@pytest.mark.parametrize("folder", ["documents", "hashes", "scores", "embeddings", "masks"])
+@pytest.mark.parametrize("read", [read_table, read_in_batches, read_by_duckdb])
+def test_a_flipped_bit_in_a_stage_file_is_an_error_or_changes_nothing(
+    built: Any, tmp_path: Path, folder: str, read: Any
+) -> None:
+    """Some positions are anywhere, some in the footer and around it."""
+    if (read, folder) == (read_by_duckdb, "embeddings"):
+        pytest.skip("DuckDB does not read vectors of float16")
+    path = min((built.workspace.root / folder).rglob("*.parquet"))
+    content, expected = path.read_bytes(), read(path)
+    numbers = random.Random(folder)
+    end = 8 * len(content)
+    bits = [numbers.randrange(end) for _ in range(FLIPS)] + [end - 1 - numbers.randrange(end // 8) for _ in range(50)]
+    harmless = 0
+    for place, bit in enumerate(bits):
+        copy = tmp_path / f"{place}.parquet"
+        copy.write_bytes(flipped(content, bit))
+        found = read_or_path(read, copy)
+        if found != str(copy):
+            harmless += 1  # such as the smallest and largest values in the head of a page, which nothing reads
+            assert found.equals(expected, check_metadata=True)
+        copy.unlink()
+    assert harmless < len(bits) / 4
+
+
+def test_other_readers_take_a_sealed_file_as_any_other(file: Path) -> None:
+    assert pq.read_table(file).equals(table())
+    with duckdb.connect() as connection:
+        assert connection.sql(f"FROM '{file}'").to_arrow_table()["text"].equals(table()["text"])
+
+
+def test_the_footer_is_read_whole_however_large_it_is(tmp_path: Path) -> None:
+    wide = pa.table({f"a column with a long name, number {number}": [1] for number in range(2_000)})
+    path = tmp_path / "wide.parquet"
+    write_table(wide, path)
+    assert pq.read_metadata(path).serialized_size > parquet.TAIL_BYTES
+    assert read_table(path).equals(wide)
+    check_columns([path])
+    content = path.read_bytes()
+    path.write_bytes(flipped(content, 8 * (len(content) - 100_000)))
+    with pytest.raises(DamagedFileError, match=r"wide\.parquet is damaged: its footer has another checksum"):
+        read_schema(path)
+
+
+def test_only_the_columns_that_are_asked_for_are_checked(file: Path) -> None:
+    column = read_metadata(file).row_group(1).column(1)
+    file.write_bytes(flipped(file.read_bytes(), 8 * last_byte(column)))
+    check_columns([file], ["row", "embedding"])
+    with pytest.raises(DamagedFileError, match=r"x\.parquet is damaged: column text has another checksum than was"):
+        check_columns([file], ["row", "text"])
+
+
+def test_a_file_is_checked_once_until_it_changes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_columns([file])
+    read = []
+    monkeypatch.setattr(parquet, "_read_tail", read.append)
+    check_columns([file])
+    assert not read
+    os.utime(file, (0, 0))
+    with pytest.raises(AttributeError):
+        check_columns([file])
+    assert len(read) == 1
+
+
+def test_a_file_without_a_seal_is_verified_by_its_pages(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(), path, write_page_checksum=True)
+    check_columns([path])
+    column = pq.read_metadata(path).row_group(0).column(1)
+    path = path.with_name("y.parquet")
+    path.write_bytes(flipped(path.with_name("x.parquet").read_bytes(), 8 * last_byte(column)))
+    for read in (lambda: check_columns([path]), lambda: read_table(path), lambda: VerifiedFile(path).read_row_group(0)):
+        with pytest.raises(DamagedFileError, match=r"y\.parquet is damaged: could not verify page integrity"):
+            read()
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + b"\xff" * 20 + b"PAR1"])
+def test_what_is_no_parquet_file_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.parquet"
+    path.write_bytes(content)
+    for read in (read_table, read_schema, VerifiedFile):
+        with pytest.raises(DamagedFileError, match=r"x\.parquet is damaged: it is not a complete Parquet file"):
+            read(path)
+
+
+def test_a_missing_file_and_a_missing_column_are_no_damage(file: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_table(file.with_name("y.parquet"))
+    with pytest.raises(KeyError, match="no column 'wrong', it has row, text, dump, embedding"):
+        read_table(file, columns=["row", "wrong"])
+
+
+def test_the_error_crosses_processes() -> None:
+    found = pickle.loads(pickle.dumps(DamagedFileError("a/b.parquet", "why")))
+    assert (type(found), found.path, str(found)) == (DamagedFileError, "a/b.parquet", "a/b.parquet is damaged: why")
