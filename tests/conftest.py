@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
 
 from tests.s3 import Proxy, RcloneServer, S3Server, SeaweedServer, Server, environment
@@ -14,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the arrays are small; threads that wait for each other are not fast
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
+hypothesis.settings.register_profile("untimed", deadline=None)  # a machine that does other things fails no test
+hypothesis.settings.load_profile("untimed")
 
 OWN_SERVERS = {"test_worker.py"}  # they are killed
 # A third of the time of all tests that need a server; they share a finished workspace with the others, no more.

@@ -326,7 +326,7 @@ VALUES = st.recursive(
 SAMPLE = {key: value for key, value in RECIPE.items() if value is not None}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), min_size=1, max_size=4))
 def test_any_value_of_any_key_is_a_setting_or_an_error_of_ours(changes):
     content = copy.deepcopy(SAMPLE)
@@ -339,7 +339,7 @@ def test_any_value_of_any_key_is_a_setting_or_an_error_of_ours(changes):
     assert PipelineSettings.model_validate_json(written).model_dump_json() == written
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(VALUES)
 @example([])
 @example({"source": {"path": {}}})
@@ -348,7 +348,7 @@ def test_anything_else_in_place_of_a_recipe_is_an_error_of_ours(value):
         validate(PipelineSettings, value)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.text() | st.text("[]{}:,-&*!|>'\"%@`# \n\tab01"))
 @example("[" * 2_000)
 @example("{a: " * 2_000)

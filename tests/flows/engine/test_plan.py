@@ -288,7 +288,7 @@ def test_no_group_is_selected_from_before_all_is_known_that_it_depends_on(plan, 
     assert not [name for name in jobs.order if name.startswith("select")]
 
 
-@hypothesis.settings(max_examples=50, deadline=None)
+@hypothesis.settings(max_examples=50)
 @hypothesis.given(rows=st.lists(st.integers(0, 9), min_size=1, max_size=12), size=st.integers(1, 15), data=st.data())
 def test_groups_are_the_same_whatever_the_order_of_work(rows, size, data):
     names = [f"{number:02d}" for number in range(len(rows))]

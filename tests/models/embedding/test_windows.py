@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -53,7 +53,6 @@ def test_every_window_has_the_prompt_which_has_no_weight():
     assert windows.weights.tolist() == pytest.approx([3 / 7, 3 / 7, 1 / 7, 1])
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abcdefghij"), max_size=30).map(" ".join), max_size=5), st.integers(5, 12))
 def test_every_token_is_in_one_window_and_the_first_is_that_of_truncation(texts, max_tokens):
     tokenizer = make_tokenizer()

@@ -39,7 +39,7 @@ def whole(tokenizer, text, max_tokens):
 PIECES = ["piano", " ", "  \n", "unharmonious", "a" * 30, "a" * 120, "é", "日本語", "[SEP]", ",", "\x00", "Q"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=80), st.integers(2, 12))
 def test_as_if_the_whole_text_had_been_read(tokenizer, pieces, max_tokens):
     text = "".join(pieces)
@@ -74,7 +74,7 @@ def test_no_more_is_read_than_the_most_characters_per_token(tokenizer, filler):
     assert first_tokens(tokenizer, [text], 6).tolist() == [whole(tokenizer, filler * 1_000, 6)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=40).map("".join), max_size=6))
 def test_all_tokens_are_those_of_the_whole_texts(tokenizer, texts):
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]

@@ -64,9 +64,7 @@ def test_all_that_follows_is_the_same_without_a_copy_of_the_texts(
     assert not list(tmp_path.rglob("*.partial"))
 
 
-@hypothesis.settings(
-    max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
-)
+@hypothesis.settings(max_examples=40, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=60),
     of_source=st.integers(1, 70),

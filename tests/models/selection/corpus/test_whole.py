@@ -92,7 +92,7 @@ def test_equal_inputs_give_equal_selections(parts):
 
 
 @pytest.mark.parametrize("weigh", [True, False])
-@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(data=st.data())
 def test_no_selection_is_above_the_bound(weigh, data):
     """All selections of small corpora are evaluated."""
