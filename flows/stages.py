@@ -4,9 +4,10 @@ from prefect import flow
 from prefect.flows import Flow
 
 from fineweb_mask.flows.display.prefect_ui import publish_page
+from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
 from fineweb_mask.flows.engine.scheduler import MissingInputError
-from fineweb_mask.flows.engine.session import Session, check_vectors_are_kept, open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.engine.session import Session, open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 

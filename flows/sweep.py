@@ -4,8 +4,9 @@ from typing import Any
 
 from prefect import flow
 
-from fineweb_mask.flows.engine.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import check_vectors_are_kept, open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
+from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
+from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings

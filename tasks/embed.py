@@ -14,20 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.embedding.arrow import vector_batch
-from fineweb_mask.models.embedding.encoder import Encoder
-from fineweb_mask.models.forward.vectors import Encoded
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
-from fineweb_mask.tasks.inference.encoder_pool import encoder_pool, load_copy
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
@@ -37,6 +33,10 @@ from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, current_parquet, stage_file_writer
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.embedding.encoder import Encoder
+    from fineweb_mask.models.forward.vectors import Encoded
 
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
@@ -169,6 +169,8 @@ def temporary_vectors(job: EmbedJob) -> Iterator[StageFile]:
 
 def dimensions_of(job: EmbedJob) -> int:
     """Return how many values the vectors of a shard have, from the model alone."""
+    from fineweb_mask.tasks.inference.encoder_pool import load_copy
+
     return load_copy(str(job.workspace.local(job.model.path)), job.settings, "cpu").dimensions
 
 
@@ -180,6 +182,8 @@ def write_vectors(job: EmbedJob, output: Path) -> None:
     BadShardError
         If a vector is zero or not finite and `on_bad_vector` is `raise`.
     """
+    from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
+
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
     started = perf_counter()
     with (
@@ -214,7 +218,7 @@ class _Chunk:
 
 
 def _chunks(
-    documents: pq.ParquetFile, vectors: Checkpoints[Encoded], encoder: Encoder[Any], size: int
+    documents: pq.ParquetFile, vectors: "Checkpoints[Encoded]", encoder: "Encoder[Any]", size: int
 ) -> Iterator[_Chunk]:
     for batch in documents.iter_batches(size, columns=["row", "text"]):
         kept = vectors.find(batch["row"])
@@ -222,7 +226,7 @@ def _chunks(
         yield _Chunk(batch["row"], tokens, kept)
 
 
-def _write(vectors: Checkpoints[Encoded], rows: pa.Array, wait: Callable[[], Encoded]) -> None:
+def _write(vectors: "Checkpoints[Encoded]", rows: pa.Array, wait: "Callable[[], Encoded]") -> None:
     vectors.write(rows, wait())
 
 
@@ -235,7 +239,7 @@ class VectorWriter:
         self._job = job
         self._writer = writer
 
-    def batch(self, rows: pa.Array, values: Encoded) -> pa.RecordBatch:
+    def batch(self, rows: pa.Array, values: "Encoded") -> pa.RecordBatch:
         """Return the next rows with their vectors.
 
         Raises
@@ -249,6 +253,8 @@ class VectorWriter:
                 f"{self._job.name}: the vector of row {rows[row]} is zero or not finite; "
                 "set embedding.on_bad_vector to drop to leave such documents out"
             )
+        from fineweb_mask.models.embedding.arrow import vector_batch
+
         return vector_batch(rows, values, self.schema)
 
     def write(self, batch: pa.RecordBatch) -> None:

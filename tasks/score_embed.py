@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineweb_mask.models.forward.tokens import TokenIds
-from fineweb_mask.models.forward.vectors import Encoded
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
@@ -32,6 +30,8 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
+    from fineweb_mask.models.forward.tokens import TokenIds
+    from fineweb_mask.models.forward.vectors import Encoded
     from fineweb_mask.models.quality.edu import EduScorer
 
 BATCH_ROWS = 2_000
@@ -152,7 +152,7 @@ class _Chunk:
     """Consecutive documents of a shard, ready for the model or done by an earlier run."""
 
     batch: pa.RecordBatch
-    tokens: TokenIds | None  # None where both parts were kept
+    tokens: "TokenIds | None"  # None where both parts were kept
     kept_vectors: pa.RecordBatch | None
     kept_scores: pa.RecordBatch | None
 
@@ -161,7 +161,7 @@ def _chunks(
     documents: pq.ParquetFile,
     columns: list[str],
     edu: "EduScorer",
-    vectors: Checkpoints[Encoded],
+    vectors: "Checkpoints[Encoded]",
     scores: Checkpoints[Scores] | None,
 ) -> Iterator[_Chunk]:
     for batch in documents.iter_batches(BATCH_ROWS, columns=columns):

@@ -13,10 +13,12 @@ from fineweb_mask.flows.commands._common import (
     Overrides,
     Recipe,
     WorkspaceFolder,
+    exit_on_failure,
     load_settings_or_exit,
     run_or_exit,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_paths, print_quarantined
+from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError
 
 if TYPE_CHECKING:
@@ -63,9 +65,6 @@ def run(
         lambda settings: _check(settings, refit or [], refresh or [], only, shards),
         as_json=as_json,
     )
-    from fineweb_mask.flows.curate import run_curate
-    from fineweb_mask.flows.stages import run_stage
-
     if shards is not None:
         from fineweb_mask.flows.engine.choices import Share
         from fineweb_mask.flows.share import run_share
@@ -76,12 +75,16 @@ def run(
             echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
         return
     if only is not None:
+        from fineweb_mask.flows.stages import run_stage
+
         again = only in (refresh or [])
         _print_stages(
             run_or_exit(lambda: run_stage(cast("Any", only), settings, refresh=again), as_json=as_json), as_json
         )
         return
-    summary = run_or_exit(lambda: run_curate(settings, cast("Any", refit), cast("Any", refresh)), as_json=as_json)
+    summary = None if refit or refresh else _finished(settings, as_json)
+    if summary is None:
+        summary = run_or_exit(lambda: _run_all(settings, refit, refresh), as_json=as_json)
     if as_json:
         typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
@@ -90,12 +93,28 @@ def run(
         raise typer.Exit(QUARANTINED)
 
 
+def _finished(settings: "PipelineSettings", as_json: bool) -> "RunSummary | None":
+    """Return the summary of a run that has nothing to do; None if it has, or a Prefect server is to show it."""
+    if not temporary_server.is_surely_used():
+        return None
+    from fineweb_mask.flows.engine.inspection import finished_run
+
+    with exit_on_failure(as_json):
+        return finished_run(settings)
+
+
+def _run_all(settings: "PipelineSettings", refit: list[str] | None, refresh: list[str] | None) -> "RunSummary":
+    from fineweb_mask.flows.curate import run_curate
+
+    return run_curate(settings, cast("Any", refit), cast("Any", refresh))
+
+
 def _check(
     settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None, shards: str | None
 ) -> None:
     from fineweb_mask.flows.engine.choices import Refit, Share
+    from fineweb_mask.flows.engine.inputs import check_inputs
     from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
-    from fineweb_mask.flows.engine.session import check_inputs
 
     _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
     _check_known("--refresh", refresh, REFRESHED)

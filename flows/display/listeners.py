@@ -1,5 +1,6 @@
 """Show a person the progress of a run: bars on a terminal, log lines elsewhere."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,6 @@ from threading import Lock
 from time import monotonic
 from typing import Protocol
 
-from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -48,6 +48,13 @@ class Listener(Protocol):
         """Handle the end of a job: its output, or None if its shard was quarantined."""
 
 
+def _logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
+    """Return the logger of the flow run; Prefect is imported here, because a plan that is only looked at needs none."""
+    from prefect.logging import get_run_logger
+
+    return get_run_logger()
+
+
 class LogLines:
     """Log a line when a job ends, and every `LOG_SECONDS` one on its progress, in the log of the flow run."""
 
@@ -58,14 +65,14 @@ class LogLines:
     def on_stage(self, stage: str, jobs: int) -> None:
         """Log the number of jobs."""
         if jobs > 0:
-            get_run_logger().info("%s: %d to do", stage, jobs)
+            _logger().info("%s: %d to do", stage, jobs)
 
     def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:  # noqa: ARG002
         """Log the active loops, if a line is due."""
         now = monotonic()
         if steps and now >= self._due.setdefault((stage, job), now + LOG_SECONDS):
             self._due[stage, job] = now + LOG_SECONDS
-            get_run_logger().info("%s: %s, %s", stage, job, ", ".join(map(str, steps)))
+            _logger().info("%s: %s, %s", stage, job, ", ".join(map(str, steps)))
 
     def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
         """Log what the job wrote, and how fast; of a stage's files that were there before, only the first ones."""
@@ -76,11 +83,11 @@ class LogLines:
             self._cached[stage] += 1
             if self._cached[stage] > CACHED_LINES:
                 if self._cached[stage] % CACHED_FILES == 0:
-                    get_run_logger().info("%s: %d files cached", stage, self._cached[stage])
+                    _logger().info("%s: %d files cached", stage, self._cached[stage])
                 return
         rate = f", {file.rows / file.seconds:,.0f} rows/s" if file.rows and file.seconds else ""
         state = "cached" if file.cached else f"{file.seconds:.1f} s{rate}"
-        get_run_logger().info("%s: %s, %d rows, %s", stage, file.name, file.rows, state)
+        _logger().info("%s: %s, %d rows, %s", stage, file.name, file.rows, state)
 
 
 class Bars:
@@ -122,7 +129,30 @@ class Bars:
         self._progress.advance(self._bars[stage])
 
 
+class Silence:
+    """Show nothing."""
+
+    def on_stage(self, stage: str, jobs: int) -> None:
+        """Ignore it."""
+
+    def on_job_progress(self, stage: str, job: str, share: float, steps: tuple[Step, ...]) -> None:
+        """Ignore it."""
+
+    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
+        """Ignore it."""
+
+
 listener: ContextVar[Listener] = ContextVar("listener", default=LogLines())  # noqa: B039 - it holds nothing but running jobs
+
+
+@contextmanager
+def not_shown() -> Iterator[None]:
+    """Show nothing while the block runs."""
+    token = listener.set(Silence())
+    try:
+        yield
+    finally:
+        listener.reset(token)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""Inspect what a workspace holds of every stage, from its files alone, and rebuild its catalog."""
+"""Inspect what a workspace holds of every stage, from its files alone; end a run that has nothing to do.
+
+Nothing here needs Prefect.
+"""
 
 from collections import defaultdict
 from contextlib import chdir
@@ -7,15 +10,17 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
+from fineweb_mask.flows.display.listeners import not_shown
 from fineweb_mask.flows.engine.choices import PretrainedModels, is_trained
+from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
 from fineweb_mask.flows.engine.plan import Plan
+from fineweb_mask.flows.engine.records import describe, recorded, summarize, update_catalog
 from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
-from fineweb_mask.flows.engine.scheduler import OnDone
-from fineweb_mask.flows.engine.session import check_inputs
+from fineweb_mask.flows.engine.scheduler import NotFinishedError, OnDone, Scheduler
+from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
-from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
@@ -24,10 +29,10 @@ from fineweb_mask.tasks.judge import JudgeJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
-from fineweb_mask.tasks.workspace.listing import Listing
+from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import LastRun
-from fineweb_mask.tasks.workspace.workspace import Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
 
 
 class StatusError(WorkspaceError, ValueError):
@@ -254,6 +259,38 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
     )
 
 
+def finished_run(settings: PipelineSettings) -> RunSummary | None:
+    """Run the pipeline if that means to build nothing: every output of the recipe is there and current.
+
+    It leaves what every run leaves: its record, the recipe as that of the last run, and the catalog.
+
+    Returns
+    -------
+    RunSummary | None
+        None if there is a job to do, or was never a run; nothing is done then.
+    """
+    workspace = workspace_of(settings)
+    if not workspace.exists(LastRun.path(workspace)):
+        return None
+    shards = check_inputs(settings)
+    with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"), not_shown():
+        listing = Listing.of(workspace)
+        scheduler = Scheduler(workspace, quarantine=False, at_once=1, listing=listing, starts=False)
+        plan = Plan(scheduler, workspace, settings, shards, PretrainedModels.of(settings), listing=listing)
+        try:
+            plan.run_all()
+        except NotFinishedError:
+            return None
+        with recorded(scheduler, settings, "curate") as record:
+            describe(record, plan)
+            with workspace.alone():
+                LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
+            update_index(workspace)
+        if workspace.url is None:
+            update_catalog(workspace, scheduler, plan, keep=True)
+        return summarize(scheduler, plan)
+
+
 class CatalogError(WorkspaceError, ValueError):
     """There is no catalog of the workspace as it is now."""
 
@@ -273,6 +310,8 @@ def rewrite_catalog(folder: str) -> None:
         )
     try:
         with workspace.in_use(), workspace.alone():
+            from fineweb_mask.tasks.catalog.views import write_catalog  # DuckDB
+
             write_catalog(workspace, inspect_workspace(folder).plan.catalog_files())
     except (StatusError, WorkspaceError, OSError) as error:
         raise CatalogError(str(error)) from error

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
-from fineweb_mask.flows.engine.corpus import Vectors, select_from_corpus
 from fineweb_mask.flows.engine.dataset import EarlyParts, write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.flows.engine.selection.budgets import divide_budget
+from fineweb_mask.flows.engine.selection.corpus import Vectors, select_from_corpus
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
@@ -125,6 +125,24 @@ class Plan:
         self._selecting: set[str] = set()  # names of groups
         self._packing: Packing | None = None  # of the groups that are selected from early, if any are
         self._unpacked = deque(sorted(self._shards))
+
+    def run_all(self) -> None:
+        """Run the pipeline: every stage, each job as soon as what it reads is there.
+
+        Raises
+        ------
+        BadShardError
+            If no shard can be read, or one cannot and bad shards end the run.
+        """
+        self.ingest()  # shard by shard; the shards of the sample that is fitted on come first
+        self.fit()  # the score statistics and the built-in encoder, when their sample is ingested
+        self.score()  # each shard, when it is ingested and the statistics are fitted
+        self.embed()  # each shard, when it is ingested and the encoder is fitted
+        self.deduplicate()  # across shards, when the last one is ingested
+        self.write_early()  # each part of the dataset, when its own shards are selected from
+        self.select()  # from each block, when all shards are prepared, or its own if it depends on no others
+        self.materialize()
+        self.report()
 
     def ingest(self) -> None:
         """Ingest every source file, those of the sample that is fitted on first."""

@@ -8,9 +8,6 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from prefect.futures import PrefectFuture
-from prefect.utilities.annotations import quote
-
 from fineweb_mask.flows.display import events
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.engine.registry import ALL_STAGES, STAGES, TASKS, documents_through
@@ -30,6 +27,8 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
+    from prefect.futures import PrefectFuture
+
     from fineweb_mask.flows.engine.cluster import Cluster
 
 OnDone = Callable[[StageFile | None], None]
@@ -38,6 +37,10 @@ OnDone = Callable[[StageFile | None], None]
 
 class MissingInputError(WorkspaceError):
     """A stage is run by itself, and its inputs do not exist."""
+
+
+class NotFinishedError(WorkspaceError):
+    """A run that was only to be looked at has a job to do."""
 
 
 class Jobs(Protocol):
@@ -95,7 +98,7 @@ class _Submitted(NamedTuple):
     """A Prefect task run, of one job or of a group of them."""
 
     jobs: list[_Waiting]
-    future: PrefectFuture[Any]
+    future: "PrefectFuture[Any]"
 
 
 class Scheduler:
@@ -121,6 +124,8 @@ class Scheduler:
     group
         Most jobs of a stage in one Prefect task run, if there is a cluster: the jobs run at the same time, and Prefect
         shows and retries them together.
+    starts
+        Whether jobs are run. Otherwise Prefect is not needed, and a job whose output is not current ends the run.
     """
 
     def __init__(
@@ -134,6 +139,7 @@ class Scheduler:
         listing: Listing | None = None,
         cluster: "Cluster | None" = None,
         group: int = 1,
+        starts: bool = True,
     ) -> None:
         self.workspace = workspace
         self.stages: dict[str, StageSummary] = {}
@@ -142,6 +148,7 @@ class Scheduler:
         self._quarantine = quarantine
         self._cluster = cluster
         self._group = group
+        self._starts = starts
         self.at_once = at_once if cluster is None else cluster.per_node
         self._refresh = refresh
         self._scope = scope
@@ -160,7 +167,13 @@ class Scheduler:
             listener.get().on_stage(stage, jobs)
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
-        """Take a job: one whose output is current is done at once; one that is out of scope must be current."""
+        """Take a job: one whose output is current is done at once; one that is out of scope must be current.
+
+        Raises
+        ------
+        NotFinishedError
+            If it is not current, and jobs are not run.
+        """
         stage = job.stage
         in_scope = self._scope is None or stage.name in self._scope
         is_rebuilt = in_scope and self._is_rebuilt(job)
@@ -176,6 +189,8 @@ class Scheduler:
             if stage.name == "ingest" and self._scope == frozenset({"report"}):
                 on_done(None)  # it was quarantined, or is newer than the dataset that is reported on
             return
+        if not self._starts:
+            raise NotFinishedError(f"{stage.name} {job.name} is not done")
         if self._is_rebuilt(job):
             job = job.model_copy(update={"force": True})
         heappush(self._waiting, _Waiting(-ALL_STAGES.index(stage.shown_as), next(self._order), job, on_done))
@@ -275,20 +290,22 @@ class Scheduler:
         if (through := documents_through(file)) is not None:
             time.documents = (time.documents or 0) + through[0]
 
-    def _finished(self, number: int, _future: PrefectFuture[Any]) -> None:
+    def _finished(self, number: int, _future: "PrefectFuture[Any]") -> None:
         self._done.put((number, perf_counter()))
 
-    def _submit(self, jobs: list[StageJob]) -> PrefectFuture[Any]:
+    def _submit(self, jobs: list[StageJob]) -> "PrefectFuture[Any]":
         stage = jobs[0].stage
         task = TASKS[stage.name]
         report = partial(listener.get().on_job_progress, stage.shown_as, jobs[0].name)
         with reporting_to(report), executed_by(self._cluster):  # a task copies this context
             if len(jobs) == 1:
                 return task.task.submit(job=jobs[0])
+            from prefect.utilities.annotations import quote
+
             return task.group.submit(jobs=quote(jobs), first=jobs[0].name, last=jobs[-1].name)
 
     @staticmethod
-    def _answers(jobs: list[_Waiting], future: PrefectFuture[Any]) -> list[Any]:
+    def _answers(jobs: list[_Waiting], future: "PrefectFuture[Any]") -> list[Any]:
         """Return the output or the error of every job of a task run."""
         found = future.result(raise_on_failure=False)
         return [found] * len(jobs) if len(jobs) == 1 or isinstance(found, BaseException) else found

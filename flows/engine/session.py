@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import wraps
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -14,30 +13,24 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
 from fineweb_mask.flows.engine.choices import PretrainedModels, Refit, Share
-from fineweb_mask.flows.engine.cluster import Cluster, check_engine
+from fineweb_mask.flows.engine.cluster import Cluster
+from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
 from fineweb_mask.flows.engine.plan import Plan
-from fineweb_mask.flows.engine.registry import SELECTION_INPUTS, refreshed_by
+from fineweb_mask.flows.engine.records import describe, recorded, update_catalog
+from fineweb_mask.flows.engine.registry import refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
-from fineweb_mask.models.errors import SettingsError, WorkspaceError
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks import embed
-from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.inference.gpu import offer_slots
-from fineweb_mask.tasks.inference.scorers import check_scorers
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
-from fineweb_mask.tasks.source.column_checks import check_columns
-from fineweb_mask.tasks.source.column_types import differing, settle
-from fineweb_mask.tasks.source.discovery import SourceShard, check_apart, discover, find_files
-from fineweb_mask.tasks.source.texts import check_can_be_read_again
+from fineweb_mask.tasks.source.column_types import differing
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
-from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
-from fineweb_mask.tasks.workspace.counts import mean_terms
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
-from fineweb_mask.tasks.workspace.runs import LastRun, QuarantinedShard, RunRecord
+from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
 
 if TYPE_CHECKING:
@@ -99,6 +92,7 @@ def open_session(
         logger.warning("column %r is kept as text, because its type differs: %s", column, types)
     with (
         workspace_of(settings).in_use() as workspace,
+        disk_errors_explained(workspace.root, "the record of the run"),
         published_to_ui() as ui,
         damaged_discarded(workspace),
         ExitStack() as opened,
@@ -123,7 +117,7 @@ def open_session(
             cluster=cluster,
             group=-(-len(shards) // MOST_TASK_RUNS),
         )
-        with recorded(scheduler, settings) as record:
+        with recorded(scheduler, settings, *_flow()) as record:
             try:
                 models = PretrainedModels.of(settings)
                 plan = Plan(
@@ -150,7 +144,16 @@ def open_session(
             update_index(workspace)
             describe(record, plan)
         if workspace.url is None:
-            _update_catalog(workspace, scheduler, plan, keep=keep)
+            update_catalog(workspace, scheduler, plan, keep=keep)
+
+
+def _flow() -> tuple[str, str | None]:
+    """Return the name of the flow that is running, and the id of its run."""
+    context = FlowRunContext.get()
+    return (
+        context.flow.name if context and context.flow else "curate",
+        str(context.flow_run.id) if context and context.flow_run else None,
+    )
 
 
 class DiscardedError(WorkspaceError):
@@ -210,69 +213,6 @@ def connected(settings: PipelineSettings) -> Iterator[Cluster | None]:
         cluster.close()
 
 
-def _update_catalog(workspace: Workspace, scheduler: Scheduler, plan: Plan, *, keep: bool) -> None:
-    from fineweb_mask.tasks.catalog.views import catalog_path, write_catalog  # at the top, DuckDB reports leaks
-
-    if keep:
-        if plan.is_prepared and not plan.masks:  # a stage was run by itself: the masks may be stale now
-            plan.select()
-        with workspace.alone(), disk_errors_explained(workspace.root, "the catalog"):
-            write_catalog(workspace, plan.catalog_files(scheduler.quarantined))
-    elif any(stage.cached < stage.files for stage in scheduler.in_order if stage.stage in SELECTION_INPUTS):
-        catalog_path(workspace).unlink(missing_ok=True)  # the masks may be stale now; `sql` rebuilds it on demand
-
-
-def workspace_of(settings: PipelineSettings) -> Workspace:
-    """Return the workspace of a recipe, with the room that it has on this machine."""
-    return Workspace(settings.workspace, settings.engine.scratch, settings.engine.scratch_bytes)
-
-
-def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
-    """Check that everything the settings name exists, and return the source's files.
-
-    Raises
-    ------
-    ValueError
-        With the key of the setting that names something that does not exist.
-    """
-    clear_stop_request()  # of a run of this process that failed: what follows reads files
-    check_scorers(settings.quality.scorers)
-    embed.check_model(settings.embedding)
-    workspace = workspace_of(settings)
-    workspace.check_reachable()
-    workspace.check_is_ours()
-    Output.of(workspace, settings.materialize).check()
-    for path in settings.ingest.against:
-        find_files(path, "ingest.against")
-    shards = settle(discover(settings.source), settings.source)
-    check_apart(settings.source.path, shards, {"workspace": workspace.address, **_output(settings)})
-    check_columns(settings, shards)
-    if settings.engine.kind == "ray":
-        check_engine(settings.engine)
-    if not settings.ingest.copy_text:
-        check_can_be_read_again(shards)
-    return shards
-
-
-def _output(settings: PipelineSettings) -> dict[str, str]:
-    output = settings.materialize.output
-    return {} if output is None else {"materialize.output": output}
-
-
-def check_vectors_are_kept(settings: PipelineSettings, why: str) -> None:
-    """Check that a recipe stores the vectors.
-
-    Raises
-    ------
-    SettingsError
-        If it does not; the message says why they are needed.
-    """
-    if not settings.embedding.keep:
-        raise SettingsError(
-            f"embedding.keep: {why}, and this recipe keeps none: add --set embedding.keep=true, which stores them all"
-        )
-
-
 def workers(settings: PipelineSettings) -> int:
     """Return the number of tasks that run at the same time."""
     return settings.engine.workers or len(choose_devices("auto")) + 1  # one prepares the others' inputs
@@ -283,48 +223,3 @@ def runner(settings: PipelineSettings) -> "TaskRunner[PrefectFuture[Any]]":
     most = workers(settings) if settings.engine.kind == "local" else MOST_THREADS
     threads: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=most)
     return cast("TaskRunner[PrefectFuture[Any]]", threads)
-
-
-@contextmanager
-def recorded(scheduler: Scheduler, settings: PipelineSettings) -> Iterator[RunRecord]:
-    """Write the record of a run when the block ends, also with the error that ended it."""
-    context = FlowRunContext.get()
-    record = RunRecord(
-        flow=context.flow.name if context and context.flow else "curate",
-        select_ratio=settings.selection.select_ratio,
-        lamb=settings.selection.lamb,
-        solver=settings.selection.solver,
-        recipe=settings.model_dump(mode="json", exclude={"workspace"}),
-        flow_run=str(context.flow_run.id) if context and context.flow_run else None,
-        version=version("fineweb-mask"),
-        commit=code_commit()["commit"],
-    )
-    try:
-        yield record
-    except BaseException as error:
-        record.status = "failed" if isinstance(error, Exception) else "interrupted"
-        record.error = f"{type(error).__name__}: {error}"
-        with suppress(OSError):  # report the error that ended the run
-            _end(record, scheduler)
-        raise
-    _end(record, scheduler)
-
-
-def _end(record: RunRecord, scheduler: Scheduler) -> None:
-    record.stages_run = [stage.stage for stage in scheduler.in_order if stage.cached < stage.files]
-    record.stages_cached = [stage.stage for stage in scheduler.in_order if stage.cached == stage.files]
-    record.set_aside = [QuarantinedShard(shard=shard, reason=reason) for shard, reason in scheduler.quarantined.items()]
-    if record.status == "done" and record.set_aside:
-        record.status = "quarantined"
-    record.end(scheduler.workspace)
-
-
-def describe(record: RunRecord, plan: Plan) -> None:
-    """Add what was selected to the record, if the run got that far."""
-    if plan.masks:
-        counts = plan.counts
-        record.documents_in = counts.documents_in
-        record.documents_selected = counts.selected
-        record.tokens_in = counts.tokens_in
-        record.tokens_selected = counts.tokens_selected
-        record.objective, _ = mean_terms(plan.groups)

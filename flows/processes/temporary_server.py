@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 ENDING_SECONDS = 5.0
@@ -46,6 +47,27 @@ def install() -> None:
 
     if SubprocessASGIServer._instances.get(None) is None:  # private, but Prefect's release is fixed
         TemporaryServer()  # the one that Prefect finds
+
+
+def is_surely_used() -> bool:
+    """Return whether a run would surely use a temporary server, which nobody watches; Prefect is not imported.
+
+    False where any of Prefect's settings files may name a server: its profiles, or a file of the current folder.
+    """
+    if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_PROFILE"):
+        return False
+    home = Path(os.environ.get("PREFECT_HOME", Path.home() / ".prefect")).expanduser()
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    files = (profiles, Path(".env"), Path("prefect.toml"), Path("pyproject.toml"))
+    return not any("prefect_api" in text or "tool.prefect" in text for text in map(_lower_text, files))
+
+
+def _lower_text(path: Path) -> str:
+    try:
+        text = path.read_text(errors="replace").lower()
+    except OSError:
+        return ""
+    return f"{text} prefect_api" if path.name == "prefect.toml" else text
 
 
 def serve(port: int) -> None:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
 
 from fineweb_mask.models.errors import DataError
 
@@ -86,6 +85,8 @@ class Axes(NamedTuple):
 
 def principal_axes(unit: Unit, dimensions: int = 2) -> Axes:
     """Return the axes of largest variance, with the sign that makes each axis's largest component positive."""
+    from scipy.linalg import eigh
+
     # scikit-learn's PCA in float32 is 40 times less exact (relative error 4e-7), slower, and refuses a single row.
     products = covariance(unit)
     d = len(products)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -127,6 +126,7 @@ def _comparison(
     At every level the interval's half-width is the root of the sum of both half-widths' squares. It holds the truth at
     least as often as it says, where one of the errors is 0 exactly as often.
     """
+    from scipy import optimize, special
 
     def reach(tail: float, missed: float = 0.5) -> float:
         """Return the half-width of an interval that leaves out `tail` on each side."""

@@ -9,11 +9,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-from prefect.client.orchestration import get_client
-from prefect.concurrency.sync import concurrency
-from prefect.context import TaskRunContext
-
 LEASE_SECONDS = 60
 
 
@@ -24,6 +19,9 @@ def slot_name() -> str:
 
 def offer_slots() -> None:
     """Set this host's concurrency limit to its number of GPUs; no limit without GPUs."""
+    import torch
+    from prefect.client.orchestration import get_client
+
     if gpus := torch.cuda.device_count():
         with get_client(sync_client=True) as client:
             client.upsert_global_concurrency_limit_by_name(slot_name(), gpus)
@@ -32,7 +30,13 @@ def offer_slots() -> None:
 @contextmanager
 def gpu_slot(device: str) -> Iterator[None]:
     """Hold one of this host's slots while the block runs, if the device is a GPU and the caller is a Prefect task."""
-    if not device.startswith("cuda") or TaskRunContext.get() is None:
+    if not device.startswith("cuda"):
+        yield
+        return
+    from prefect.concurrency.sync import concurrency
+    from prefect.context import TaskRunContext
+
+    if TaskRunContext.get() is None:
         yield
         return
     with concurrency(slot_name(), occupy=1, lease_duration=LEASE_SECONDS):

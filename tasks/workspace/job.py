@@ -9,16 +9,11 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import pyarrow as pa
-from prefect import Task
-from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.states import Completed
-from prefect.tasks import exponential_backoff
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
@@ -29,6 +24,10 @@ from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, 
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
+
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.client.schemas.objects import State, TaskRun
 
 
 class BadShardError(DataError):
@@ -310,7 +309,8 @@ class StageTask(Generic[Job]):
     """A stage's function, made by `stage_task`: call it with a job, or submit `task` to Prefect.
 
     A call builds the output of a job unless it is current, checks it, and returns the reference to it. `group` is a
-    task that does so for many jobs, and returns a bad shard's error in place of its reference.
+    task that does so for many jobs, and returns a bad shard's error in place of its reference. Prefect, whose import
+    takes seconds, is imported with the first of the two.
     """
 
     def __init__(self, build: Callable[..., None]) -> None:
@@ -319,10 +319,21 @@ class StageTask(Generic[Job]):
         self.job_type: type[Job] = build.__annotations__["job"]
         self.stage = self.job_type.stage
 
+    @cached_property
+    def task(self) -> "Task[..., StageFile]":
+        """The Prefect task of one job."""
+        from prefect.states import Completed
+
         def run(job: StageJob) -> Any:  # noqa: ANN401 - a reference, or the state that holds it
             executor = _executor.get()
             file = self(job) if executor is None else executor.submit(job).result()  # type: ignore[arg-type]
             return Completed(name="Cached", data=file) if file.cached else file
+
+        return self._task_of(run, "{job.name}")
+
+    @cached_property
+    def group(self) -> "Task[..., list[StageFile | BadShardError]]":
+        """The Prefect task of many jobs that an executor runs."""
 
         def run_group(jobs: Sequence[StageJob], first: str, last: str) -> list[StageFile | BadShardError]:  # noqa: ARG001
             executor = _executor.get()
@@ -331,10 +342,13 @@ class StageTask(Generic[Job]):
             wait(futures)
             return [_file_or_bad_shard(future) for future in futures]
 
-        self.task: Task[..., StageFile] = self._task_of(run, "{job.name}")
-        self.group: Task[..., list[StageFile | BadShardError]] = self._task_of(run_group, "{first} to {last}")
+        return self._task_of(run_group, "{first} to {last}")
 
-    def _task_of(self, function: Callable[..., Any], name: str) -> Task[..., Any]:
+    def _task_of(self, function: Callable[..., Any], name: str) -> "Task[..., Any]":
+        from prefect import Task
+        from prefect.cache_policies import NO_CACHE
+        from prefect.tasks import exponential_backoff
+
         function.__qualname__ = self._build.__qualname__
         return Task(
             function,
@@ -390,7 +404,7 @@ def stage_task(build: Callable[..., None]) -> StageTask[Any]:
     return StageTask(build)
 
 
-def _is_retried(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+def _is_retried(_task: "Task[..., Any]", _run: "TaskRun", state: "State[Any]") -> bool:
     error = state.result(raise_on_failure=False)
     return isinstance(error, BaseException) and is_transient(error)
 

@@ -71,7 +71,7 @@ def disk_errors_explained(folder: Path, work: str = "") -> Iterator[None]:
     Raises
     ------
     WorkspaceError
-        In place of such an error, also of one that DuckDB reports.
+        In place of such an error, also of one that DuckDB or safetensors reports.
     """
     try:
         yield
@@ -88,11 +88,11 @@ def disk_errors_explained(folder: Path, work: str = "") -> Iterator[None]:
 
 
 def _disk_errno(error: Exception) -> int | None:
-    """Return the number of an error in `DISK_REMEDIES`; DuckDB tells only its text."""
+    """Return the number of an error in `DISK_REMEDIES`; DuckDB and safetensors tell only its text."""
     if isinstance(error, OSError):
         return error.errno if error.errno in DISK_REMEDIES else None
-    is_of_duckdb = type(error).__module__.partition(".")[0] in {"duckdb", "_duckdb"}
-    return next((number for number in DISK_REMEDIES if is_of_duckdb and os.strerror(number) in str(error)), None)
+    tells_text = type(error).__module__.partition(".")[0] in {"duckdb", "_duckdb", "safetensors", "safetensors_rust"}
+    return next((number for number in DISK_REMEDIES if tells_text and os.strerror(number) in str(error)), None)
 
 
 def _free(path: Path) -> str:

@@ -17,8 +17,10 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.engine.garbage import collect_garbage
-from fineweb_mask.flows.engine.inspection import workspace_status
+from fineweb_mask.flows.engine.inspection import finished_run, workspace_status
+from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.runs import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4
@@ -55,6 +57,27 @@ def test_second_run_builds_nothing(workspace, run_sample):
     before = rows(workspace)
     assert built(run_sample(workspace)) == {}
     assert rows(workspace).equals(before)
+
+
+def test_a_run_with_nothing_to_do_needs_no_prefect(workspace, run_sample, small_sample):
+    """It leaves and returns what one does that Prefect runs."""
+    settings = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml", small_sample, str(workspace))
+    by_prefect = run_sample(workspace)
+    catalog = workspace / "catalog.duckdb"
+    catalog.unlink()
+    records = sorted((workspace / "runs").iterdir())
+    summary = finished_run(settings)
+    assert summary == by_prefect
+    assert catalog.is_file()
+    *same, by_itself = sorted((workspace / "runs").iterdir())
+    assert same == records
+    old, new = (RunRecord.model_validate_json(path.read_text()) for path in (records[-1], by_itself))
+    of_one_run = {"started", "seconds", "flow_run"}
+    assert new.model_dump(exclude=of_one_run) == old.model_dump(exclude=of_one_run)
+    assert new.flow_run is None
+    next((workspace / "scores").glob("*.parquet")).unlink()
+    assert finished_run(settings) is None
+    assert len(list((workspace / "runs").iterdir())) == len(records) + 1
 
 
 def test_files_alone_are_enough_to_go_on_from(workspace, run_sample):

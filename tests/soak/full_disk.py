@@ -26,7 +26,7 @@ MIB = 2**20
 ROOMY = 2048 * MIB
 PAGE = 4096  # bytes, of which a file in memory takes whole ones
 FULL = re.compile(r"No space left on device \(more than the [\d,]+ bytes that are free were needed\): free some space")
-STAGES = ("ingest", "dedup", "score", "embed", "select", "materialize", "report")
+STAGES = ("ingest", "score", "embed", "select", "materialize", "report")
 MOST_PAGES = 64  # free before a stage's own files, for records of the run and what it reads
 
 

@@ -38,6 +38,8 @@ COMPARED = ("documents", "hashes", "repeats", "duplicates", "scores", "embedding
 """Folders of which every byte is compared; the others hold times, or charts of them."""
 STAGES = re.compile(r"(documents|hashes|scores|embeddings|duplicates|masks)/.*\.parquet")
 """Files that are not made again once they are there."""
+MOST_RENAMES = 1000
+"""Kills at renames after which a command that still does not end is wrong."""
 LOCAL = re.compile(r"runs/|cache/|\.|catalog\.duckdb\.wal")
 """Files of which some runs have more: records of runs, times, locks."""
 SETTINGS = (
@@ -163,7 +165,7 @@ def check(workspace: Path, undisturbed: Path, finished: dict[str, int]) -> None:
 
 
 def at_every_rename(soak: Soak, workspace: Path, arguments: Sequence[str], most: int) -> tuple[int, dict[str, int]]:
-    """Kill the command before and after every rename, at most `most` times; return the kills and what was finished."""
+    """Kill the command before and after every rename; return the kills and what was finished."""
     ledger = soak.folder / "ledger.txt"
     ledger.write_text("")
     finished: dict[str, int] = {}
@@ -176,7 +178,7 @@ def at_every_rename(soak: Soak, workspace: Path, arguments: Sequence[str], most:
         if code != -9:
             raise FoundError(f"{' '.join(arguments)} ended with {code} after {kills} kills; see {soak.log}")
         _keep(finished, workspace)
-    return most, finished
+    raise FoundError(f"{' '.join(arguments)} does not end after {most} kills")
 
 
 def _keep(finished: dict[str, int], workspace: Path) -> None:
@@ -188,12 +190,15 @@ def _keep(finished: dict[str, int], workspace: Path) -> None:
 
 
 def at_random(
-    soak: Soak, workspace: Path, arguments: Sequence[str], kills: int, seconds: float
+    soak: Soak, workspace: Path, arguments: Sequence[str], kills: int, seconds: float, ended: Callable[[], None]
 ) -> tuple[int, dict[str, int]]:
-    """Kill the command at random moments of its first `seconds`; return the kills and what was finished."""
+    """Kill the command at random moments of its first `seconds`; return the kills and what was finished.
+
+    A command that was not killed in time has ended: `ended` looks at what it left, and may make the next begin anew.
+    """
     finished: dict[str, int] = {}
     done = 0
-    for _ in range(kills):
+    while done < kills:
         with soak.started("fineweb_mask.flows.cli", *soak.command(workspace, arguments)) as process:
             try:
                 process.wait(soak.random.uniform(0, seconds))
@@ -202,6 +207,9 @@ def at_random(
                 done += 1
             process.wait()
         _keep(finished, workspace)
+        if process.returncode == 0:
+            ended()
+            finished = stage_files(workspace)
     return done, finished
 
 
@@ -229,7 +237,7 @@ def under_a_run(soak: Soak, workspace: Path, word: str) -> str:
 def main() -> int:
     """Run all scenarios."""
     parser = argparse.ArgumentParser(description="Kill runs anywhere and compare.")
-    parser.add_argument("--kills", type=int, default=40, help="Kills at random moments, and the most at renames.")
+    parser.add_argument("--kills", type=int, default=40, help="Kills at random moments; a tenth of them for pages.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="Where to work; by default a temporary folder, which is removed.")
     parser.add_argument("--only", help="Run only the scenarios that have this word in their name.", default="")
@@ -269,6 +277,16 @@ def scenarios(soak: Soak, undisturbed: Path, seconds: float, kills: int) -> dict
         check(workspace, undisturbed, finished)
         return f"{done} kills, identical"
 
+    def renames(workspace: Path) -> tuple[int, dict[str, int]]:
+        return at_every_rename(soak, workspace, RUN, MOST_RENAMES)
+
+    def moments(workspace: Path) -> tuple[int, dict[str, int]]:
+        def begin_anew() -> None:
+            check(workspace, undisturbed, {})
+            shutil.rmtree(workspace)
+
+        return at_random(soak, workspace, RUN, kills, seconds, begin_anew)
+
     def page(arguments: Sequence[str]) -> str:
         """Disturb a command on a copy of the undisturbed workspace; the pipeline's files stay as they are."""
         workspace, whole = soak.folder / f"{arguments[0]}-killed", soak.folder / f"{arguments[0]}-whole"
@@ -276,11 +294,11 @@ def scenarios(soak: Soak, undisturbed: Path, seconds: float, kills: int) -> dict
             shutil.copytree(undisturbed, copy)
         before = stage_files(workspace)
         spent = soak.finish(whole, arguments)
-        renames, _ = at_every_rename(soak, workspace, arguments, kills)
-        moments, _ = at_random(soak, workspace, arguments, max(1, kills // 10), spent)
+        at_renames, _ = at_every_rename(soak, workspace, arguments, MOST_RENAMES)
+        at_moments, _ = at_random(soak, workspace, arguments, max(1, kills // 10), spent, lambda: None)
         soak.finish(workspace, arguments)
         check(workspace, whole, before)
-        return f"{renames + moments} kills, identical"
+        return f"{at_renames + at_moments} kills, identical"
 
     def child(word: str) -> str:
         workspace = soak.folder / f"{word}-killed"
@@ -291,8 +309,8 @@ def scenarios(soak: Soak, undisturbed: Path, seconds: float, kills: int) -> dict
 
     selectors = "datamask,random,greedy"
     return {
-        "run, renames": lambda: disturbed("renames", lambda place: at_every_rename(soak, place, RUN, kills)),
-        "run, moments": lambda: disturbed("moments", lambda place: at_random(soak, place, RUN, kills, seconds)),
+        "run, renames": lambda: disturbed("renames", renames),
+        "run, moments": lambda: disturbed("moments", moments),
         "sweep": lambda: page(("sweep", RUN[1], "--lamb", "0,0.5,1")),
         "compare": lambda: page(("compare", RUN[1], "--selectors", selectors)),
         "report": lambda: page(("report",)),

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fasttext
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -50,6 +49,8 @@ class FastTextScorer:
         self.settings = settings
         self._path = model_path
         check_fasttext_file(model_path)
+        import fasttext  # after the check, and not before a model is used: its import takes a quarter of a second
+
         self._model = fasttext.load_model(model_path)
         labels = self._model.get_labels()
         if settings.positive_label not in labels:
@@ -124,6 +125,8 @@ def train_fasttext(
                 "seed": settings.seed,
             }
         _write_lines(examples, lines)
+        import fasttext
+
         train_in_new_process(str(examples), str(model), options)
         return fasttext.load_model(str(model))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from safetensors import SafetensorError
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
@@ -189,5 +190,7 @@ def test_errors_of_a_full_disk_and_a_used_up_quota_say_what_was_done_and_what_to
     assert quota.startswith(f"embed a: {path}: Disk quota exceeded: free some space there")
     of_duckdb = explained(duckdb.IOException(f'IO Error: Could not write file "{path}": No space left on device'))
     assert of_duckdb.startswith(f"embed a: {tmp_path}: No space left on device (more than")
+    of_safetensors = explained(SafetensorError("I/O error: No space left on device (os error 28)"))
+    assert of_safetensors.startswith(f"embed a: {tmp_path}: No space left on device (more than")
     with pytest.raises(OSError, match="Input/output"), disk_errors_explained(tmp_path):
         raise OSError(errno.EIO, "Input/output error")

@@ -6,7 +6,7 @@ from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.flows.engine.test_corpus import JobsAtOnce
+from tests.flows.engine.selection.test_corpus import JobsAtOnce
 from tests.tasks.number_shards import numbers
 
 SIZES = {"a": 300, "b": 90, "c": 500, "d": 260, "empty": 0}
