@@ -1,19 +1,21 @@
 """Show a person the progress of a run: bars on a terminal, log lines elsewhere."""
 
-import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.references import StageFile
+
+if TYPE_CHECKING:
+    import logging
 
 LOG_SECONDS = 30.0
 """Time between two log lines on the progress of one job."""
