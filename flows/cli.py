@@ -18,6 +18,7 @@ from fineweb_mask.flows.commands.push import push
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
+from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.train_quality import train_quality
@@ -25,7 +26,7 @@ from fineweb_mask.flows.commands.verify import verify
 from fineweb_mask.flows.commands.workspace import gc, migrate, status
 from fineweb_mask.flows.processes.signals import interrupt_on_sigterm
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,6 +42,7 @@ def _root(
 app.command()(run)
 app.command()(report)
 app.command()(status)
+app.command()(settings)
 app.command()(gc)
 app.command()(migrate)
 app.command()(select)

@@ -1,0 +1,1 @@
+"""List what can be set, before a run."""

@@ -1,0 +1,117 @@
+"""Describe every setting: its key, type, default and meaning, from the JSON schema of a recipe.
+
+>>> next(setting for setting in settings_of("selection") if setting.key == "selection.lamb")
+Setting(key='selection.lamb', type='number from 0 to 1', default='0.5', meaning='Weight of quality; 1 - lamb is \
+the weight of diversity.')
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings.pipeline import PipelineSettings
+
+REQUIRED = "required"
+WORDS = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "null": "null",
+    "object": "mapping",
+}
+JsonSchema = Mapping[str, Any]
+
+
+class Setting(NamedTuple):
+    """One setting of a recipe."""
+
+    key: str  # sections and name with dots between; [kind] where a scorer's settings depend on its kind
+    type: str
+    default: str  # in JSON, which is YAML; `required` if there is none
+    meaning: str
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Return the JSON schema of a recipe, for editors."""
+    schema = PipelineSettings.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A fineweb-mask recipe", **schema}
+
+
+def sections() -> list[str]:
+    """Return the names of a recipe's sections, in their order."""
+    return [name for name, schema in recipe_schema()["properties"].items() if "$ref" in schema]
+
+
+def settings_of(section: str | None = None) -> list[Setting]:
+    """Return the settings of one section, or of all, in the order of the recipe.
+
+    Raises
+    ------
+    SettingsError
+        If there is no such section.
+    """
+    if section is not None and section not in sections():
+        raise SettingsError(f"there is no section {section!r}: name one of {', '.join(sections())}")
+    schema = recipe_schema()
+    prefix = "" if section is None else f"{section}."
+    return [setting for setting in _walk(schema, schema["$defs"], "") if setting.key.startswith(prefix)]
+
+
+def _walk(schema: JsonSchema, defined: JsonSchema, prefix: str) -> Iterator[Setting]:
+    for name, field in schema["properties"].items():
+        key = f"{prefix}{name}"
+        nested = list(_nested(field))
+        kinds = {reference: _kind(defined[reference]) for reference in nested}
+        if not nested or "description" in field:
+            yield _setting(key, field, is_required=name in schema.get("required", ()))
+        for reference in nested:
+            kind = kinds[reference]
+            yield from _walk(defined[reference], defined, f"{key}{f'[{kind}]' if kind else ''}.")
+
+
+def _nested(field: JsonSchema) -> Iterator[str]:
+    """Yield the names of the schemas of a field's own fields; of several, it takes one."""
+    if "$ref" in field:
+        yield field["$ref"].rpartition("/")[2]
+    for part in (*field.get("anyOf", ()), *field.get("oneOf", ()), *field.get("allOf", ())):
+        yield from _nested(part)
+    for part in (field.get("items"), field.get("additionalProperties")):
+        if isinstance(part, Mapping):
+            yield from _nested(part)
+
+
+def _kind(schema: JsonSchema) -> str | None:
+    kind = schema["properties"].get("kind", {}).get("const")
+    return None if kind is None else str(kind)
+
+
+def _setting(key: str, field: JsonSchema, *, is_required: bool) -> Setting:
+    default = REQUIRED if is_required else json.dumps(field["default"]) if "default" in field else ""
+    own_fields = default.startswith("{") and any(_nested(field))
+    return Setting(key, _type(field), "" if own_fields else default, str(field.get("description", "")))
+
+
+def _type(field: JsonSchema) -> str:
+    if "$ref" in field:
+        return "section"
+    if values := [field["const"]] if "const" in field else field.get("enum"):
+        return " | ".join(json.dumps(one).strip('"') for one in values)
+    if branches := field.get("anyOf", field.get("oneOf")):
+        return " or ".join(dict.fromkeys(map(_type, branches)))
+    if field.get("type") == "array":
+        return f"list of {_type(field.get('items', {}))}"
+    if isinstance(values := field.get("additionalProperties"), Mapping):
+        return f"mapping to {_type(values)}"
+    return f"{WORDS.get(str(field.get('type')), 'any value')}{_bounds(field)}"
+
+
+def _bounds(field: JsonSchema) -> str:
+    ends = {
+        "from {}": field.get("minimum"),
+        "above {}": field.get("exclusiveMinimum"),
+        "to {}": field.get("maximum"),
+        "below {}": field.get("exclusiveMaximum"),
+    }
+    return "".join(" " + words.format(f"{end:,.10g}") for words, end in ends.items() if end is not None)

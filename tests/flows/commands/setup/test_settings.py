@@ -1,0 +1,55 @@
+"""The list of all settings on the terminal, as a page of the docs, and as a schema for editors."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fineweb_mask.flows.cli import app
+
+ROOT = Path(__file__).resolve().parents[4]
+RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["settings", *arguments], env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_section_is_listed_with_type_default_and_meaning() -> None:
+    lines = printed("selection").splitlines()
+    assert "selection.lamb  number from 0 to 1, default 0.5" in lines
+    assert lines[lines.index("selection.lamb  number from 0 to 1, default 0.5") + 1].startswith("    Weight of quality")
+    assert not any(line.startswith("source.") for line in lines)
+    assert "source.path  text, required" in printed().splitlines()
+
+
+def test_a_section_that_does_not_exist_is_answered_with_those_that_do() -> None:
+    result = CliRunner().invoke(app, ["settings", "selector"])
+    assert result.exit_code == 2
+    assert "there is no section 'selector': name one of source, ingest" in result.stderr
+
+
+def test_the_page_of_the_docs_is_what_is_printed() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert page == printed("--markdown"), "write it again: fineweb-mask settings --markdown > docs/settings.md"
+
+
+def test_the_schema_for_editors_is_what_is_printed() -> None:
+    schema = (ROOT / "deployments" / "recipes" / "recipe.schema.json").read_text()
+    again = "write it again: fineweb-mask settings --schema > deployments/recipes/recipe.schema.json"
+    assert schema == printed("--schema"), again
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_recipes_name_the_schema_and_fit_it(recipe: Path) -> None:
+    text = recipe.read_text()
+    assert text.startswith("# yaml-language-server: $schema=recipe.schema.json\n")
+    schema = json.loads((recipe.parent / "recipe.schema.json").read_text())
+    jsonschema.validate(yaml.safe_load(text), schema)
+    with pytest.raises(jsonschema.ValidationError, match="lamda"):
+        jsonschema.validate({**yaml.safe_load(text), "selection": {"lamda": 0.5}}, schema)
