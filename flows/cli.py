@@ -18,6 +18,7 @@ from fineweb_mask.flows.commands.push import push
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
+from fineweb_mask.flows.commands.setup.init import init
 from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.sweep import sweep
@@ -39,6 +40,7 @@ def _root(
         raise typer.Exit
 
 
+app.command()(init)
 app.command()(run)
 app.command()(report)
 app.command()(status)

@@ -55,6 +55,11 @@ def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[
     return list(columns)
 
 
+def first_records(shard: SourceShard) -> Iterator[dict[str, Any] | str]:
+    """Yield the objects of the lines, of at most 32 MiB each; in place of one that cannot be read, its problem."""
+    return _records(shard, 32 * 2**20)
+
+
 def jsonl_batches(
     shard: SourceShard, fields: Sequence[pa.Field], batch_rows: int, batch_bytes: int, max_line_bytes: int
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:

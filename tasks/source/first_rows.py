@@ -1,0 +1,182 @@
+"""Describe a source by the first rows of some of its files: columns, lengths, languages, scores.
+
+`fineweb-mask init` writes a recipe from what is found here.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.schemas import FINEWEB
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.source.jsonl import first_records
+from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
+from fineweb_mask.tasks.storage.errors import is_transient
+
+FILES, ROWS = 4, 1_000
+"""Files that are looked into, evenly spaced, and rows that are read of each."""
+COUNTED_FILES = 200
+"""Parquet files whose rows are counted; of more, the number of all rows is estimated from these."""
+TEXT_NAMES = ("text", "content", "raw_content", "body", "document", "markdown")
+ID_NAMES = ("id", "doc_id", "document_id", "uuid", "uid", "url")
+SCORE_WORDS = ("score", "quality", "edu", "rating", "prob", "value")
+NO_SCORES = frozenset({"language_score", "token_count", "n_chars", "n_tokens", "length"})
+"""Columns of numbers that say nothing of how good a text is."""
+
+Row = Mapping[str, Any]
+
+
+class ScoreColumn(NamedTuple):
+    """A column of numbers that may be a quality score."""
+
+    name: str
+    least: float
+    most: float
+    missing: float  # share of the rows without a number
+
+
+class Described(NamedTuple):
+    """What the first rows of a source say about it."""
+
+    files: int
+    bytes: int
+    rows: int  # of all files
+    is_counted: bool  # whether `rows` was counted, not estimated
+    looked_at: int  # rows
+    columns: list[str]
+    text_column: str
+    id_column: str | None
+    median_chars: int
+    bytes_per_row: float  # in the files
+    languages: list[tuple[str, float]]  # by share of the rows that name one, largest first
+    dumps: int  # different values of the column `dump`
+    scores: list[ScoreColumn]  # most likely a score first
+
+    @property
+    def large_files(self) -> bool:
+        """Whether a file is about as large as FineWeb's, of a million documents."""
+        return self.bytes > self.files * 2**30
+
+
+def describe(path: str) -> Described:
+    """Return what the first rows of a file or folder say.
+
+    Raises
+    ------
+    SettingsError
+        If there is no file, none can be read, or no column holds texts.
+    """
+    shards = [shard for shard in discover(SourceSettings(path=path)) if shard.bytes]
+    rows: list[Row] = []
+    read_bytes = 0.0
+    for shard in shards[:: max(1, -(-len(shards) // FILES))]:
+        found, share = _first_rows(shard)
+        rows += found
+        read_bytes += share
+    if not rows:
+        raise SettingsError(f"source.path: no file of {path!r} has a row that can be read: give files with documents")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = _text_column(rows, columns, path)
+    lengths = [len(row[text]) for row in rows if isinstance(row.get(text), str)]
+    named = Counter(str(row["language"]) for row in rows if row.get("language"))
+    counted = _counted(shards)
+    per_row = read_bytes / len(rows)
+    total = sum(shard.bytes for shard in shards)
+    return Described(
+        files=len(shards),
+        bytes=total,
+        rows=max(1, round(total / per_row)) if counted is None else counted,
+        is_counted=counted is not None,
+        looked_at=len(rows),
+        columns=columns,
+        text_column=text,
+        id_column=_id_column(rows, columns),
+        median_chars=round(median(lengths)),
+        bytes_per_row=per_row,
+        languages=[(name, times / named.total()) for name, times in named.most_common(5)],
+        dumps=len({row["dump"] for row in rows if row.get("dump")}),
+        scores=_scores(rows, columns),
+    )
+
+
+def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:
+    """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are."""
+    try:
+        if shard.format == "jsonl":
+            found = [one for one in islice(first_records(shard), ROWS) if isinstance(one, dict)]
+            size = sum(len(str(one)) for one in found)
+            return found, size * (0.3 if shard.relative.endswith((".gz", ".zst")) else 1.0)
+        with open_parquet_source(shard.url) as file:
+            names = [field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)]
+            batch = next(file.iter_batches(ROWS, columns=names), None)
+            return ([] if batch is None else batch.to_pylist()), (
+                0.0 if batch is None else shard.bytes * batch.num_rows / max(1, file.metadata.num_rows)
+            )
+    except (*BROKEN_FILE_ERRORS, OSError) as error:
+        if is_transient(error):
+            raise
+        return [], 0.0
+
+
+def _counted(shards: Sequence[SourceShard]) -> int | None:
+    """Return the number of all rows, if it stands in few enough footers; None if it has to be estimated."""
+    if len(shards) > COUNTED_FILES or any(shard.format != "parquet" for shard in shards):
+        return None
+    rows = 0
+    for shard in shards:
+        try:
+            with open_parquet_source(shard.url) as file:
+                rows += file.metadata.num_rows
+        except (*BROKEN_FILE_ERRORS, OSError) as error:
+            if is_transient(error):
+                raise
+    return rows
+
+
+def _text_column(rows: Sequence[Row], columns: Sequence[str], path: str) -> str:
+    """Return the column of texts: one of the usual name, or else that of the longest texts."""
+    lengths = {
+        name: mean(len(value) for value in values)
+        for name in columns
+        if (values := [row[name] for row in rows if isinstance(row.get(name), str)])
+    }
+    if not lengths:
+        raise SettingsError(
+            f"source.path: no column of {path!r} holds texts, its columns are {', '.join(columns)}: give files with "
+            "a column of text"
+        )
+    return next((name for name in TEXT_NAMES if name in lengths), max(lengths, key=lambda name: lengths[name]))
+
+
+def _id_column(rows: Sequence[Row], columns: Sequence[str]) -> str | None:
+    """Return the first column of a usual name whose values all differ."""
+    for name in ID_NAMES:
+        if name in columns:
+            values = [row.get(name) for row in rows]
+            if None not in values and len(set(map(str, values))) == len(values):
+                return name
+    return None
+
+
+def _scores(rows: Sequence[Row], columns: Sequence[str]) -> list[ScoreColumn]:
+    found = []
+    for name in columns:
+        if name in NO_SCORES or name in FINEWEB.names or not any(word in name.lower() for word in SCORE_WORDS):
+            continue
+        values = [row.get(name) for row in rows]
+        numbers = [
+            float(value)
+            for value in values
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        ]
+        if numbers and len(set(numbers)) > 1:
+            found.append(ScoreColumn(name, min(numbers), max(numbers), 1 - len(numbers) / len(rows)))
+    is_rounded = {score.name: score.name.startswith("int_") for score in found}
+    return sorted(found, key=lambda score: (is_rounded[score.name], score.missing))
