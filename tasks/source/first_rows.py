@@ -110,7 +110,7 @@ def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:
     """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are."""
     try:
         if shard.format == "jsonl":
-            found = [one for one in islice(first_records(shard), ROWS) if isinstance(one, dict)]
+            found: list[Row] = [one for one in islice(first_records(shard), ROWS) if isinstance(one, dict)]
             size = sum(len(str(one)) for one in found)
             return found, size * (0.3 if shard.relative.endswith((".gz", ".zst")) else 1.0)
         with open_parquet_source(shard.url) as file:

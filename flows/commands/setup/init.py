@@ -108,7 +108,7 @@ def _languages(found: "Described") -> list[str]:
 def _scorers(found: "Described") -> list[str]:
     if not found.scores:
         return [
-            "    # No column of scores was found. This is FineWeb-Edu's classifier: it is downloaded, and slow without a GPU.",
+            "    # No column of scores was found. FineWeb-Edu's classifier is downloaded, and slow without a GPU.",
             "    # Instead: `kind: column` with a score of your own, or `kind: fasttext` with a model",
             "    # (hf://owner/repo/file.bin) or with labels of your own.",
             "    - kind: edu",
