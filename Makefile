@@ -10,7 +10,7 @@ TORCH := $(shell command -v nvidia-smi >/dev/null 2>&1 && sed -n 's/^torch==\([^
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
-.PHONY: demo test soak fuzz audit serve stop lock clean
+.PHONY: demo test test-long soak fuzz audit serve stop lock clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
@@ -19,7 +19,11 @@ test: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
+
+# Kill and cancel whole runs, clusters and workers, read hundreds of broken files, compare with large references.
+test-long: $(VENV)/.installed
+	$(BIN)/python -m pytest -m long --numprocesses $(TEST_PROCESSES) --no-loadscope-reorder
 
 # Kill runs anywhere and fill their disk, and compare with a run that nothing disturbed; then measure what grows over many
 # runs. It takes hours; to fill a disk takes root.

@@ -8,10 +8,12 @@ import atexit
 import os
 import sys
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_interruption
 from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.probe import probe
 from fineweb_mask.flows.commands.push import push
@@ -27,14 +29,28 @@ from fineweb_mask.flows.commands.verify import verify
 from fineweb_mask.flows.commands.workspace import gc, migrate, status
 from fineweb_mask.flows.processes.signals import interrupt_on_sigterm
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+class _Commands(TyperGroup):
+    """The commands; an interruption that one does not handle itself ends it with the exit code of one."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # noqa: ANN401 - what the command returns
+        """Run the command."""
+        with exit_on_interruption():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
 def _root(
-    *, show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
+    *,
+    verbose: Verbose = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Turn raw web text into a smaller, better pre-training set."""
+    if verbose:
+        be_verbose()
     if show_version:
         typer.echo(version("fineweb-mask"))
         raise typer.Exit

@@ -1,8 +1,11 @@
 """Share options, exit codes, error messages and the environment of Prefect between the commands."""
 
+import asyncio
+import concurrent.futures
 import json
 import os
 import sys
+import traceback
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from fineweb_mask.models.settings import PipelineSettings
 
 FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
+RESUME = "interrupted; run the same command again to resume"
+VERBOSE = "FINEWEB_MASK_VERBOSE"
 ENVIRONMENT_DEFAULTS = {  # a value that the user has set is kept
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
@@ -50,6 +55,7 @@ BudgetBy = Annotated[
     ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step, in place of bars.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 
 
@@ -61,9 +67,19 @@ def set_environment(*, show_bars: bool = False) -> None:
         os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 
 
+def be_verbose() -> None:
+    """Have this command log every step."""
+    os.environ[VERBOSE] = "1"
+
+
+def is_verbose() -> bool:
+    """Return whether this command logs every step."""
+    return bool(os.environ.get(VERBOSE))
+
+
 def shows_bars(as_json: bool) -> bool:
-    """Return whether a run shows progress bars: on a terminal, unless JSON is asked for."""
-    return sys.stderr.isatty() and not as_json
+    """Return whether a run shows progress bars: on a terminal, unless JSON is asked for or every step is logged."""
+    return sys.stderr.isatty() and not as_json and not is_verbose()
 
 
 def load_settings_or_exit(
@@ -97,6 +113,8 @@ def load_settings_or_exit(
 
 def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
     """Run a flow in this process and return its result; on failure print the reason and exit."""
+    if not as_json:
+        echo("starting Prefect, which records the run", err=True)  # its import and its server take seconds
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from fineweb_mask.flows.display.listeners import shown_as_bars
@@ -104,7 +122,7 @@ def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
     # Without heartbeats a flow run is a second shorter.
     with exit_on_failure(as_json), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         temporary_server.install()
-        logs_made_visible()
+        logs_made_visible(verbose=is_verbose())
         if not shows_bars(as_json):
             return work()
         with shown_as_bars(SafeConsole(stderr=True)):
@@ -127,22 +145,40 @@ def exit_on_error(
 
 
 @contextmanager
+def exit_on_interruption(as_json: bool = False, said: str = RESUME) -> Iterator[None]:
+    """Say that the work in the block was interrupted, and exit."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError, concurrent.futures.CancelledError):
+        fail(said, as_json, interrupted_code())
+
+
+@contextmanager
 def exit_on_failure(
     as_json: bool,
-    interrupted: str = "interrupted; run the same command again to resume",
+    interrupted: str = RESUME,
     *,
     reraise: type[Exception] = typer.Exit,
 ) -> Iterator[None]:
     """Print why the work in the block failed or was interrupted, and exit; `reraise` passes through."""
     try:
-        yield
-    except KeyboardInterrupt:
-        fail(interrupted, as_json, interrupted_code())
+        with exit_on_interruption(as_json, interrupted):
+            yield
     except (typer.Exit, reraise):
         raise
     except Exception as error:  # noqa: BLE001 - the last place where the reason can be printed
-        named = "" if isinstance(error, FinewebMaskError) else f"{type(error).__name__}: "
-        fail(f"{named}{error}", as_json, FAILED)
+        if is_verbose():
+            traceback.print_exc()
+        fail(_words_of(error), as_json, FAILED)
+
+
+def _words_of(error: Exception) -> str:
+    """Return what a person can use of an error; of a bug, what to report."""
+    if isinstance(error, FinewebMaskError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"this should not happen, please report it with what --verbose prints: {type(error).__name__}: {error}"
 
 
 def fail(message: str, as_json: bool, code: int) -> NoReturn:

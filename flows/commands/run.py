@@ -1,6 +1,7 @@
 """`fineweb-mask run`: run the whole pipeline, or one stage."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,12 +13,14 @@ from fineweb_mask.flows.commands._common import (
     AsJson,
     Overrides,
     Recipe,
+    Verbose,
     WorkspaceFolder,
+    be_verbose,
     exit_on_failure,
     load_settings_or_exit,
     run_or_exit,
 )
-from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_paths, print_quarantined
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths, print_quarantined
 from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.recipe import RecipeError
 
@@ -52,12 +55,15 @@ def run(
             metavar="I/N",
         ),
     ] = None,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole pipeline: ingest, score, embed, select, materialize.
 
     Example: fineweb-mask run deployments/recipes/sample.yaml --set selection.lamb=0.3 --workspace workspaces/try
     """
+    if verbose:
+        be_verbose()
     settings = load_settings_or_exit(
         recipe,
         overrides,
@@ -88,7 +94,9 @@ def run(
     if as_json:
         typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
-        _print_summary(SafeConsole(), summary, licensed=settings.materialize.license is not None)
+        console = SafeConsole()
+        _print_summary(console, summary, licensed=settings.materialize.license is not None)
+        print_line(console, f"next     fineweb-mask report {shlex.quote(settings.workspace)} --open")
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)
 

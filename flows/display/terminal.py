@@ -62,12 +62,23 @@ class _Visible(logging.Filter):
         return True
 
 
-def logs_made_visible() -> None:
-    """Have every log of this process that goes to the terminal show control characters."""
+class _NoTaskRuns(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out that Prefect's task runs begin and end: each job has a line of our own."""
+        return record.levelno > logging.INFO or record.name != "prefect.task_runs"
+
+
+def logs_made_visible(*, verbose: bool = False) -> None:
+    """Have every log of this process that goes to the terminal show control characters.
+
+    Lines on Prefect's task runs are shown if `verbose`; the Prefect UI has them in any case.
+    """
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
     for handler in {handler for logger in loggers for handler in logger.handlers}:
         if isinstance(handler, logging.StreamHandler) and not any(isinstance(old, _Visible) for old in handler.filters):
             handler.addFilter(_Visible())
+            if not verbose:
+                handler.addFilter(_NoTaskRuns())
 
 
 def new_table(first: str, *numbers: str, no_wrap: bool = False) -> Table:

@@ -39,8 +39,8 @@ class MissingInputError(WorkspaceError):
     """A stage is run by itself, and its inputs do not exist."""
 
 
-class NotFinishedError(WorkspaceError):
-    """A run that was only to be looked at has a job to do."""
+class NotFinishedError(Exception):
+    """A run that was only to be looked at has a job to do; no message for a person."""
 
 
 class Jobs(Protocol):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import CancelledError
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,6 +28,17 @@ def test_every_command_has_help_with_an_example(invoke):
         result = invoke(name, "--help")
         assert result.exit_code == 0
         assert f"Example: fineweb-mask {name}" in result.stdout
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, CancelledError])
+def test_an_interruption_that_no_command_handles_has_its_exit_code(invoke, monkeypatch, interruption):
+    def interrupted(_section):
+        raise interruption
+
+    monkeypatch.setattr("fineweb_mask.models.settings.reference.settings_of", interrupted)
+    result = invoke("settings", "source")
+    assert result.exit_code == 130
+    assert "interrupted; run the same command again to resume" in result.stderr
 
 
 def test_the_example_of_run_is_about_a_recipe_that_is_there(invoke):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from prefect.settings import PREFECT_API_URL
 
 from tests.tasks.source.broken_files import BROKEN, EITHER, MOST_BYTES, READ, REFUSED
@@ -16,6 +17,7 @@ COPIES = (".gz", ".zst")
 """The same rows as in files that are not compressed."""
 
 
+@pytest.mark.long
 def test_hundreds_of_broken_files_cost_themselves_only(server: None, small_sample: tuple[str, ...], tmp_path: Path):
     """Those that may come out either way, such as files with a byte changed, are read one by one in another test."""
     chosen = [

@@ -162,6 +162,7 @@ def test_a_failure_to_publish_is_a_warning_in_the_run(server, caplog):
     assert "cannot show this in the UI: ConnectError: refused" in caplog.text
 
 
+@pytest.mark.long
 def test_with_an_auth_string_the_server_answers_only_those_who_have_it(service, tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:open sesame")
     with closing(socket.socket()) as probe:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from tests.integration.conftest import ROOT, SMALL_ENCODER, Service
 from tests.tasks.hub_server import SIGNATURE, HubServer
@@ -15,6 +16,7 @@ from tests.tasks.hub_server import SIGNATURE, HubServer
 TOKEN = "hf_good"
 
 
+@pytest.mark.long
 def test_a_private_dataset_on_the_hub_is_curated_through_failures(service: Service, tmp_path: Path) -> None:
     corpus = ROOT / "data_samples" / "corpus"
     parquet = pq.read_table(corpus / "CC-MAIN-2023-50_00000.parquet").slice(0, 300)

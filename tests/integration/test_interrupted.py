@@ -76,6 +76,7 @@ def leftovers(workspace: Path) -> list[Path]:
     return [path for path in workspace.rglob("*") if path.name.endswith(".partial") or path.parent.name == ".parts"]
 
 
+@pytest.mark.long
 def test_killed_in_every_stage_it_ends_as_if_nothing_had_happened(
     start: Start, run_sample: RunSample, outcome: Outcome, finished: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_killed_in_every_stage_it_ends_as_if_nothing_had_happened(
     assert not leftovers(workspace)
 
 
+@pytest.mark.long
 def test_killed_while_it_writes_the_dataset_it_repeats_unfinished_partitions_only(
     start: Start, run_sample: RunSample, tmp_path: Path
 ) -> None:
@@ -233,7 +235,7 @@ def test_ctrl_c_on_a_terminal_ends_the_run_and_then_its_server(on_terminal: OnTe
     os.write(run.terminal, b"\x03")
     codes: list[int] = []
     run.wait_until(lambda: codes.extend(code for code in [run.code()] if code is not None) or codes)
-    assert codes == [130]
+    assert codes == [130], run.shown()
     assert time.monotonic() - asked < 20
     assert "run the same command again to resume" in run.shown()
     assert "Traceback" not in run.shown()

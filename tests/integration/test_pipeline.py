@@ -178,6 +178,7 @@ def known(workspace: Path, sample_corpus: Path) -> tuple[float, float]:
     return float(np.mean([entry["is_spam"] for entry in entries])), float(np.exp(-(shares * np.log(shares)).sum()))
 
 
+@pytest.mark.long
 def test_policy_gradient_runs_for_every_metric(workspace, run_sample):
     metrics = ("pairwise", "facility", "disf", "logdet", "vendi")
     summary = run_sample(
@@ -206,6 +207,7 @@ def test_blocks_are_small_and_each_has_its_share(workspace, run_sample, cut):
     assert in_dataset == {block["name"]: block["selected"] for block in blocks}
 
 
+@pytest.mark.long
 def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sample_corpus, tmp_path):
     """Even if its name comes first, and others hold copies of its documents."""
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
@@ -227,6 +229,7 @@ def test_a_new_shard_changes_nothing_that_was_selected(workspace, run_sample, sa
     assert [stage.stale for stage in status.stages] == stale
 
 
+@pytest.mark.long
 def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_corpus, tmp_path):
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     overrides = (
@@ -255,6 +258,7 @@ def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_co
     assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible) != grown.documents_kept
 
 
+@pytest.mark.long
 def test_vectors_that_are_never_stored_give_the_same_dataset(run_sample, workspace, sample_corpus, tmp_path):
     corpus, lean = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus")), tmp_path / "lean"
     overrides = (
@@ -332,6 +336,7 @@ def test_bad_shard_is_set_aside_or_ends_the_run(run_sample, sample_corpus, tmp_p
         run_sample(tmp_path / "w", f"source.path={corpus}", "ingest.on_bad_shard=fail")
 
 
+@pytest.mark.long
 def test_two_recipes_run_in_one_workspace_at_once(run_sample, small_sample, server, finished, tmp_path):
     """Each as if it were alone: the stages that they share are the same files, whoever writes them."""
     together = tmp_path / "together"

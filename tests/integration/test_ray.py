@@ -152,6 +152,7 @@ class DoneJobs(LogLines):
             self._then()
 
 
+@pytest.mark.long
 def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
     nodes: Nodes,
     engine: tuple[str, ...],
@@ -184,6 +185,7 @@ def test_a_cluster_writes_the_same_dataset_though_a_node_dies(
     assert built(again) == {}
 
 
+@pytest.mark.long
 def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     engine: tuple[str, ...],
     seaweed_bucket: Bucket,
@@ -216,6 +218,7 @@ def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     assert data_of(seaweed_bucket, "ws/dataset/data") == local_data(finished)
 
 
+@pytest.mark.long
 def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
     engine: tuple[str, ...],
     small_sample: tuple[str, ...],
@@ -239,6 +242,7 @@ def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
     assert len(runs) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     how: signal.Signals,
@@ -273,6 +277,7 @@ def running_jobs() -> list[str]:
     return [name for name in of_ray if not name.startswith("ray::IDLE") and not name.endswith("Agent")]
 
 
+@pytest.mark.long
 def test_ends_of_processes_are_survived_and_functions_exported_once(
     nodes: Nodes, sample_corpus: Path, tmp_path: Path
 ) -> None:
@@ -319,6 +324,7 @@ def end_a_process(name: str) -> None:
     raise TimeoutError(name)
 
 
+@pytest.mark.long
 def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
     nodes: Nodes, sample_corpus: Path, minilm: Path, tmp_path: Path
 ) -> None:

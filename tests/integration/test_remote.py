@@ -156,6 +156,7 @@ def test_the_sample_goes_from_a_bucket_to_a_bucket_through_failures(
     assert all(bucket.read(f"ws/{files[stage]}") == here[files[stage]].read_bytes() for stage in STAGES)
 
 
+@pytest.mark.long
 def test_a_workspace_larger_than_its_room_on_this_machine(
     bucket: Bucket, run_sample: RunSample, sample_corpus: Path, finished: Path
 ) -> None:
@@ -202,6 +203,7 @@ def is_counted(workspace: Workspace, path: Path) -> bool:
     return parts[0] != "cache" and not any(part.startswith(".") for part in parts)
 
 
+@pytest.mark.long
 def test_killed_at_random_moments_and_continued_on_other_machines(
     bucket: Bucket,
     corpus: str,
@@ -251,6 +253,7 @@ def test_killed_at_random_moments_and_continued_on_other_machines(
     assert data_of(mirror) == data_of(finished) != []
 
 
+@pytest.mark.long
 def test_sweep_and_report_print_the_url_of_their_pages(
     bucket: Bucket, run_sample: RunSample, sample_corpus: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_trained_model_teaches_the_next_and_scores_in_a_recipe(tmp_path, run_s
     assert np.isfinite(scores["pupil"].to_numpy()).all()
 
 
+@pytest.mark.long
 def test_several_processes_write_the_same_scores(run_sample, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("fineweb_mask.tasks.inference.scoring_pool.ROWS_WORTH_PROCESSES", 1)
     workspace = tmp_path / "workspace"

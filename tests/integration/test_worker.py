@@ -71,6 +71,7 @@ def ended_as_if_undisturbed(run_sample: Callable[..., RunSummary], outcome, fini
     return check
 
 
+@pytest.mark.long
 def test_a_run_that_is_cancelled_stops_in_seconds(service, start, ended_as_if_undisturbed):
     flow_run, workspace = start("cancelled")
     until(lambda: len(list((workspace / "documents").glob("*.parquet"))) == 4, "for the documents")
@@ -82,6 +83,7 @@ def test_a_run_that_is_cancelled_stops_in_seconds(service, start, ended_as_if_un
     ended_as_if_undisturbed(workspace)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["worker", "server"])
 def test_when_the_worker_or_the_server_is_killed_nothing_is_lost(service, start, ended_as_if_undisturbed, name):
     _, workspace = start(f"without-{name}")

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ import pyarrow.parquet as pq
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ("run", "deployments/recipes/sample.yaml")
+SHARDS = 8
 COMPARED = ("documents", "hashes", "repeats", "duplicates", "scores", "embeddings", "masks", "fitted", "dataset")
 """Folders of which every byte is compared; the others hold times, or charts of them."""
 STAGES = re.compile(r"(documents|hashes|scores|embeddings|duplicates|masks)/.*\.parquet")
@@ -66,7 +68,7 @@ class Soak:
         self.corpus.mkdir()
         [first, *_] = sorted((ROOT / "data_samples" / "corpus").glob("*.parquet"))
         rows = pq.read_table(first)
-        for number in range(8):
+        for number in range(SHARDS):
             pq.write_table(pa.table(rows.slice(80 * number, 80)), self.corpus / f"shard{number}.parquet")
         self.log = folder / "log.txt"
         self.environment = os.environ | {
@@ -131,8 +133,15 @@ class Soak:
 
 
 def stage_files(workspace: Path) -> dict[str, int]:
-    """Return the inode of every finished stage file."""
-    return {name: path.stat().st_ino for name, path in files(workspace).items() if STAGES.fullmatch(name)}
+    """Return the inode of every finished stage file; the masks of a block, one job's, are finished together."""
+    found = {name: path.stat().st_ino for name, path in files(workspace).items() if STAGES.fullmatch(name)}
+    masks = Counter(tag_of(name) for name in found if name.startswith("masks/"))
+    return {name: inode for name, inode in found.items() if masks.get(tag_of(name), SHARDS) == SHARDS}
+
+
+def tag_of(name: str) -> str:
+    """Return the part of a stage file's name that says what it was made from."""
+    return name.rsplit(".", 2)[-2]
 
 
 def files(workspace: Path) -> dict[str, Path]:

@@ -22,6 +22,8 @@ from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+REPORT_IT = "this should not happen, please report it with what --verbose prints: "
+
 
 @pytest.mark.parametrize("error", [SettingsError("mend\x1b this"), FileNotFoundError("mend\x1b this")])
 def test_an_error_of_ours_or_of_the_file_system_is_printed(error, capsys):
@@ -42,12 +44,14 @@ def test_a_bug_is_not_reported_as_a_mistake_of_the_user(bug):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (ValueError("broken"), FAILED, "ValueError: broken"),
+        (ValueError("broken"), FAILED, REPORT_IT + "ValueError: broken"),
+        (SettingsError("mend this"), FAILED, "mend this"),
+        (FileNotFoundError(2, "No such file or directory", "a.txt"), FAILED, "a.txt: No such file or directory"),
         (KeyboardInterrupt(), 130, "interrupted; run the same command again to resume"),
         (typer.Exit(WRONG_USAGE), WRONG_USAGE, ""),
     ],
 )
-def test_a_failure_is_printed_with_its_type_once(error, code, message, capsys):
+def test_a_failure_is_printed_once_and_of_a_bug_its_type(error, code, message, capsys):
     with pytest.raises(typer.Exit) as ended, exit_on_failure(as_json=False):
         raise error
     assert ended.value.exit_code == code

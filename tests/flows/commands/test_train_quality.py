@@ -43,6 +43,7 @@ def test_labels_of_one_class_fail_before_training_and_say_which_threshold(invoke
     assert not (tmp_path / "m.bin").exists()
 
 
+@pytest.mark.long
 def test_real_pages_reach_a_roc_auc_of_0_95(call, real_data, tmp_path):
     labels = ("--input", str(real_data / "fineweb_legal_annotated.parquet"), "--score-column", "legal_score")
     done = call("train-quality", *labels, "--threshold", "3", "--output", str(tmp_path / "model.bin"), "--json")

@@ -68,7 +68,7 @@ def test_the_bars_are_removed_after_an_error():
 
 
 def test_log_lines_say_what_was_done(caplog, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.flows.display.listeners.get_run_logger", lambda: logging.getLogger("run"))
+    monkeypatch.setattr("prefect.logging.get_run_logger", lambda: logging.getLogger("run"))
     with caplog.at_level(logging.INFO, "run"):
         lines = LogLines()
         lines.on_stage("score", 2)
@@ -83,7 +83,7 @@ def test_log_lines_say_what_was_done(caplog, monkeypatch):
 
 
 def test_log_lines_do_not_grow_with_what_is_cached(caplog, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.flows.display.listeners.get_run_logger", lambda: logging.getLogger("run"))
+    monkeypatch.setattr("prefect.logging.get_run_logger", lambda: logging.getLogger("run"))
     with caplog.at_level(logging.INFO, "run"):
         lines = LogLines()
         for _ in range(2_500):
@@ -128,7 +128,7 @@ def test_a_new_bar_is_drawn_with_its_progress_at_once(progress, monkeypatch):
 
 
 def test_log_lines_report_the_progress_of_a_long_job_every_30_seconds(caplog, monkeypatch):
-    monkeypatch.setattr("fineweb_mask.flows.display.listeners.get_run_logger", lambda: logging.getLogger("run"))
+    monkeypatch.setattr("prefect.logging.get_run_logger", lambda: logging.getLogger("run"))
     now = 0.0
     monkeypatch.setattr("fineweb_mask.flows.display.listeners.monotonic", lambda: now)
     lines = LogLines()

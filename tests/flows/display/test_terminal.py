@@ -71,7 +71,7 @@ def test_a_log_shows_the_control_characters_of_names_and_errors():
     try:
         logs_made_visible()
         logs_made_visible()
-        assert len(handler.filters) == 1
+        assert len(handler.filters) == 2
         logger.warning("%s: %d", HOSTILE, 3)
         logger.error("failed", exc_info=ValueError(HOSTILE))
     finally:
@@ -80,3 +80,14 @@ def test_a_log_shows_the_control_characters_of_names_and_errors():
     assert logged.startswith(f"{SHOWN}: 3\nfailed\nValueError: ")
     assert f"ValueError: {SHOWN}\n" in logged
     assert not {"\x1b", "\x9b", "\u202e"} & set(logged)
+
+
+@pytest.mark.parametrize(("verbose", "shown"), [(False, ["warned"]), (True, ["ended", "warned"])])
+def test_what_prefect_says_of_task_runs_is_logged_if_asked_for(verbose, shown):
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger("tests.task_runs").addHandler(handler)
+    logs_made_visible(verbose=verbose)
+    for level, text in ((logging.INFO, "ended"), (logging.WARNING, "warned")):
+        handler.handle(logging.LogRecord("prefect.task_runs", level, "", 0, text, (), None))
+    assert stream.getvalue().split() == shown

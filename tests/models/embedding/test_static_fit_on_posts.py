@@ -29,6 +29,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("two_threads")
 def test_neighbours_share_the_topic_nearly_as_often_as_those_of_a_transformer(real_data: Path, minilm: Path) -> None:
     rows = pq.read_table(real_data / "newsgroups20.parquet", columns=["text", "topic", "split"]).to_pylist()

@@ -24,6 +24,7 @@ def offline():
         yield
 
 
+@pytest.mark.long
 def test_gold_answers_are_measured_token_by_token(tmp_path, offline, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     tokenizer = train_tokenizer([question["question"] + " ".join(question["choices"]) for question in QUESTIONS], 300)

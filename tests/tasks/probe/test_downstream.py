@@ -16,6 +16,7 @@ from tests.models.probe.questions import QUESTIONS, write_task
 TASK = "small_questions"
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of lm-eval and what it loads
 def test_gold_answers_are_compared_as_held_out_documents_are(
     probed: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

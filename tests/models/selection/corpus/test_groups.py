@@ -136,6 +136,7 @@ def test_a_rule_comes_back_and_leaves_out_groups_that_it_does_not_know(parts):
     assert not rule.select(new, CPU)[0].any()
 
 
+@pytest.mark.long
 @hypothesis.settings(deadline=None, max_examples=40)
 @hypothesis.given(data=st.data())
 def test_no_selection_of_the_same_budgets_is_above_the_bound(data):

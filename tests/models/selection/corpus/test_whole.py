@@ -91,6 +91,7 @@ def test_equal_inputs_give_equal_selections(parts):
     assert one.upper_bound == other.upper_bound
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weigh", [True, False])
 @hypothesis.settings(max_examples=60)
 @hypothesis.given(data=st.data())
