@@ -33,7 +33,7 @@ from fineweb_mask.flows.processes.signals import interrupt_on_sigterm
 class _Commands(TyperGroup):
     """The commands; an interruption that one does not handle itself ends it with the exit code of one."""
 
-    def invoke(self, ctx: typer.Context) -> Any:  # noqa: ANN401 - what the command returns
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - a context of Click, and what the command returns
         """Run the command."""
         with exit_on_interruption():
             return super().invoke(ctx)
