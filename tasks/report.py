@@ -1,9 +1,11 @@
 """Report on a dataset: a self-contained HTML page, with its numbers and plots as files."""
 
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.breakdown import as_metrics, break_down
+from fineweb_mask.tasks.reporting.findings import findings
 from fineweb_mask.tasks.reporting.geometry import measure
 from fineweb_mask.tasks.reporting.page import Page, PageJob, Section
 from fineweb_mask.tasks.reporting.sections import (
@@ -27,7 +29,7 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=4, folders=("reports",), product=True, run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=5, folders=("reports",), product=True, run_with=("report",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts
@@ -59,6 +61,24 @@ def report(job: ReportJob) -> None:
     job.write(_page(job))
 
 
+def _facts(recipe: dict[str, Any], version: str) -> list[tuple[str, str]]:
+    """Return the settings that say which selection this is, and today's date."""
+    selection = recipe["selection"]
+    metrics, budget, unit = selection["metrics"], selection["budget"], selection["budget_by"]
+    weights = {metrics: 1} if isinstance(metrics, str) else metrics
+    return [
+        ("source", recipe["source"]["path"]),
+        ("scope", selection["scope"]),
+        ("solver", selection["solver"]),
+        ("metrics", ", ".join(f"{name} {weight:g}" for name, weight in weights.items())),
+        ("lamb", f"{selection['lamb']:g}"),
+        ("budget", f"{selection['select_ratio']:.4g} of the {unit}" if budget is None else f"{budget:,} {unit}"),
+        ("seed", str(selection["seed"])),
+        ("version", version),
+        ("date", datetime.now(UTC).date().isoformat()),
+    ]
+
+
 def _groups(job: ReportJob) -> list[Section]:
     """Return the section on budgets by group, if the selection had some."""
     selection = job.dataset.details["recipe"]["selection"]
@@ -70,7 +90,7 @@ def _groups(job: ReportJob) -> list[Section]:
 def _page(job: ReportJob) -> Page:
     breakdown = break_down(job.workspace, job.shards, job.settings.by)
     measured = measure(job.workspace, job.shards, job.settings) if job.has_vectors else None
-    code = job.dataset.details["code"]
+    code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
     sections = [
         funnel(job.counts, job.shards),
         distributions(breakdown),
@@ -86,6 +106,8 @@ def _page(job: ReportJob) -> Page:
     return Page(
         title="Selection report",
         lead="What went in, what was selected and why, and how close the selection is to the best possible.",
+        facts=_facts(recipe, code["version"]),
+        findings=findings(recipe, job.counts, job.blocks, breakdown, measured),
         tiles=tiles(job.counts, job.blocks),
         sections=sections,
         footer=f"fineweb-mask {code['version']}{commit}{changed}",

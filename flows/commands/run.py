@@ -71,6 +71,10 @@ def run(
         lambda settings: _check(settings, refit or [], refresh or [], only, shards),
         as_json=as_json,
     )
+    from fineweb_mask.models.settings.quality import SAMPLE_LABELS, scores_by_sample_labels
+
+    if scores_by_sample_labels(settings.model_dump(mode="json")):
+        echo(SAMPLE_LABELS, err=True)
     if shards is not None:
         from fineweb_mask.flows.engine.choices import Share
         from fineweb_mask.flows.share import run_share

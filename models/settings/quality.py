@@ -5,6 +5,7 @@
 [('fasttext', 1.0), ('edu', 2.0)]
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -178,3 +179,22 @@ class QualitySettings(Settings):
         if not any(scorer.weight for scorer in self.scorers):
             raise ValueError("every scorer has weight 0: give at least one another weight")
         return self
+
+
+SAMPLE_LABELS = (
+    "The quality is that of the sample's labels, which are synthetic and say nothing of other texts: name a model or "
+    "labels of your own in quality.scorers."
+)
+"""What is said of a recipe that scores other documents than the sample's by the sample's labels."""
+
+
+def scores_by_sample_labels(recipe: Mapping[str, Any]) -> bool:
+    """Return whether a recipe, as JSON, scores other documents than the sample's by the sample's synthetic labels.
+
+    >>> labels = {"labels": {"path": "data_samples/labels.parquet"}}
+    >>> scores_by_sample_labels({"source": {"path": "my_corpus"}, "quality": {"scorers": [labels]}})
+    True
+    """
+    paths = [(scorer.get("labels") or {}).get("path", "") for scorer in recipe["quality"]["scorers"]]
+    of_sample = any(path.replace("\\", "/").endswith("data_samples/labels.parquet") for path in paths)
+    return of_sample and "data_samples" not in recipe["source"]["path"]

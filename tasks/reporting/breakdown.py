@@ -55,6 +55,20 @@ class Breakdown(NamedTuple):
     groups: dict[str, list[Share]]  # by column: dump, domain, others; the largest groups, then the rest as one
     quality: NDArray[np.float32]  # (n,) a sorted sample
 
+    def medians(self, column: str) -> tuple[float, float] | None:
+        """Return the medians of the eligible and of the selected documents, from a histogram; None without any."""
+        found = self.histograms[column]
+        before, after = median_of(found.edges, found.before), median_of(found.edges, found.after)
+        return None if before is None or after is None else (before, after)
+
+
+def median_of(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> float | None:
+    """Return the median of a histogram of `counts`, (b,), between `edges`, (b + 1,); None if it is empty."""
+    if not counts.sum():
+        return None
+    reached = np.cumsum(counts) / counts.sum()
+    return float(np.interp(0.5, np.concatenate([[0], reached]), edges))
+
 
 class Tally:
     """Counter of groups; when there are too many for memory, it forgets the smallest and keeps their sum."""

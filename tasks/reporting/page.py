@@ -23,6 +23,11 @@ LISTED = 50
 SAFE_NAME = re.compile(r"[a-z0-9-]+")
 
 
+def anchor_of(title: str) -> str:
+    """Return the fragment of links to the section of this title."""
+    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
+
+
 @dataclass(frozen=True)
 class Tile:
     """A key figure."""
@@ -106,12 +111,26 @@ class Section:
     @property
     def anchor(self) -> str:
         """The fragment of links to this section."""
-        return "-".join(re.findall(r"[a-z0-9]+", self.title.lower()))
+        return anchor_of(self.title)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence on what the page shows, and the title of the section that shows it."""
+
+    text: str
+    section: str
+    is_worry: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """The fragment of a link to the section."""
+        return anchor_of(self.section)
 
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page, from top to bottom."""
+    """The content of a page, from top to bottom; `facts` and `findings` stand above the key figures."""
 
     title: str
     lead: str
@@ -119,6 +138,8 @@ class Page:
     sections: Sequence[Section]
     footer: str
     metrics: Mapping[str, Any] = field(default_factory=dict)  # content of `metrics.json`
+    facts: Sequence[tuple[str, str]] = ()  # what the page is about: names and values
+    findings: Sequence[Finding] = ()
 
     @property
     def figures(self) -> list[Figure]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.selection.measures import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution, median_of
 from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Section, Side, Table, Tile
@@ -142,7 +142,7 @@ def distributions(breakdown: Breakdown) -> Section:
 
 def _histogram(name: str, title: str, x_label: str, found: Distribution, *, logarithmic: bool = False) -> Figure:
     counts = {"eligible": found.before, "selected": found.after}
-    medians = [_median(found.edges, part) for part in counts.values()]
+    medians = [median_of(found.edges, part) for part in counts.values()]
     text = "" if None in medians else f" Median: {medians[0]:,.4g} before, {medians[1]:,.4g} after."
     return Figure(
         name,
@@ -150,13 +150,6 @@ def _histogram(name: str, title: str, x_label: str, found: Distribution, *, loga
         alt=f"{title}.{text}",
         caption=f"All eligible and all selected documents.{text} The outermost bars include all values beyond them.",
     )
-
-
-def _median(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> float | None:
-    if not counts.sum():
-        return None
-    reached = np.cumsum(counts) / counts.sum()
-    return float(np.interp(0.5, np.concatenate([[0], reached]), edges))
 
 
 def retention(breakdown: Breakdown) -> Section:

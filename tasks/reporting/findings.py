@@ -1,0 +1,140 @@
+"""Say in a few sentences what a selection did, and what in it to worry about; each leads to its section."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fineweb_mask.models.settings.quality import SAMPLE_LABELS, scores_by_sample_labels
+from fineweb_mask.tasks.reporting.breakdown import Breakdown
+from fineweb_mask.tasks.reporting.charts import Share
+from fineweb_mask.tasks.reporting.geometry import Diversity
+from fineweb_mask.tasks.reporting.page import Finding
+from fineweb_mask.tasks.reporting.sections import GROUPS, claim
+from fineweb_mask.tasks.workspace.counts import Counts
+
+DROPPED = 0.5  # share of the source above which it is said that most of it never came to the selection
+DUPLICATES = 0.01  # share of near-duplicates from which they are told
+LARGE_GROUP = 0.01  # share of the eligible documents from which a group's absence is told
+LOST = 0.1  # share of what a group would have at random below which it has vanished
+FROM_THE_TOP = 0.6  # share of the selection that is of the best tenth, above which quality alone decides
+LENGTH_CHANGE = 2.0  # times that the median length grew or shrank
+MOST_GROUPS = 3  # named
+
+
+def findings(
+    recipe: Mapping[str, Any],
+    counts: Counts,
+    blocks: Sequence[Mapping[str, Any]],
+    breakdown: Breakdown,
+    measured: Diversity | None,
+) -> list[Finding]:
+    """Return what the selection did, then what to worry about, or that nothing stands out."""
+    share = counts.selected / max(counts.documents_eligible, 1)
+    did = Finding(
+        f"{counts.selected:,} of {counts.documents_eligible:,} eligible documents are selected, {share:.1%}. "
+        f"{claim([dict(block) for block in blocks])}",
+        "Distance from the optimum",
+    )
+    worries = [*_labels(recipe), *_dropped(counts), *_near_duplicates(measured), *_lost_groups(breakdown)]
+    worries += [*_one_score(breakdown), *_length(breakdown)]
+    nothing = Finding(
+        "Nothing stands out: near-duplicates are no more than a random subset's, no large group has vanished, and "
+        "quality is not all that decides.",
+        "Diversity" if measured is not None else "Share selected by group",
+    )
+    return [did, *_compared(breakdown, measured), *(worries or [nothing])]
+
+
+def _compared(breakdown: Breakdown, measured: Diversity | None) -> Iterator[Finding]:
+    quality = breakdown.medians("quality")
+    if quality is not None:
+        yield Finding(
+            f"The median quality is {quality[1]:+.2f} standard deviations, {quality[0]:+.2f} of all that was eligible.",
+            "Quality and length",
+        )
+    if measured is not None:
+        random, selected = measured.geometry["random"], measured.geometry["selected"]
+        how = "more" if selected.effective_rank > random.effective_rank else "less"
+        yield Finding(
+            f"It is {how} diverse than a random subset of its size: an effective rank of "
+            f"{selected.effective_rank:,.0f}, {random.effective_rank:,.0f} at random.",
+            "Diversity",
+        )
+
+
+def _labels(recipe: Mapping[str, Any]) -> Iterator[Finding]:
+    if scores_by_sample_labels(recipe):
+        yield Finding(SAMPLE_LABELS, "Quality and length", is_worry=True)
+
+
+def _dropped(counts: Counts) -> Iterator[Finding]:
+    lost = counts.documents_in - counts.documents_eligible
+    if lost > DROPPED * counts.documents_in:
+        reason, number = max(counts.dropped.items(), key=lambda item: item[1])
+        yield Finding(
+            f"{lost / counts.documents_in:.0%} of the source never came to the selection, most of it as "
+            f"{reason.replace('_', ' ')} ({number:,} documents).",
+            "Where documents went",
+            is_worry=True,
+        )
+
+
+def _near_duplicates(measured: Diversity | None) -> Iterator[Finding]:
+    if measured is None:
+        return
+    random, selected = (measured.geometry[name].near_duplicates for name in ("random", "selected"))
+    if selected is not None and selected >= DUPLICATES and selected > (random or 0.0):
+        yield Finding(
+            f"{selected:.1%} of the selection are near-duplicates, {random or 0.0:.1%} of a random subset: raise "
+            "selection.near_duplicates.weight, or set selection.near_duplicates.forbid.",
+            "Diversity",
+            is_worry=True,
+        )
+
+
+def _lost_groups(breakdown: Breakdown) -> Iterator[Finding]:
+    for name, rows in breakdown.groups.items():
+        total, selected = sum(row.documents for row in rows), sum(row.selected for row in rows)
+        lost = [
+            row
+            for row in rows
+            if row.documents >= LARGE_GROUP * total and row.selected < LOST * row.documents * selected / max(total, 1)
+        ]
+        if lost and len(rows) > 1:
+            yield Finding(
+                f"Nearly nothing is left of {_named(lost)} (by {GROUPS.get(name, name)}).",
+                "Share selected by group",
+                is_worry=True,
+            )
+
+
+def _named(rows: Sequence[Share]) -> str:
+    largest = sorted(rows, key=lambda row: -row.documents)
+    named = ", ".join(f"{row.label!r} ({row.selected:,} of {row.documents:,})" for row in largest[:MOST_GROUPS])
+    return named + (f" and {len(rows) - MOST_GROUPS:,} more" if len(rows) > MOST_GROUPS else "")
+
+
+def _one_score(breakdown: Breakdown) -> Iterator[Finding]:
+    rows = breakdown.deciles.get("quality", [])
+    selected = sum(row.selected for row in rows)
+    if len(rows) == 10 and rows[-1].selected > FROM_THE_TOP * selected > 0:
+        yield Finding(
+            f"{rows[-1].selected / selected:.0%} of the selection is of the best tenth by quality: quality alone "
+            "decides. A lower selection.lamb gives diversity more weight.",
+            "Share selected by group",
+            is_worry=True,
+        )
+
+
+def _length(breakdown: Breakdown) -> Iterator[Finding]:
+    found = breakdown.medians("n_chars")
+    if found is None or min(found) <= 0:
+        return
+    before, after = found
+    times = max(before / after, after / before)
+    if times >= LENGTH_CHANGE:
+        yield Finding(
+            f"The selected texts are {'shorter' if after < before else 'longer'}: half of them have more than "
+            f"{after:,.0f} characters, {before:,.0f} before.",
+            "Quality and length",
+            is_worry=True,
+        )
