@@ -7,7 +7,7 @@ from prefect import flow
 from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
-from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.selection import Unit

@@ -79,7 +79,7 @@ def probe(
     chosen: list[ProbeSettings] = []
 
     def check(settings: "PipelineSettings") -> None:
-        from fineweb_mask.flows.arms import parse_arms
+        from fineweb_mask.flows.options.arms import parse_arms
         from fineweb_mask.flows.probe import check as check_probe
         from fineweb_mask.flows.recipe import RecipeError, validate
         from fineweb_mask.models.settings.probe import ProbeSettings

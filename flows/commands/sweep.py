@@ -16,7 +16,7 @@ from fineweb_mask.flows.commands._common import (
     run_or_exit,
 )
 from fineweb_mask.flows.display.terminal import print_selections
-from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
 
 if TYPE_CHECKING:
     from fineweb_mask.models.settings import PipelineSettings

@@ -8,7 +8,8 @@
 >>> len(selection.indices), bool(selection.gap < 0.01)
 (200, True)
 
-The whole pipeline, from raw documents to a dataset, is `curate(load_recipe("my_recipe.yaml"))`.
+The whole pipeline, from raw documents to a dataset, is `curate(load_recipe("my_recipe.yaml"))`; what it made is read by
+`fineweb_mask.open("workspaces/mine").selected`.
 A name is imported on first use, so `import fineweb_mask` alone loads neither torch nor Prefect.
 """
 
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary, compare
     from fineweb_mask.flows.curate import curate
+    from fineweb_mask.flows.opened import OpenedWorkspace
+    from fineweb_mask.flows.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.recipe import load_recipe
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.flows.sweep import SweepSummary, sweep
@@ -40,6 +43,7 @@ __all__ = [
     "DataError",
     "FinewebMaskError",
     "ModelError",
+    "OpenedWorkspace",
     "PipelineSettings",
     "RunSummary",
     "Selection",
@@ -52,12 +56,14 @@ __all__ = [
     "compare",
     "curate",
     "load_recipe",
+    "open",
     "select",
     "sweep",
 ]
 _MODULES = {
     "flows.compare": ("CompareSummary", "compare"),
     "flows.curate": ("curate",),
+    "flows.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary", "sweep"),
@@ -73,8 +79,9 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         value: object = version("fineweb-mask")
     else:
-        module = next((module for module, names in _MODULES.items() if name in names), "models.errors")
-        value = getattr(import_module(f"{__name__}.{module}"), name)
+        own = "open_workspace" if name == "open" else name
+        module = next((module for module, names in _MODULES.items() if own in names), "models.errors")
+        value = getattr(import_module(f"{__name__}.{module}"), own)
     globals()[name] = value
     return value
 

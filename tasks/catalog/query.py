@@ -58,18 +58,18 @@ class Answer:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         self.sql = f"SELECT * FROM (\n{sql}\n) AS {ROW}"  # noqa: S608 - the user's own query
-        self._relation = connection.sql(self.sql)
-        self.columns = self._relation.columns
+        self.relation = connection.sql(self.sql)
+        self.columns = self.relation.columns
 
     def preview(self, limit: int, *, characters: int) -> Preview:
         """Return the first `limit` rows, with values cut to `characters` characters, and the number of further rows."""
-        kinds = [kind.id for kind in self._relation.types]
+        kinds = [kind.id for kind in self.relation.types]
         columns = ", ".join(f"left(#{place + 1}::VARCHAR, {characters})" for place in range(len(kinds)))
         with _explained():
-            first = self._relation.limit(limit + 1).project(columns).fetchall()
+            first = self.relation.limit(limit + 1).project(columns).fetchall()
             more = 0
             if len(first) > limit:
-                [[rows]] = self._relation.aggregate("count(*)").fetchall()
+                [[rows]] = self.relation.aggregate("count(*)").fetchall()
                 more = rows - limit
         return Preview(self.columns, [kind in NUMERIC_TYPES for kind in kinds], first[:limit], more)
 
@@ -82,7 +82,7 @@ class Answer:
                 writer.write_batch(batch)
 
     def _for_csv(self) -> Iterator[str]:
-        for place, (name, kind) in enumerate(zip(self.columns, self._relation.types, strict=True), start=1):
+        for place, (name, kind) in enumerate(zip(self.columns, self.relation.types, strict=True), start=1):
             quoted = identifier(name)
             if kind.id in NESTED_TYPES:
                 yield f"to_json(#{place})::VARCHAR AS {quoted}"
@@ -92,12 +92,12 @@ class Answer:
     def write_json(self, stream: BinaryIO) -> None:
         """Write a JSON array with one object per line; NaN and infinity, which JSON lacks, become null."""
         values = []
-        for place, (name, kind) in enumerate(zip(self.columns, self._relation.types, strict=True), start=1):
+        for place, (name, kind) in enumerate(zip(self.columns, self.relation.types, strict=True), start=1):
             finite = (
                 f"CASE WHEN isfinite(#{place}) THEN #{place} END" if kind.id in {"float", "double"} else f"#{place}"
             )
             values.append(f"{finite} AS {identifier(name)}")
-        projected = self._relation.project(", ".join(values)).set_alias(ROW)
+        projected = self.relation.project(", ".join(values)).set_alias(ROW)
         with _explained():
             rows = projected.project(f"to_json({ROW})::VARCHAR").to_arrow_reader(BATCH_ROWS)
         before = b"[\n"
@@ -116,7 +116,7 @@ class Answer:
 
     def _reader(self, columns: str) -> pa.RecordBatchReader:
         with _explained():
-            return self._relation.project(columns).to_arrow_reader(BATCH_ROWS)
+            return self.relation.project(columns).to_arrow_reader(BATCH_ROWS)
 
 
 def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from fineweb_mask.flows.arms import parse_arms
+from fineweb_mask.flows.options.arms import parse_arms
 from fineweb_mask.flows.probe import run_probe
 from fineweb_mask.models.settings.probe import ProbeSettings
 from fineweb_mask.tasks.workspace.runs import LastRun

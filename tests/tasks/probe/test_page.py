@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_mask.flows.arms import parse_arms
+from fineweb_mask.flows.options.arms import parse_arms
 from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.page import (

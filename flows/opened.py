@@ -1,0 +1,150 @@
+"""Open a finished workspace in Python: its documents, scores and selection as DuckDB relations."""
+
+from contextlib import ExitStack
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from fineweb_mask.flows.engine.inspection import rewrite_catalog
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.urls import reject_credentials, require_writable
+from fineweb_mask.tasks.catalog.query import Answer, answers, open_catalog
+from fineweb_mask.tasks.catalog.views import ensure_views_local, is_current
+from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
+
+
+class OpenedWorkspace:
+    """A workspace as the tables that `fineweb-mask sql` has; made by `open_workspace`.
+
+    Every table is a DuckDB relation: computed when it is read, by `.arrow()`, `.df()` (pandas), `.pl()` (polars) or
+    `.fetchall()`, and narrowed by `.filter("quality > 1")`, `.project("id, text")`, `.limit(5)`.
+
+    Parameters
+    ----------
+    workspace
+        The workspace.
+    memory_limit
+        Memory that DuckDB may use before it spills to disk, such as "2GB".
+    verify
+        Whether to compare the checksums of the columns that are read first.
+    """
+
+    def __init__(self, workspace: Workspace, memory_limit: str, *, verify: bool) -> None:
+        self._opened = ExitStack()
+        self._opened.enter_context(pinned())
+        self._connection = self._opened.enter_context(open_catalog(workspace, memory_limit))
+        self._workspace = workspace
+        self._verify = verify
+
+    @property
+    def documents(self) -> "DuckDBPyRelation":
+        """All ingested documents: the source's columns, `shard`, `row`, `n_chars`."""
+        return self.sql("FROM documents")
+
+    @property
+    def scores(self) -> "DuckDBPyRelation":
+        """Every scorer's score of every document, and their combination, `quality`."""
+        return self.sql("FROM scores")
+
+    @property
+    def masks(self) -> "DuckDBPyRelation":
+        """Whether each document is selected, its `inclusion` and its `block`."""
+        return self.sql("FROM masks")
+
+    @property
+    def selected(self) -> "DuckDBPyRelation":
+        """The selected documents, with their scores, as the dataset has them."""
+        return self.sql("FROM selected")
+
+    @property
+    def embeddings(self) -> "DuckDBPyRelation":
+        """The vector of every document."""
+        return self.sql("FROM embeddings")
+
+    @property
+    def runs(self) -> "DuckDBPyRelation":
+        """Every run of the workspace: when, how long, which recipe, what came out."""
+        return self.sql("FROM runs")
+
+    def sql(self, query: str) -> "DuckDBPyRelation":
+        """Return the result of a query.
+
+        Raises
+        ------
+        QueryError
+            If it is no query, or fails, or a file that it reads is damaged.
+        """
+        answer: Answer = next(answers(self._connection, query, self._workspace, verify=self._verify))
+        return answer.relation
+
+    @cached_property
+    def settings(self) -> PipelineSettings:
+        """The recipe of the last run."""
+        return LastRun.load(self._workspace).settings
+
+    @property
+    def dataset(self) -> Path:
+        """The folder of the selected documents, as `datasets.load_dataset` takes it."""
+        return self._workspace.root / "dataset"
+
+    @property
+    def report(self) -> Path:
+        """The report's page."""
+        return self._workspace.reports / "index.html"
+
+    def close(self) -> None:
+        """Close the tables."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<workspace {self._workspace.display_path(self._workspace.root)}: {self._counts()}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        folder = escape(str(self._workspace.display_path(self._workspace.root)))
+        return f"<b>{folder}</b>: {escape(self._counts())}"
+
+    def _counts(self) -> str:
+        [[documents]] = self._connection.sql("SELECT count(*) FROM documents").fetchall()
+        [[selected]] = self._connection.sql("SELECT count(*) FROM selected").fetchall()
+        return f"{documents:,} documents, {selected:,} selected"
+
+
+def open_workspace(folder: str | Path, *, memory_limit: str = "2GB", verify: bool = True) -> OpenedWorkspace:
+    """Open a workspace in which a run has ended.
+
+    Parameters
+    ----------
+    folder
+        Folder or URL; of a URL the files are downloaded first.
+    memory_limit
+        Memory that DuckDB may use before it spills to disk.
+    verify
+        Whether to compare the checksums of the columns that are read, before they are.
+
+    Raises
+    ------
+    CatalogError
+        If the folder is no workspace, or what its last run read is out of reach.
+    """
+    workspace = Workspace(require_writable(reject_credentials(str(folder))))
+    workspace.refresh_listing()
+    if not is_current(workspace):
+        rewrite_catalog(str(folder))
+    ensure_views_local(workspace)
+    return OpenedWorkspace(workspace, memory_limit, verify=verify)

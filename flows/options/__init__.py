@@ -1,0 +1,1 @@
+"""Parse what commands take as text: the arms of a probe, weights of quality."""
