@@ -93,7 +93,8 @@ print(fineweb_mask.__file__, len(chosen.indices), fineweb_mask.load_recipe("fine
 def test_every_public_name_is_found_and_known_to_type_checkers():
     tree = ast.parse(Path(fineweb_mask.__file__).read_text())
     [typed] = [node for node in tree.body if isinstance(node, ast.If)]
-    imported = {name.name for node in ast.walk(typed) if isinstance(node, ast.ImportFrom) for name in node.names}
+    nodes = [node for node in ast.walk(typed) if isinstance(node, ast.ImportFrom)]
+    imported = {name.asname or name.name for node in nodes for name in node.names}
     assert {*imported, "__version__"} == set(fineweb_mask.__all__) == set(dir(fineweb_mask))
     assert all(getattr(fineweb_mask, name) is not None for name in fineweb_mask.__all__)
     with pytest.raises(AttributeError, match="module 'fineweb_mask' has no attribute 'selekt'"):
