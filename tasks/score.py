@@ -1,20 +1,31 @@
 """Score documents: write the score of every scorer, and the quality that combines them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fineweb_mask.models.quality.combine import combine_scores
+from fineweb_mask.models.quality.registry import Scorer
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import scores_schema
 from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, columns_read, load_models
+from fineweb_mask.tasks.inference.scorers import (
+    QualityModel,
+    batch_scores,
+    by_column,
+    columns_read,
+    groups_of,
+    load_models,
+    load_sidecars,
+)
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_file
+from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
@@ -24,6 +35,17 @@ from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage
 BATCH_ROWS = 2_000
 POOL_SHARE = 0.95
 """Share of a shard's work that is done by the models in the process pool, if there are any."""
+
+
+Scores = dict[str, NDArray[np.float32]]
+"""Every scorer's scores (n,), by its name."""
+
+
+class Scored(NamedTuple):
+    """What is known of n documents before their scores are combined."""
+
+    scores: Scores
+    groups: list[str] | None = None  # n values of the column that scores are standardised by
 
 
 class ScoreJob(ShardJob):
@@ -45,6 +67,7 @@ class ScoreJob(ShardJob):
     models: list[QualityModel]
     statistics: StageFile  # written by `fit_statistics`
     settings: QualitySettings
+    sidecars: dict[str, Sidecar] = Field(default_factory=dict)  # of the source file, by the scorer's name
     processes: int = 1
 
     @property
@@ -63,10 +86,25 @@ class ScoreJob(ShardJob):
         counted = (
             weights if self.settings.combine == "weighted_sum" else sorted(name for name in weights if weights[name])
         )
+        sidecars = {name: sidecar.fingerprint for name, sidecar in self.sidecars.items()}
         return Dependencies(
-            settings=[self.settings.combine, counted],
-            inputs=[self.documents.fingerprint, [model.identity for model in self.models], self.statistics.fingerprint],
+            settings=[self.settings.combine, counted, *([] if self.settings.by is None else [self.settings.by])],
+            inputs=[
+                self.documents.fingerprint,
+                [model.identity for model in self.models],
+                self.statistics.fingerprint,
+                *([sidecars] if sidecars else []),
+            ],
         )
+
+    def columns_read(self, scorers: Iterable[Scorer], documents: pa.Schema) -> list[str]:
+        """Return the columns of the documents that are read for these scorers and to combine all scores."""
+        by = [] if self.settings.by is None else [self.settings.by]
+        return list(dict.fromkeys([*columns_read(scorers, documents, self.name), *by_column(by, documents)]))
+
+    def scored(self, batch: pa.RecordBatch, scores: Scores) -> Scored:
+        """Return the scores of a batch of documents with the groups that they are standardised in."""
+        return Scored(scores, None if self.settings.by is None else groups_of(batch, self.settings.by))
 
 
 @stage_task
@@ -80,6 +118,7 @@ def score(job: ScoreJob) -> None:
     """
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
+    scorers |= load_sidecars(job.documents, job.models, job.sidecars)
     read_text = bool(pooled) or any(scorer.column == "text" for scorer in scorers.values())
     devices = (getattr(scorer, "device", "cpu") for scorer in scorers.values())
     gpu = next((device for device in devices if device != "cpu"), "cpu")
@@ -91,7 +130,7 @@ def score(job: ScoreJob) -> None:
         VerifiedFile(path) as documents,
         score_writer(job, documents.schema_arrow) as writer,
     ):
-        columns = columns_read(scorers.values(), documents.schema_arrow, job.name)
+        columns = job.columns_read(scorers.values(), documents.schema_arrow)
         pool_scores: Scores = {}
         if pooled:
             found = score_file(job.workspace, pooled, path, job.processes, part=(0, POOL_SHARE))
@@ -101,12 +140,8 @@ def score(job: ScoreJob) -> None:
         for batch in track_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=part):
             stop = start + batch.num_rows
             scores = {name: column[start:stop] for name, column in pool_scores.items()}
-            writer.write(writer.batch(batch["row"], scores | batch_scores(scorers, batch, job.name)))
+            writer.write(writer.batch(batch["row"], job.scored(batch, scores | batch_scores(scorers, batch, job.name))))
             start = stop
-
-
-Scores = dict[str, NDArray[np.float32]]
-"""Every scorer's scores (n,), by its name."""
 
 
 class ScoreWriter:
@@ -118,7 +153,7 @@ class ScoreWriter:
         self._weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
         self._writer = writer
 
-    def batch(self, rows: pa.Array, values: Scores) -> pa.RecordBatch:
+    def batch(self, rows: pa.Array, values: Scored) -> pa.RecordBatch:
         """Return the next rows with every scorer's scores (n,) and their combined quality.
 
         Raises
@@ -126,15 +161,21 @@ class ScoreWriter:
         BadShardError
             If a quality is not finite.
         """
+        statistics = self._job.statistics.details
         quality = combine_scores(
-            values, self._weights, self._job.statistics.details["statistics"], self._job.settings.combine
+            values.scores,
+            self._weights,
+            statistics["statistics"],
+            self._job.settings.combine,
+            values.groups,
+            statistics.get("by_group"),
         )
         if not np.isfinite(quality).all():
             row = int(np.flatnonzero(~np.isfinite(quality))[0])
             raise BadShardError(
                 f"{self._job.name}: quality of row {rows[row]} is not finite: check the scorers' columns and weights"
             )
-        return pa.record_batch([rows, *(values[name] for name in self._weights), quality], schema=self.schema)
+        return pa.record_batch([rows, *(values.scores[name] for name in self._weights), quality], schema=self.schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows that `batch` returned."""

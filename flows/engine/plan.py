@@ -42,6 +42,7 @@ from fineweb_mask.tasks.selection.blocks import merged
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
+from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.job import BadShardError, GroupJob, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -112,6 +113,7 @@ class Plan:
         self._own = list(self._shards) if share is None else list(self._shards)[share.number - 1 :: share.of]
         self._models = dict(models.scorers)
         self._encoder = models.encoder
+        self._sidecars = models.sidecars
         self._statistics: StageFile | None = None
         self._refresh = frozenset(refresh)
         self._refit = frozenset(stage.name for name in refit for stage in REFITTED[name])
@@ -486,6 +488,7 @@ class Plan:
                 documents=sample,
                 models=self._models_in_order,
                 settings=settings.quality,
+                sidecars={file.name: found for file in sample if (found := self._sidecars_of(file.name))},
                 processes=self._processes,
                 force=FitStatisticsJob.stage.name in self._refit,
             )
@@ -534,8 +537,12 @@ class Plan:
             models=self._models_in_order,
             statistics=self._statistics,
             settings=self._settings.quality,
+            sidecars=self._sidecars_of(documents.name),
             processes=1 if self._settings.embedding.model == FROM_QUALITY else self._processes,
         )
+
+    def _sidecars_of(self, name: str) -> dict[str, Sidecar]:
+        return {scorer: files.beside(self._shards[name]) for scorer, files in self._sidecars.items()}
 
     def _score_embed_job(self, documents: StageFile) -> ScoreEmbedJob | None:
         job = self._score_job(documents)

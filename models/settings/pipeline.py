@@ -170,6 +170,15 @@ class PipelineSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _source_keeps_the_column_of_the_statistics(self) -> Self:
+        by, kept = self.quality.by, self.source.extra_columns
+        if by in {"text", self.source.text_column}:
+            raise ValueError(f"quality.by: received {by!r}: {TEXT_IS_NO_GROUP}")
+        if by is not None and kept != "all" and by not in {*LABEL_COLUMNS, *kept}:
+            raise ValueError(f"quality.by: {by!r} is not read: add it to source.extra_columns")
+        return self
+
+    @model_validator(mode="after")
     def _vectors_are_kept_where_they_are_read_again(self) -> Self:
         if self.embedding.keep:
             return self

@@ -10,12 +10,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from fineweb_mask.models.settings.base import DeviceName, Settings
+from fineweb_mask.models.urls import reject_credentials
 
 RESERVED_NAMES = frozenset(
     "row source_row text id dump url date file_path language language_score token_count n_chars content_hash "
     "quality inclusion block selected repeats shard documents_file scores_file masks_file texts_file".split()
 )
 """Columns of the dataset and of the joins that write it. A literal list, so that settings load without Arrow."""
+
+SHARD = "{shard}"
+"""What stands for a source file in the path of a sidecar."""
+
+SIDECAR_SUFFIXES = (".npy", ".parquet", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz")
+
+Combination = Literal["weighted_sum", "minimum", "maximum"]
+"""How the scores of several scorers become one quality."""
 
 
 ScorerName = Annotated[
@@ -133,6 +142,44 @@ class ColumnScorerSettings(ScorerBase):
     )
 
 
+class SidecarScorerSettings(ScorerBase):
+    """A score from a file that others made of each source file, row by row, as WebOrganizer and Dolma ship theirs."""
+
+    name: ScorerName = "sidecar"
+    kind: Literal["sidecar"] = Field("sidecar", description="Kind of scorer.")
+    path: str = Field(
+        min_length=1,
+        description="Path or URL of these files, where {shard} is the path of the source file in source.path, without "
+        "its ending: .npy, .parquet, .jsonl, .jsonl.gz or .jsonl.zst.",
+    )
+    field: str | None = Field(
+        None,
+        min_length=1,
+        description="Column or key with the score, those within others after a point: `attributes.quality`; not with "
+        ".npy. A list of one span, [[start, end, score]], is its score.",
+    )
+    index: int | None = Field(None, ge=0, description="Column of a two-dimensional .npy with the score, from 0.")
+    missing: float | None = Field(
+        None, allow_inf_nan=False, description="Score for a null or non-finite value; null: such a value is an error."
+    )
+
+    @model_validator(mode="after")
+    def _path_is_of_each_shard(self) -> Self:
+        reject_credentials(self.path)
+        if self.path.count(SHARD) != 1:
+            raise ValueError(f"path: {self.path!r} must name the source file once, as {SHARD}: annotations/{SHARD}.npy")
+        if not self.path.lower().endswith(SIDECAR_SUFFIXES):
+            raise ValueError(f"path: {self.path!r} must end in one of {', '.join(SIDECAR_SUFFIXES)}")
+        if self.path.lower().endswith(".npy") == (self.field is not None):
+            raise ValueError(
+                f"field: received {self.field!r} with {self.path!r}: name the one with the score in .parquet and "
+                ".jsonl, none in .npy"
+            )
+        if self.index is not None and self.field is not None:
+            raise ValueError(f"index: {self.index} is of a .npy, received {self.path!r}: leave it out")
+        return self
+
+
 def _kind(scorer: Any) -> str | None:  # noqa: ANN401
     if isinstance(scorer, dict):
         return f"kind[{scorer.get('kind', 'fasttext')}]"
@@ -148,7 +195,8 @@ ModelScorerSettings = Annotated[
 ScorerSettings = Annotated[
     Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
     | Annotated[EduScorerSettings, Tag("kind[edu]")]
-    | Annotated[ColumnScorerSettings, Tag("kind[column]")],
+    | Annotated[ColumnScorerSettings, Tag("kind[column]")]
+    | Annotated[SidecarScorerSettings, Tag("kind[sidecar]")],
     Discriminator(_kind),
 ]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
@@ -158,9 +206,18 @@ class QualitySettings(Settings):
     """The scorers, and how their scores are combined into one quality."""
 
     scorers: list[ScorerSettings] = Field(min_length=1, description="The scorers; each writes one column.")
-    combine: Literal["weighted_sum", "minimum"] = Field(
+    combine: Combination = Field(
         "weighted_sum",
-        description="Weighted sum or minimum of the scores, each standardised with statistics of the corpus.",
+        description="Weighted sum, minimum or maximum of the scores, each standardised with statistics of the corpus.",
+    )
+    by: str | None = Field(
+        None,
+        min_length=1,
+        description="Column of the documents, such as `language`: scores are standardised with the statistics of its "
+        "value instead, where the sample has enough documents of it. null: those of the corpus.",
+    )
+    by_documents: int = Field(
+        200, ge=2, description="by: documents of the sample that a value needs to have statistics of its own."
     )
     statistics_documents: int = Field(
         20_000, ge=2, description="Documents sampled to compute the mean and deviation of each score."

@@ -11,6 +11,7 @@ from fineweb_mask.models.settings.quality import (
     FastTextTrainingSettings,
     LabelSettings,
     QualitySettings,
+    SidecarScorerSettings,
 )
 
 
@@ -58,6 +59,7 @@ def test_scorer_names_must_differ():
         (EduScorerSettings, {"precision": "float16"}),
         (ColumnScorerSettings, {"column": ""}),
         (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
+        (QualitySettings, {"scorers": [{"model": "m.bin"}], "by_documents": 1}),
         (LabelSettings, {"path": "l", "threshold": float("nan")}),
         (LabelSettings, {"path": ""}),
         (FastTextTrainingSettings, {"epochs": 0}),
@@ -67,7 +69,7 @@ def test_scorer_names_must_differ():
         (FastTextTrainingSettings, {"word_ngrams": 0}),
         (FastTextTrainingSettings, {"buckets": 0}),
         (FastTextTrainingSettings, {"seed": -1}),
-        (QualitySettings, {"scorers": [{"model": "m.bin"}], "combine": "maximum"}),
+        (QualitySettings, {"scorers": [{"model": "m.bin"}], "combine": "mean"}),
         (QualitySettings, {"scorers": [{"model": "m.bin"}], "statistics_documents": 1}),
     ],
 )
@@ -76,6 +78,23 @@ def test_an_impossible_value_is_refused(model, values):
         model.model_validate(values)
     [problem] = caught.value.errors()
     assert problem["loc"][-1] in values
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"path": "a.npy"}, "must name the source file once"),
+        ({"path": "{shard}/{shard}.npy"}, "must name the source file once"),
+        ({"path": "{shard}.csv"}, "must end in one of .npy"),
+        ({"path": "{shard}.npy", "field": "score"}, "name the one with the score in .parquet"),
+        ({"path": "{shard}.parquet"}, "name the one with the score in .parquet"),
+        ({"path": "{shard}.jsonl.gz", "field": "score", "index": 1}, "index: 1 is of a .npy"),
+        ({"path": "s3://key:secret@host/{shard}.npy"}, "password"),
+    ],
+)
+def test_a_sidecar_names_its_files_and_where_the_score_is_in_them(values, says):
+    with pytest.raises(ValidationError, match=says):
+        SidecarScorerSettings.model_validate(values)
 
 
 def test_every_kind_of_scorer_has_its_class():
