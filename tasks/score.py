@@ -1,8 +1,8 @@
 """Score documents: write the score of every scorer, and the quality that combines them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from fineweb_mask.models.quality.combine import combine_scores
 from fineweb_mask.models.quality.registry import Scorer
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import scores_schema
-from fineweb_mask.models.settings.quality import EduScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import ClassesScorerSettings, QualitySettings, TransformerSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
@@ -38,7 +38,7 @@ POOL_SHARE = 0.95
 
 
 Scores = dict[str, NDArray[np.float32]]
-"""Every scorer's scores (n,), by its name."""
+"""Every scorer's scores (n,), by its name; of kind `classes` its outputs, (n, labels)."""
 
 
 class Scored(NamedTuple):
@@ -78,7 +78,7 @@ class ScoreJob(ShardJob):
     @property
     def uses_gpu(self) -> bool:
         """Whether a GPU makes the job faster."""
-        return any(isinstance(model.settings, EduScorerSettings) for model in self.models)
+        return any(isinstance(model.settings, TransformerSettings) for model in self.models)
 
     def depends_on(self) -> Dependencies:
         """Return how scores are combined, and the documents, models and statistics that they are made from."""
@@ -128,7 +128,7 @@ def score(job: ScoreJob) -> None:
         else nullcontext(job.workspace.resolve(job.documents)) as path,
         gpu_slot(gpu),
         VerifiedFile(path) as documents,
-        score_writer(job, documents.schema_arrow) as writer,
+        score_writer(job, documents.schema_arrow, scorers) as writer,
     ):
         columns = job.columns_read(scorers.values(), documents.schema_arrow)
         pool_scores: Scores = {}
@@ -147,8 +147,11 @@ def score(job: ScoreJob) -> None:
 class ScoreWriter:
     """Write a shard's scores in the order of its rows; made by `score_writer`."""
 
-    def __init__(self, job: ScoreJob, schema: pa.Schema, writer: ParquetStageWriter) -> None:
+    def __init__(
+        self, job: ScoreJob, schema: pa.Schema, writer: ParquetStageWriter, scorers: Mapping[str, Scorer]
+    ) -> None:
         self.schema = schema
+        self._scorers = scorers
         self._job = job
         self._weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
         self._writer = writer
@@ -175,7 +178,15 @@ class ScoreWriter:
             raise BadShardError(
                 f"{self._job.name}: quality of row {rows[row]} is not finite: check the scorers' columns and weights"
             )
-        return pa.record_batch([rows, *(values.scores[name] for name in self._weights), quality], schema=self.schema)
+        columns = [column for name in self._weights for column in self._columns(name, values.scores[name])]
+        return pa.record_batch([rows, *columns, quality], schema=self.schema)
+
+    def _columns(self, name: str, scores: NDArray[np.float32]) -> list[Any]:
+        """Return the column of a scorer's scores; of a classifier, its labels and its outputs."""
+        if scores.ndim == 1:
+            return [scores]
+        outputs = pa.FixedSizeListArray.from_arrays(scores.ravel(), scores.shape[1]).cast(pa.list_(pa.float32()))
+        return [self._scorers[name].label(scores), outputs]  # type: ignore[attr-defined]
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows that `batch` returned."""
@@ -183,8 +194,8 @@ class ScoreWriter:
 
 
 @contextmanager
-def score_writer(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]:
-    """Yield the writer of a shard's scores.
+def score_writer(job: ScoreJob, documents: pa.Schema, scorers: Mapping[str, Scorer]) -> Iterator[ScoreWriter]:
+    """Yield the writer of a shard's scores; `scorers` has at least the classifiers, which name their outputs.
 
     Raises
     ------
@@ -192,11 +203,14 @@ def score_writer(job: ScoreJob, documents: pa.Schema) -> Iterator[ScoreWriter]:
         If a scorer has the name of a column of the documents.
     """
     names = [scorer.name for scorer in job.settings.scorers]
-    if taken := set(names).intersection(name.lower() for name in documents.names):
+    classes = {
+        scorer.name: scorer.logits for scorer in job.settings.scorers if isinstance(scorer, ClassesScorerSettings)
+    }
+    if taken := {*names, *classes.values()}.intersection(name.lower() for name in documents.names):
         raise BadShardError(
             f"{job.name}: the scorer {sorted(taken)[0]!r} has the name of a source column: "
             "rename it in quality.scorers, or leave the column out of source.extra_columns"
         )
-    schema = scores_schema(names)
+    schema = scores_schema(names, classes)
     with stage_file_writer(job.output, schema, job.key) as writer:
-        yield ScoreWriter(job, schema, writer)
+        yield ScoreWriter(job, schema, writer, scorers)

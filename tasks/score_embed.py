@@ -123,7 +123,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
         scores = None
         columns = ["row", edu.column]
         if job.force or job.score.current() is None:
-            writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow))
+            writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow, scorers))
             scores = Checkpoints(writer_of_scores, job.score.output)
             columns = job.score.columns_read([edu, *scorers.values()], documents.schema_arrow)
         later = opened.enter_context(background_writer())

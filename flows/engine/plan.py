@@ -18,7 +18,7 @@ from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
-from fineweb_mask.models.settings.quality import FastTextScorerSettings
+from fineweb_mask.models.settings.quality import ClassesScorerSettings, FastTextScorerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
@@ -486,7 +486,9 @@ class Plan:
             statistics = FitStatisticsJob(
                 root=self._root,
                 documents=sample,
-                models=self._models_in_order,
+                models=[
+                    model for model in self._models_in_order if not isinstance(model.settings, ClassesScorerSettings)
+                ],
                 settings=settings.quality,
                 sidecars={file.name: found for file in sample if (found := self._sidecars_of(file.name))},
                 processes=self._processes,

@@ -22,7 +22,12 @@ from fineweb_mask.models.settings.base import DeviceName, Settings
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
-from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import (
+    ClassesScorerSettings,
+    ColumnScorerSettings,
+    EduScorerSettings,
+    QualitySettings,
+)
 from fineweb_mask.models.settings.selection import METRICS, GroupSettings, SelectionSettings, Solver
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
@@ -201,7 +206,8 @@ class PipelineSettings(Settings):
             return self
         if groups.column in {"text", self.source.text_column}:
             raise ValueError(f"selection.groups.column: received {groups.column!r}: {TEXT_IS_NO_GROUP}")
-        if kept != "all" and groups.column not in {*LABEL_COLUMNS, *kept}:
+        classes = {scorer.name for scorer in self.quality.scorers if isinstance(scorer, ClassesScorerSettings)}
+        if kept != "all" and groups.column not in {*LABEL_COLUMNS, *kept, *classes}:
             raise ValueError(
                 f"selection.groups.column: {groups.column!r} is not read: add it to source.extra_columns, or name one "
                 f"of {', '.join(sorted({*LABEL_COLUMNS, *kept}))}"

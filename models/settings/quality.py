@@ -109,17 +109,13 @@ class FastTextScorerSettings(ScorerBase):
         return self
 
 
-class EduScorerSettings(ScorerBase):
-    """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
+class TransformerSettings(ScorerBase):
+    """Settings of a scorer that is a transformers classifier."""
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model", "batch_tokens", "device"})
 
-    name: ScorerName = "edu"
-    kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
     model: str = Field(
-        "HuggingFaceFW/fineweb-edu-classifier",
-        min_length=1,
-        description="Folder of a sequence-classification model in safetensors, or its hub name.",
+        min_length=1, description="Folder of a sequence-classification model in safetensors, or its hub name."
     )
     max_tokens: int | None = Field(
         None, ge=3, description="Maximum tokens read per document, special tokens included; null: the model's limit."
@@ -129,6 +125,33 @@ class EduScorerSettings(ScorerBase):
     )
     batch_tokens: int = Field(16_384, ge=1, description="Tokens per forward pass, padding included.")
     device: DeviceName = "auto"
+
+
+class EduScorerSettings(TransformerSettings):
+    """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
+
+    name: ScorerName = "edu"
+    kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
+    model: str = Field(
+        "HuggingFaceFW/fineweb-edu-classifier",
+        min_length=1,
+        description="Folder of a sequence-classification model in safetensors, or its hub name.",
+    )
+
+
+class ClassesScorerSettings(TransformerSettings):
+    """A transformers classifier with several outputs, such as of topics: it labels documents and has no quality.
+
+    It writes its name's column, the label of the largest output, and one with `_logits` at the end, all outputs.
+    """
+
+    kind: Literal["classes"] = Field("classes", description="Kind of scorer.")
+    weight: float = Field(0.0, ge=0.0, le=0.0, description="0: a class is no quality.")
+
+    @property
+    def logits(self) -> str:
+        """The name of the column with all outputs."""
+        return f"{self.name}_logits"
 
 
 class ColumnScorerSettings(ScorerBase):
@@ -196,7 +219,8 @@ ScorerSettings = Annotated[
     Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
     | Annotated[EduScorerSettings, Tag("kind[edu]")]
     | Annotated[ColumnScorerSettings, Tag("kind[column]")]
-    | Annotated[SidecarScorerSettings, Tag("kind[sidecar]")],
+    | Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
+    | Annotated[ClassesScorerSettings, Tag("kind[classes]")],
     Discriminator(_kind),
 ]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
@@ -226,6 +250,7 @@ class QualitySettings(Settings):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         names = [scorer.name for scorer in self.scorers]
+        names += [scorer.logits for scorer in self.scorers if isinstance(scorer, ClassesScorerSettings)]
         if len(set(names)) < len(names):
             raise ValueError(f"scorer names must differ, received {names}")
         return self

@@ -16,10 +16,10 @@ from fineweb_mask.models.quality.registry import Scorer, load_scorer
 from fineweb_mask.models.quality.sidecar import SidecarScorer
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
-    EduScorerSettings,
     FastTextScorerSettings,
     ScorerSettings,
     SidecarScorerSettings,
+    TransformerSettings,
 )
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, check_model_file, model_file, model_folder
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
@@ -56,7 +56,7 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
     """
     for index, scorer in enumerate(scorers):
         where = f"quality.scorers.{index}"
-        if isinstance(scorer, EduScorerSettings):
+        if isinstance(scorer, TransformerSettings):
             _check_folder(scorer.model, where)
         elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
             check_model_file(scorer.model, f"{where}.model")
@@ -91,7 +91,7 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
     setting = f"scorer {settings.name!r}, model"
-    if isinstance(settings, EduScorerSettings):
+    if isinstance(settings, TransformerSettings):
         folder = model_folder(settings.model, setting)
         return QualityModel(settings=settings, path=str(folder.path), fingerprint=folder.fingerprint)
     path = model_file(settings.model or "", setting)

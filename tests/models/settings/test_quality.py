@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from fineweb_mask.models.quality.registry import SCORERS
 from fineweb_mask.models.settings.quality import (
+    ClassesScorerSettings,
     ColumnScorerSettings,
     EduScorerSettings,
     FastTextScorerSettings,
@@ -38,6 +39,11 @@ def test_scorer_names_must_differ():
     same = FastTextScorerSettings(name="edu", model="m.bin")
     with pytest.raises(ValidationError, match=r"scorer names must differ, received \['edu', 'edu'\]"):
         QualitySettings(scorers=[same, same])
+    classes = ClassesScorerSettings(name="topic", model="m")
+    with pytest.raises(ValidationError, match="scorer names must differ"):
+        QualitySettings(scorers=[classes, same.model_copy(update={"name": "topic_logits"})])
+    with pytest.raises(ValidationError, match="every scorer has weight 0"):
+        QualitySettings(scorers=[classes])
     with pytest.raises(ValidationError, match="at least 1 item"):
         QualitySettings(scorers=[])
     assert len(QualitySettings(scorers=[same, same.model_copy(update={"name": "other"})]).scorers) == 2
@@ -60,6 +66,7 @@ def test_scorer_names_must_differ():
         (ColumnScorerSettings, {"column": ""}),
         (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
         (QualitySettings, {"scorers": [{"model": "m.bin"}], "by_documents": 1}),
+        (ClassesScorerSettings, {"name": "topic", "model": "m", "weight": 1}),
         (LabelSettings, {"path": "l", "threshold": float("nan")}),
         (LabelSettings, {"path": ""}),
         (FastTextTrainingSettings, {"epochs": 0}),
@@ -102,6 +109,7 @@ def test_every_kind_of_scorer_has_its_class():
         FastTextScorerSettings(model="m.bin").kind,
         EduScorerSettings().kind,
         ColumnScorerSettings(column="c").kind,
+        ClassesScorerSettings(name="topic", model="m").kind,
     }
     assert kinds == set(SCORERS)
 
