@@ -68,6 +68,24 @@ DUPLICATES_OF_SHARDS = pa.schema(
 )
 """How many documents of each shard are duplicates, in the order of arrival."""
 
+SIGNATURES = pa.schema([pa.field("key", pa.uint64(), nullable=False), ROW])
+"""The bands of the signature of each document, in the order of their keys."""
+
+PAIRS = pa.schema([pa.field("document", pa.uint64(), nullable=False), pa.field("twin", pa.uint64(), nullable=False)])
+"""Documents that share a band, and the first that does: place of the shard in the order of arrival * 2**32 + row."""
+
+NEAR_DUPLICATES = pa.schema([ROW, pa.field("twin_shard", pa.string()), pa.field("twin_row", pa.uint32())])
+"""Rows of one shard that are not kept; for a near-duplicate, the document of its cluster that is; else null."""
+
+NEAR_DUPLICATES_OF_SHARDS = pa.schema(
+    [
+        *DUPLICATES_OF_SHARDS,
+        pa.field("near", pa.uint32(), nullable=False),  # near-duplicates among the rows
+        pa.field("path", pa.string(), nullable=False),  # of the shard's file; empty: it has none
+    ]
+)
+"""How many documents of each shard are not kept, in the order of arrival; `content` is a digest of their rows."""
+
 KNOWN = pa.schema(
     [
         SOURCE_ROW,

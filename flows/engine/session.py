@@ -18,6 +18,7 @@ from fineweb_mask.flows.engine.cluster import Cluster, check_engine
 from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.registry import SELECTION_INPUTS, refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
+from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.errors import SettingsError, WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
@@ -237,6 +238,8 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """
     clear_stop_request()  # of a run of this process that failed: what follows reads files
     check_scorers(settings.quality.scorers)
+    if settings.ingest.near_dedup == "minhash":
+        load_rensa()
     embed.check_model(settings.embedding)
     workspace = workspace_of(settings)
     workspace.check_reachable()
