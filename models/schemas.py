@@ -3,7 +3,8 @@
 Each stage writes one file per shard; the `row` column aligns the files of a shard.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import pyarrow as pa
@@ -67,6 +68,24 @@ DUPLICATES_OF_SHARDS = pa.schema(
 )
 """How many documents of each shard are duplicates, in the order of arrival."""
 
+SIGNATURES = pa.schema([pa.field("key", pa.uint64(), nullable=False), ROW])
+"""The bands of the signature of each document, in the order of their keys."""
+
+PAIRS = pa.schema([pa.field("document", pa.uint64(), nullable=False), pa.field("twin", pa.uint64(), nullable=False)])
+"""Documents that share a band, and the first that does: place of the shard in the order of arrival * 2**32 + row."""
+
+NEAR_DUPLICATES = pa.schema([ROW, pa.field("twin_shard", pa.string()), pa.field("twin_row", pa.uint32())])
+"""Rows of one shard that are not kept; for a near-duplicate, the document of its cluster that is; else null."""
+
+NEAR_DUPLICATES_OF_SHARDS = pa.schema(
+    [
+        *DUPLICATES_OF_SHARDS,
+        pa.field("near", pa.uint32(), nullable=False),  # near-duplicates among the rows
+        pa.field("path", pa.string(), nullable=False),  # of the shard's file; empty: it has none
+    ]
+)
+"""How many documents of each shard are not kept, in the order of arrival; `content` is a digest of their rows."""
+
 KNOWN = pa.schema(
     [
         SOURCE_ROW,
@@ -122,10 +141,18 @@ def with_text(schema: pa.Schema) -> pa.Schema:
     return schema.insert(schema.get_field_index(SOURCE_ROW.name) + 1, FINEWEB.field("text"))
 
 
-def scores_schema(scorers: Sequence[str]) -> pa.Schema:
-    """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`."""
-    columns = [pa.field(name, pa.float32(), nullable=False) for name in (*scorers, "quality")]
-    return pa.schema([ROW, *columns])
+def scores_schema(scorers: Sequence[str], classes: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
+    """Return the schema of a scored shard: `row`, one float32 column per scorer, and the combined `quality`.
+
+    A scorer in `classes` has a column of labels, and one of all outputs with the name there.
+    """
+    fields = [ROW]
+    for name in (*scorers, "quality"):
+        kind = pa.string() if name in classes else pa.float32()
+        fields.append(pa.field(name, kind, nullable=False))
+        if name in classes:
+            fields.append(pa.field(classes[name], pa.list_(pa.float32()), nullable=False))
+    return pa.schema(fields)
 
 
 def masks_schema(*, with_repeats: bool) -> pa.Schema:

@@ -16,21 +16,35 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
+from fineweb_mask.models.quality.registry import Scorer
+from fineweb_mask.models.quality.sidecar import SidecarScorer
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, QualitySettings
-from fineweb_mask.tasks.inference.scorers import QualityModel, columns_read, load_models, score_columns
+from fineweb_mask.tasks.inference.scorers import (
+    QualityModel,
+    batch_scores,
+    by_column,
+    columns_read,
+    groups_of,
+    load_models,
+    load_sidecars,
+    score_columns,
+)
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
 from fineweb_mask.tasks.source.labels import read_labels
+from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema
 from fineweb_mask.tasks.storage.scratch import pinned
-from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
@@ -198,38 +212,101 @@ class FitStatisticsJob(FitJob):
     name: ClassVar[str] = "quality-statistics"
     models: list[QualityModel]
     settings: QualitySettings
+    sidecars: dict[str, dict[str, Sidecar]] = Field(
+        default_factory=dict
+    )  # of the source files, by shard and by the scorer's name
     processes: int = 1
 
     def depends_on(self) -> Dependencies:
-        """Return the models and the size of the sample."""
+        """Return the models, the size of the sample, and by what column of it statistics are fitted."""
         identities = [model.identity for model in self.models]
-        return Dependencies(settings=[self.settings.statistics_documents, identities], inputs=[])
+        by = [] if self.settings.by is None else [self.settings.by, self.settings.by_documents]
+        return Dependencies(settings=[self.settings.statistics_documents, identities, *by], inputs=[])
 
 
 @stage_task
 def fit_statistics(job: FitStatisticsJob) -> None:
-    """Score a sample of the corpus and keep the mean and deviation of every scorer."""
+    """Score a sample of the corpus and keep the mean and deviation of every scorer, also by group if one is named.
+
+    A shard whose sidecar cannot be read has no part in the sample.
+
+    Raises
+    ------
+    BadShardError
+        If no shard of the sample has the sidecars that the scorers read.
+    """
     documents = job.fitting_documents()
     pooled = pooled_models(job.models, job.processes)
     scorers = load_models(job.workspace, [model for model in job.models if model not in pooled])
     sample: dict[str, list[Any]] = defaultdict(list)
+    groups: list[str] = []
     places: list[tuple[str, int]] = []  # shard and row
-    limit = job.settings.statistics_documents
-    for shard, batch in sampled_documents(
-        job.workspace,
-        documents,
-        limit,
-        lambda schema, shard: columns_read(scorers.values(), schema, shard, with_text=bool(pooled)),
-    ):
-        for column, values in batch.to_pydict().items():
-            sample[column] += values
+    limit, annotated = job.settings.statistics_documents, _Annotated(job, documents)
+    by = [] if job.settings.by is None else [job.settings.by]
+
+    def columns(schema: pa.Schema, shard: str) -> list[str]:
+        read = columns_read(scorers.values(), schema, shard, with_text=bool(pooled))
+        return list(dict.fromkeys([*read, *annotated.columns, *by_column(by, schema)]))
+
+    for shard, batch in sampled_documents(job.workspace, documents, limit, columns):
+        if not annotated.add(shard, batch):
+            continue
+        for column in {scorer.column for scorer in scorers.values()} | ({"text"} if pooled else set()):
+            sample[column] += batch[column].to_pylist()
+        groups += [name for column in by for name in groups_of(batch, column)]
         places += [(shard, row) for row in batch["row"].to_pylist()]
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
     pool_scores = score_texts(job.workspace, pooled, sample["text"], job.processes)
     scores |= zip((model.settings.name for model in pooled), pool_scores, strict=True)
+    scores |= annotated.scores()
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
-    details = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
+    details: dict[str, Any] = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
+    if by:
+        details["by_group"] = combine.fit_group_statistics(in_order, groups, job.settings.by_documents)
     job.publish([], details, documents)
+
+
+class _Annotated:
+    """The scores of a sample that are read from sidecars, shard by shard."""
+
+    def __init__(self, job: FitStatisticsJob, documents: list[StageFile]) -> None:
+        self._job = job
+        self._documents = {file.name: file for file in documents}
+        self._shard = ""
+        self._scorers: dict[str, Scorer] | None = {}  # of that shard; None if a sidecar cannot be read
+        self._found: dict[str, list[NDArray[np.float32]]] = defaultdict(list)
+        self._left_out: dict[str, str] = {}  # why, by shard
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the documents that are read."""
+        return [SidecarScorer.column] if self._job.sidecars else []
+
+    def add(self, shard: str, batch: pa.RecordBatch) -> bool:
+        """Score a batch; return whether its documents are in the sample."""
+        if not self._job.sidecars:
+            return True
+        if shard != self._shard:
+            self._shard, self._scorers = shard, self._load(shard)
+        if self._scorers is None:
+            return False
+        for name, scores in batch_scores(self._scorers, batch, shard).items():
+            self._found[name].append(scores)
+        return True
+
+    def scores(self) -> dict[str, NDArray[np.float32]]:
+        """Return the scores of all batches that were added, by the scorer's name."""
+        if self._left_out and not self._found:
+            reason = next(iter(self._left_out.values()))
+            raise BadShardError(f"no shard of the sample has the scores of a sidecar: {reason}")
+        return {name: np.concatenate(scores) for name, scores in self._found.items()}
+
+    def _load(self, shard: str) -> dict[str, Scorer] | None:
+        try:
+            return load_sidecars(self._documents[shard], self._job.models, self._job.sidecars[shard])
+        except BadShardError as error:  # the shard is set aside when it is scored
+            self._left_out[shard] = str(error)
+            return None
 
 
 class FitEncoderJob(FitJob):

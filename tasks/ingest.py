@@ -46,7 +46,9 @@ class IngestJob(ShardJob):
         return Dependencies(
             settings=[
                 self.source.model_dump(include={"text_column", "id_column", "extra_columns", "max_document_bytes"}),
-                self.settings.model_dump(exclude={"on_bad_shard", "exact_dedup", "against", "copy_text"}),
+                self.settings.model_dump(
+                    exclude={"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "against", "copy_text"}
+                ),
                 self.settings.exact_dedup != "off",
             ],
             inputs=[

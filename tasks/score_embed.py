@@ -20,8 +20,8 @@ from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob, vector_writer
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
-from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models
-from fineweb_mask.tasks.score import ScoreJob, Scores, score, score_writer
+from fineweb_mask.tasks.inference.scorers import batch_scores, load_models, load_sidecars
+from fineweb_mask.tasks.score import Scored, ScoreJob, score, score_writer
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
@@ -110,6 +110,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
         score(job.score)
         return
     scorers = load_models(job.workspace, job.score.models)
+    scorers |= load_sidecars(job.score.documents, job.score.models, job.score.sidecars)
     [name] = [model.settings.name for model in job.score.models if isinstance(model.settings, EduScorerSettings)]
     edu = scorers.pop(name)
     assert isinstance(edu, EduScorer)  # noqa: S101 - the kind of these settings
@@ -122,9 +123,9 @@ def score_embed(job: ScoreEmbedJob) -> None:
         scores = None
         columns = ["row", edu.column]
         if job.force or job.score.current() is None:
-            writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow))
+            writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow, scorers))
             scores = Checkpoints(writer_of_scores, job.score.output)
-            columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name)
+            columns = job.score.columns_read([edu, *scorers.values()], documents.schema_arrow)
         later = opened.enter_context(background_writer())
         chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))
         total = job.score.documents.rows
@@ -141,7 +142,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
                 later(partial(scores.restore, chunk.kept_scores))
             else:
                 others = batch_scores(scorers, chunk.batch, job.name)
-                later(partial(scores.write, rows, {name: found.scores, **others}))
+                later(partial(scores.write, rows, job.score.scored(chunk.batch, {name: found.scores, **others})))
     vectors.discard()
     if scores is not None:
         scores.discard()
@@ -162,7 +163,7 @@ def _chunks(
     columns: list[str],
     edu: "EduScorer",
     vectors: "Checkpoints[Encoded]",
-    scores: Checkpoints[Scores] | None,
+    scores: Checkpoints[Scored] | None,
 ) -> Iterator[_Chunk]:
     for batch in documents.iter_batches(BATCH_ROWS, columns=columns):
         kept_vectors = vectors.find(batch["row"])

@@ -1,13 +1,16 @@
 """Say what one run does besides its recipe: what it fits again, its share of the shards, the models it was given."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Self, TypeGuard
 
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings, SidecarScorerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
+from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.workspace.job import Stage
 
 Refit = Literal["encoder", "quality", "blocks", "selection"]
@@ -52,15 +55,22 @@ class PretrainedModels(NamedTuple):
 
     scorers: dict[str, QualityModel]  # by the scorer's name
     encoder: embed.EmbeddingModel | None  # None if it is built in or one of the scorers
+    sidecars: Mapping[str, Sidecars] = MappingProxyType({})  # annotations of the source files, by the scorer's name
 
     @classmethod
     def of(cls, settings: PipelineSettings) -> Self:
         """Find the models on this machine or fetch them from the hub."""
         named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
+        by_content = settings.source.fingerprint == "content"
         built_in = settings.embedding.model in embed.BUILT_IN
         return cls(
             scorers={scorer.name: resolve_model(scorer) for scorer in named},
             encoder=None if built_in else embed.resolve_model(settings.embedding),
+            sidecars={
+                scorer.name: Sidecars.of(scorer, by_content=by_content)
+                for scorer in named
+                if isinstance(scorer, SidecarScorerSettings)
+            },
         )
 
 

@@ -17,7 +17,10 @@ from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.dedup.pairs import PairsJob
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
+from fineweb_mask.tasks.dedup.signatures import SignatureJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
@@ -31,9 +34,13 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 COMPARED = (*HashJob.stage.folders, *RepeatsJob.stage.folders, *DedupJob.stage.folders)
 """Folders of files that are read only if duplicates are looked for across shards."""
 
+SKETCHED = (*SignatureJob.stage.folders, *PairsJob.stage.folders, *NearDedupJob.stage.folders)
+"""Folders of files that are read only if near-duplicates are looked for."""
+
 
 READ_UNTIL = {
     **dict.fromkeys(RepeatsJob.stage.folders, DedupJob.stage.folders),
+    **dict.fromkeys(PairsJob.stage.folders, NearDedupJob.stage.folders),
     **{
         folder: SelectJob.stage.folders
         for job in (SampleJob, MeasureJob, LearnJob, ChargesJob, ChargedJob, PriceJob, BudgetsJob)
@@ -43,7 +50,7 @@ READ_UNTIL = {
 """Folders of files that are read only until those of later folders are there, which are named with each."""
 
 OF_MANY = frozenset(
-    folder for job in (RepeatsJob, LearnJob, ChargesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
+    folder for job in (RepeatsJob, PairsJob, LearnJob, ChargesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
 )
 """Folders of files that are of no single shard."""
 
@@ -126,6 +133,8 @@ def _planned(inspection: Inspection, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
     if folder in COMPARED and inspection.settings.ingest.exact_dedup != "corpus":
         return set(inspection.shards)  # none
+    if folder in SKETCHED and inspection.settings.ingest.near_dedup == "off":
+        return set(inspection.shards)  # none
     if folder in EmbedJob.stage.folders and not inspection.settings.embedding.keep and inspection.plan.masks:
         return set(inspection.shards)  # the vectors that are read, if any, are those of one block
     made = READ_UNTIL.get(folder, (folder,))
@@ -133,7 +142,7 @@ def _planned(inspection: Inspection, folder: str) -> set[str]:
         name
         for jobs in inspection.jobs.values()
         for job, file in jobs
-        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob) and file is None)
+        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob | NearDedupJob) and file is None)
         for name in job.shard_names
     }
 

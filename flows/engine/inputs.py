@@ -1,5 +1,6 @@
 """Check that what a recipe names exists and can be read, before any work begins; nothing here needs Prefect."""
 
+from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings
@@ -28,6 +29,8 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """
     clear_stop_request()  # of a run of this process that failed: what follows reads files
     check_scorers(settings.quality.scorers)
+    if settings.ingest.near_dedup == "minhash":
+        load_rensa()
     embed.check_model(settings.embedding)
     workspace = workspace_of(settings)
     workspace.check_reachable()

@@ -24,6 +24,7 @@ from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
+from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.judge import JudgeJob
 from fineweb_mask.tasks.reporting.sections import StageTime
@@ -241,8 +242,8 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
     else:
         wanted, done = len(inspection.shards), len({name for job, _ in files for name in job.shard_names})
         if stage == DedupJob.stage.name:  # what is made of single shards and of buckets is a part of one product
-            files = [(job, file) for job, file in files if isinstance(job, DedupJob)]
-            wanted, done = int(settings.ingest.exact_dedup == "corpus"), len(files)
+            files = [(job, file) for job, file in files if isinstance(job, DedupJob | NearDedupJob)]
+            wanted, done = (settings.ingest.exact_dedup == "corpus") + (settings.ingest.near_dedup != "off"), len(files)
         reached = {workspace.relative(path) for job, _ in inspection.jobs[stage] for path in job.paths()}
         folders = {folder for one in about if not one.interim for folder in one.folders}
         stale = sum(path not in reached for folder in folders for path in workspace.sizes(folder))

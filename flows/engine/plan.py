@@ -1,8 +1,8 @@
 """Plan the pipeline: add each job as soon as the outputs that it depends on exist.
 
 A shard is scored and embedded as soon as it is ingested, without waiting for other shards. Two things are made from
-many shards: what is fitted on a sample of the corpus (the first time only), and the duplicates across it, if they are
-looked for.
+many shards: what is fitted on a sample of the corpus (the first time only), and the duplicates across it, exact and
+near ones, if they are looked for.
 """
 
 from collections import deque
@@ -18,14 +18,17 @@ from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.flows.engine.selection.corpus import Vectors, select_from_corpus
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
-from fineweb_mask.models.settings.quality import FastTextScorerSettings
+from fineweb_mask.models.settings.quality import ClassesScorerSettings, FastTextScorerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
 from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.dedup.pairs import pairs_jobs
 from fineweb_mask.tasks.dedup.repeats import repeats_jobs
+from fineweb_mask.tasks.dedup.signatures import SignatureJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
@@ -42,6 +45,7 @@ from fineweb_mask.tasks.selection.blocks import merged
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
+from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.job import BadShardError, GroupJob, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -112,6 +116,7 @@ class Plan:
         self._own = list(self._shards) if share is None else list(self._shards)[share.number - 1 :: share.of]
         self._models = dict(models.scorers)
         self._encoder = models.encoder
+        self._sidecars = models.sidecars
         self._statistics: StageFile | None = None
         self._refresh = frozenset(refresh)
         self._refit = frozenset(stage.name for name in refit for stage in REFITTED[name])
@@ -119,7 +124,11 @@ class Plan:
         self._fitting: set[str] = set()
         self._ingested: set[str] = set()  # or quarantined
         self._hashed: set[str] = set()
+        self._sketched: set[str] = set()
         self._dedup_job: DedupJob | None = None  # once every shard is ingested
+        self._near_job: NearDedupJob | None = None  # once exact duplicates are known, too
+        is_near = settings.ingest.near_dedup != "off"
+        self._exact: dict[str, StageFile] = {} if is_near else self.duplicates  # by shard
         self._rows = 0  # that are ingested
         self._asked: list[Callable[[str | None], None]] = []
         self._selecting: set[str] = set()  # names of groups
@@ -210,11 +219,16 @@ class Plan:
             self._ask(self._compare)
         else:
             self._ask(self._keep_all)
+        if self._settings.ingest.near_dedup != "off":
+            self._jobs.expect("dedup", 1)
+            self._ask(self._compare_near)
 
     def sort_hashes(self) -> None:
-        """Sort the hashes of every shard when it is ingested, if shards are to be compared."""
+        """Sort the hashes of every shard when it is ingested, and sketch its texts, if shards are to be compared."""
         if self._settings.ingest.exact_dedup == "corpus":
             self._ask_per_shard("dedup", self._hash_job, self._on_hashed)
+        if self._settings.ingest.near_dedup != "off":
+            self._ask_per_shard("dedup", self._signature_job, self._on_sketched)
 
     def prepare(self) -> None:
         """Run everything that a selection reads: ingest, fit, score, embed, deduplicate."""
@@ -292,7 +306,7 @@ class Plan:
         """
         settings = self._settings
         selection = settings.selection
-        if settings.ingest.exact_dedup != "corpus" and (
+        if (settings.ingest.exact_dedup != "corpus" and settings.ingest.near_dedup == "off") and (
             selection.scope,
             selection.blocks,
             selection.block_budget,
@@ -502,8 +516,11 @@ class Plan:
             statistics = FitStatisticsJob(
                 root=self._root,
                 documents=sample,
-                models=self._models_in_order,
+                models=[
+                    model for model in self._models_in_order if not isinstance(model.settings, ClassesScorerSettings)
+                ],
                 settings=settings.quality,
+                sidecars={file.name: found for file in sample if (found := self._sidecars_of(file.name))},
                 processes=self._processes,
                 force=FitStatisticsJob.stage.name in self._refit,
             )
@@ -552,8 +569,12 @@ class Plan:
             models=self._models_in_order,
             statistics=self._statistics,
             settings=self._settings.quality,
+            sidecars=self._sidecars_of(documents.name),
             processes=1 if self._settings.embedding.model == FROM_QUALITY else self._processes,
         )
+
+    def _sidecars_of(self, name: str) -> dict[str, Sidecar]:
+        return {scorer: files.beside(self._shards[name]) for scorer, files in self._sidecars.items()}
 
     def _score_embed_job(self, documents: StageFile) -> ScoreEmbedJob | None:
         job = self._score_job(documents)
@@ -581,7 +602,7 @@ class Plan:
     def _keep_all(self, shard: str | None) -> None:
         for name in self.documents if shard is None else [shard]:
             if name in self.documents:
-                self.duplicates[name] = no_duplicates(name)
+                self._exact[name] = no_duplicates(name)
 
     def _hash_job(self, documents: StageFile) -> HashJob:
         return HashJob(root=self._root, documents=documents)
@@ -608,18 +629,59 @@ class Plan:
             add_all(self._jobs, buckets, partial(self._on_compared, self._dedup_job))
 
     def _in_order_of_arrival(self) -> DedupJob:
+        hashes = [self._hash_job(shard).reference(shard.rows) for shard in self._arrived()]
+        return DedupJob(root=self._root, hashes=hashes)
+
+    def _arrived(self) -> list[StageFile]:
+        """Return the documents of all shards in the order in which they came, which is remembered."""
         with self._workspace.alone() if self._remembers else nullcontext():
             names = in_order_of_arrival(self._workspace, self.documents)
             if self._remembers:
                 remember_arrivals(self._workspace, names)
-        documents = [self.documents[name] for name in names]
-        hashes = [self._hash_job(shard).reference(shard.rows) for shard in documents]
-        return DedupJob(root=self._root, hashes=hashes)
+        return [self.documents[name] for name in names]
 
     def _on_compared(self, job: DedupJob, buckets: list[StageFile]) -> None:
         self._jobs.add(job.model_copy(update={"repeats": tuple(buckets)}), partial(self._on_deduplicated, job))
 
     def _on_deduplicated(self, job: DedupJob, file: StageFile | None) -> None:
+        if file is not None:
+            self._exact.update(self._files_of_job(job))
+            self._compare_near(None)
+
+    def _signature_job(self, documents: StageFile) -> SignatureJob:
+        return SignatureJob(root=self._root, documents=documents, settings=self._settings.ingest.minhash)
+
+    def _on_sketched(self, job: StageJob, file: StageFile | None) -> None:
+        if file is not None:
+            self._sketched.add(job.name)
+            self._compare_near(None)
+
+    def _compare_near(self, _shard: str | None) -> None:
+        """Compare the signatures of all shards, unless an earlier run listed the near-duplicates of every shard."""
+        if self._settings.ingest.near_dedup == "off" or "near_dedup" in self._fitting or not self.documents:
+            return
+        if len(self._ingested) < len(self._shards) or len(self._exact) < len(self.documents):
+            return
+        if self._near_job is None:
+            bands = self._settings.ingest.minhash.bands
+            documents = self._arrived()
+            signatures = [self._signature_job(shard).reference(bands * shard.rows) for shard in documents]
+            exact = [self._exact[shard.name] for shard in documents]
+            self._near_job = NearDedupJob(root=self._root, signatures=signatures, exact=exact)
+            is_again = NearDedupJob.stage.name in self._refresh
+            if not is_again and self._near_job.current(self._listing) is not None:
+                self._fitting.add("near_dedup")
+                self._jobs.add(self._near_job, partial(self._on_near_deduplicated, self._near_job))
+                return
+        if len(self._sketched) == len(self.documents):
+            self._fitting.add("near_dedup")
+            buckets = pairs_jobs(self._root, self._near_job.signatures, self._settings.materialize.memory_limit)
+            add_all(self._jobs, buckets, partial(self._on_paired, self._near_job))
+
+    def _on_paired(self, job: NearDedupJob, buckets: list[StageFile]) -> None:
+        self._jobs.add(job.model_copy(update={"pairs": tuple(buckets)}), partial(self._on_near_deduplicated, job))
+
+    def _on_near_deduplicated(self, job: NearDedupJob, file: StageFile | None) -> None:
         if file is not None:
             self.duplicates.update(self._files_of_job(job))
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from fineweb_mask.tasks.dataset.partition import count, shuffle, survey, write_partition
 from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.dedup.hashes import sort_hashes
+from fineweb_mask.tasks.dedup.near_duplicates import near_dedup
+from fineweb_mask.tasks.dedup.pairs import find_pairs
 from fineweb_mask.tasks.dedup.repeats import find_repeats
+from fineweb_mask.tasks.dedup.signatures import sketch
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.ingest import ingest
@@ -40,6 +43,9 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     sort_hashes,
     find_repeats,
     dedup,
+    sketch,
+    find_pairs,
+    near_dedup,
     list_known,
     fit_classifier,
     fit_statistics,

@@ -1,13 +1,15 @@
 """Combine the scores of several scorers into one quality.
 
-Each score is standardised with fixed statistics of the corpus, so that shards scored on different days agree.
+Each score is standardised with fixed statistics of the corpus, so that shards scored on different days agree; or with
+those of the document's group, such as its language, in which a classifier may give all documents lower scores.
 """
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fineweb_mask.models.settings.quality import Combination
 
 Statistics = Mapping[str, tuple[float, float]]
 """Mean and standard deviation of each scorer's score over a sample of the corpus, by scorer name."""
@@ -22,24 +24,58 @@ def fit_statistics(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, tuple
     return statistics
 
 
+def fit_group_statistics(
+    scores: Mapping[str, NDArray[np.float32]], groups: Sequence[str], least: int
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return the statistics of each group with at least `least` documents, by its name; `groups` has n names.
+
+    >>> scores = {"edu": np.array([1, 3, 9], dtype=np.float32)}
+    >>> fit_group_statistics(scores, ["en", "en", "de"], least=2)
+    {'en': {'edu': (2.0, 1.0)}}
+    """
+    names, members = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
+    found = {str(name): members == place for place, name in enumerate(names)}
+    return {
+        name: fit_statistics({scorer: column[inside] for scorer, column in scores.items()})
+        for name, inside in found.items()
+        if inside.sum() >= least
+    }
+
+
 def combine_scores(
     scores: Mapping[str, NDArray[np.float32]],
     weights: Mapping[str, float],
     statistics: Statistics,
-    how: Literal["weighted_sum", "minimum"],
+    how: Combination,
+    groups: Sequence[str] | None = None,
+    of_groups: Mapping[str, Statistics] | None = None,
 ) -> NDArray[np.float32]:
     """Combine standardised columns (n,), by scorer name, into one quality per document: (n,).
 
     `statistics` is the result of `fit_statistics` for this corpus. A column of weight 0 is left out; other than that,
-    `minimum` does not use the weights.
+    `minimum` and `maximum` do not use the weights. A document whose group, of `groups` (n,), is in `of_groups` is
+    standardised with the statistics there.
     """
-    standardised = {
-        name: (column.astype(np.float64) - statistics[name][0]) / statistics[name][1]
-        for name, column in scores.items()
-        if weights[name]
-    }
-    if how == "minimum":
-        combined = np.min(np.stack(list(standardised.values())), axis=0)
-    else:
+    standardised = {}
+    for name, column in scores.items():
+        if weights[name]:
+            mean, deviation = _of_documents(name, statistics, groups, of_groups)
+            standardised[name] = (column.astype(np.float64) - mean) / deviation
+    if how == "weighted_sum":
         combined = np.sum([weights[name] * column for name, column in standardised.items()], axis=0)
+    else:
+        best = np.min if how == "minimum" else np.max
+        combined = best(np.stack(list(standardised.values())), axis=0)
     return np.asarray(combined, dtype=np.float32)
+
+
+def _of_documents(
+    name: str,
+    statistics: Statistics,
+    groups: Sequence[str] | None,
+    of_groups: Mapping[str, Statistics] | None,
+) -> tuple[float, float] | NDArray[np.float64]:
+    """Return a scorer's mean and deviation: those of the corpus, or one of each document, (2, n)."""
+    if groups is None or not of_groups:
+        return statistics[name]
+    return np.array([of_groups.get(group, statistics)[name] for group in groups], dtype=np.float64).reshape(-1, 2).T

@@ -5,24 +5,20 @@ while the encoder was frozen (`train_edu_bert.py` of https://github.com/huggingf
 of its first token is therefore the embedding of that encoder, too, and one forward pass returns both.
 """
 
-import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from torch import Tensor
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
-from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
-from fineweb_mask.models.forward.device import choose_device
-from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
+from fineweb_mask.models.errors import ModelError
+from fineweb_mask.models.forward.tokens import TokenIds
 from fineweb_mask.models.forward.vectors import Encoded, unit_vectors
+from fineweb_mask.models.quality.classifier import Classifier
 from fineweb_mask.models.settings.quality import EduScorerSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ScoredVectors(NamedTuple):
@@ -32,11 +28,8 @@ class ScoredVectors(NamedTuple):
     encoded: Encoded  # vectors (n, d): last hidden state of the first token, scaled to norm 1
 
 
-class EduScorer:
+class EduScorer(Classifier):
     """Score a text with the output of a sequence-classification model, unchanged; FineWeb-Edu's is about 0 to 5.
-
-    `model_path` is the folder of the model and its tokenizer. Weights are read only from safetensors, and code of the
-    model is not run.
 
     Raises
     ------
@@ -46,30 +39,13 @@ class EduScorer:
         If `max_tokens` is more than the model reads.
     """
 
-    column = "text"
-    reads_arrow = False
-
     def __init__(self, settings: EduScorerSettings, model_path: str) -> None:
-        self.settings = settings
-        self.device = choose_device(settings.device)
-        self._budget = TokenBudget(settings.batch_tokens)
-        self._lock = threading.Lock()  # held during a forward pass, which writes `_first`
-        self._model = _load_model(model_path, _precision(settings, self.device)).to(self.device).eval()
+        super().__init__(settings, model_path)
+        if self.outputs != 1:
+            raise ModelError(f"the model {model_path!r} has {self.outputs} outputs, the kind `edu` needs exactly one")
         self.dimensions = int(self._model.config.hidden_size)  # of a vector
         self._first: Tensor | None = None
         self._model.base_model.register_forward_hook(self._keep_first_token)
-        tokenizer = _load_tokenizer(model_path)
-        self._tokenizer = tokenizer.backend_tokenizer
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._padding = tokenizer.pad_token_id or 0
-        allowed = min(tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 512))
-        if settings.max_tokens is not None and settings.max_tokens > allowed:
-            raise SettingsError(
-                f"scorer {settings.name!r}: its model reads {allowed} tokens, max_tokens is {settings.max_tokens}: "
-                f"set it to at most {allowed}"
-            )
-        self.max_tokens = settings.max_tokens or allowed
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the model's output for each text, (n,)."""
@@ -79,67 +55,17 @@ class EduScorer:
         """Return the model's output and the embedding of each text from one forward pass."""
         return self.score_and_embed_tokens(self.tokenise(texts))
 
-    def tokenise(self, texts: Sequence[str]) -> TokenIds:
-        """Return the token ids that the model reads of each text; may be called from any thread."""
-        return first_tokens(self._tokenizer, texts, self.max_tokens)
-
     def score_and_embed_tokens(self, tokens: TokenIds) -> ScoredVectors:
         """Return the model's output and the embedding of each tokenised text from one forward pass."""
-        scores = np.zeros(len(tokens.lengths), dtype=np.float32)
         vectors = np.zeros((len(tokens.lengths), self.dimensions), dtype=np.float32)
-        with self._lock, torch.inference_mode():
-            padded = PaddedTokens(tokens, self._padding, self.device)
 
-            def forward(rows: NDArray[np.int64]) -> None:
-                output = self._model(**padded.batch(rows))
-                first, self._first = self._first, None
-                assert first is not None  # noqa: S101 - the hook has run
-                scores[rows] = output.logits[:, 0].float().cpu().numpy()
-                vectors[rows] = first.float().cpu().numpy()
+        def keep(rows: NDArray[np.int64]) -> None:
+            first, self._first = self._first, None
+            assert first is not None  # noqa: S101 - the hook has run
+            vectors[rows] = first.float().cpu().numpy()
 
-            for_each_batch(tokens.lengths, self._budget, forward)
+        scores = self.logits(tokens, keep)[:, 0]
         return ScoredVectors(scores, unit_vectors(vectors))
 
     def _keep_first_token(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
         self._first = output.last_hidden_state[:, 0]
-
-
-def _precision(settings: EduScorerSettings, device: str) -> torch.dtype:
-    if settings.precision == "auto":
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[settings.precision]
-
-
-def _load_model(folder: str, precision: torch.dtype) -> Any:  # noqa: ANN401
-    if not any(Path(folder).glob("*.safetensors")):
-        raise ModelError(
-            f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as safetensors"
-        )
-    try:
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            dtype=precision,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load {folder!r} as a sequence-classification model: {error}") from error
-    if missing := sorted(loading["missing_keys"]):
-        raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it must be a trained classifier")
-    if model.config.num_labels != 1:
-        raise ModelError(
-            f"the model {folder!r} has {model.config.num_labels} outputs, the kind `edu` needs exactly one"
-        )
-    return model
-
-
-def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot load the tokenizer of {folder!r}: {error}") from error
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ModelError(f"the model {folder!r} has no tokenizer.json: save its fast tokenizer in that folder")
-    return tokenizer

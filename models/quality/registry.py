@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.quality.column import ColumnScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer
-from fineweb_mask.models.settings.quality import EduScorerSettings, ScorerSettings
+from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, ScorerSettings
 
 
 class Scorer(Protocol):
@@ -36,7 +36,10 @@ class Scorer(Protocol):
     """True if `score` also takes the column as an Arrow array."""
 
     def score(self, values: Sequence[Any], /) -> NDArray[np.float32]:
-        """Return one score per value of the column, (n,); higher is better."""
+        """Return one score per value of the column, (n,); higher is better.
+
+        A scorer of kind `classes` returns its outputs, (n, labels).
+        """
 
 
 def _edu(settings: EduScorerSettings, model_path: str) -> Scorer:
@@ -45,11 +48,19 @@ def _edu(settings: EduScorerSettings, model_path: str) -> Scorer:
     return EduScorer(settings, model_path)
 
 
+def _classes(settings: ClassesScorerSettings, model_path: str) -> Scorer:
+    from fineweb_mask.models.quality.classes import ClassesScorer
+
+    return ClassesScorer(settings, model_path)
+
+
 SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "fasttext": FastTextScorer,
     "edu": _edu,
+    "classes": _classes,
     "column": lambda settings, _: ColumnScorer(settings),
 }
+"""The class of each kind; one of kind `sidecar` is made for each shard (`tasks/inference/scorers.py`)."""
 
 
 def load_scorer(settings: ScorerSettings, model_path: str) -> Scorer:

@@ -22,7 +22,12 @@ from fineweb_mask.models.settings.base import DeviceName, Settings
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
-from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import (
+    ClassesScorerSettings,
+    ColumnScorerSettings,
+    EduScorerSettings,
+    QualitySettings,
+)
 from fineweb_mask.models.settings.selection import METRICS, GroupSettings, SelectionSettings, Solver
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
@@ -170,6 +175,15 @@ class PipelineSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _source_keeps_the_column_of_the_statistics(self) -> Self:
+        by, kept = self.quality.by, self.source.extra_columns
+        if by in {"text", self.source.text_column}:
+            raise ValueError(f"quality.by: received {by!r}: {TEXT_IS_NO_GROUP}")
+        if by is not None and kept != "all" and by not in {*LABEL_COLUMNS, *kept}:
+            raise ValueError(f"quality.by: {by!r} is not read: add it to source.extra_columns")
+        return self
+
+    @model_validator(mode="after")
     def _vectors_are_kept_where_they_are_read_again(self) -> Self:
         if self.embedding.keep:
             return self
@@ -192,7 +206,8 @@ class PipelineSettings(Settings):
             return self
         if groups.column in {"text", self.source.text_column}:
             raise ValueError(f"selection.groups.column: received {groups.column!r}: {TEXT_IS_NO_GROUP}")
-        if kept != "all" and groups.column not in {*LABEL_COLUMNS, *kept}:
+        classes = {scorer.name for scorer in self.quality.scorers if isinstance(scorer, ClassesScorerSettings)}
+        if kept != "all" and groups.column not in {*LABEL_COLUMNS, *kept, *classes}:
             raise ValueError(
                 f"selection.groups.column: {groups.column!r} is not read: add it to source.extra_columns, or name one "
                 f"of {', '.join(sorted({*LABEL_COLUMNS, *kept}))}"

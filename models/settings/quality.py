@@ -11,12 +11,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from fineweb_mask.models.settings.base import DeviceName, Settings
+from fineweb_mask.models.urls import reject_credentials
 
 RESERVED_NAMES = frozenset(
     "row source_row text id dump url date file_path language language_score token_count n_chars content_hash "
     "quality inclusion block selected repeats shard documents_file scores_file masks_file texts_file".split()
 )
 """Columns of the dataset and of the joins that write it. A literal list, so that settings load without Arrow."""
+
+SHARD = "{shard}"
+"""What stands for a source file in the path of a sidecar."""
+
+SIDECAR_SUFFIXES = (".npy", ".parquet", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz")
+
+Combination = Literal["weighted_sum", "minimum", "maximum"]
+"""How the scores of several scorers become one quality."""
 
 
 ScorerName = Annotated[
@@ -101,17 +110,13 @@ class FastTextScorerSettings(ScorerBase):
         return self
 
 
-class EduScorerSettings(ScorerBase):
-    """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
+class TransformerSettings(ScorerBase):
+    """Settings of a scorer that is a transformers classifier."""
 
     NOT_IN_SCORE_KEY = frozenset({"weight", "model", "batch_tokens", "device"})
 
-    name: ScorerName = "edu"
-    kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
     model: str = Field(
-        "HuggingFaceFW/fineweb-edu-classifier",
-        min_length=1,
-        description="Folder of a sequence-classification model in safetensors, or its hub name.",
+        min_length=1, description="Folder of a sequence-classification model in safetensors, or its hub name."
     )
     max_tokens: int | None = Field(
         None, ge=3, description="Maximum tokens read per document, special tokens included; null: the model's limit."
@@ -123,6 +128,33 @@ class EduScorerSettings(ScorerBase):
     device: DeviceName = "auto"
 
 
+class EduScorerSettings(TransformerSettings):
+    """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
+
+    name: ScorerName = "edu"
+    kind: Literal["edu"] = Field("edu", description="Kind of scorer.")
+    model: str = Field(
+        "HuggingFaceFW/fineweb-edu-classifier",
+        min_length=1,
+        description="Folder of a sequence-classification model in safetensors, or its hub name.",
+    )
+
+
+class ClassesScorerSettings(TransformerSettings):
+    """A transformers classifier with several outputs, such as of topics: it labels documents and has no quality.
+
+    It writes its name's column, the label of the largest output, and one with `_logits` at the end, all outputs.
+    """
+
+    kind: Literal["classes"] = Field("classes", description="Kind of scorer.")
+    weight: float = Field(0.0, ge=0.0, le=0.0, description="0: a class is no quality.")
+
+    @property
+    def logits(self) -> str:
+        """The name of the column with all outputs."""
+        return f"{self.name}_logits"
+
+
 class ColumnScorerSettings(ScorerBase):
     """A score from a column of the source, such as FineWeb-Edu's `score`."""
 
@@ -132,6 +164,44 @@ class ColumnScorerSettings(ScorerBase):
     missing: float | None = Field(
         None, allow_inf_nan=False, description="Score for a null or non-finite value; null: such a value is an error."
     )
+
+
+class SidecarScorerSettings(ScorerBase):
+    """A score from a file that others made of each source file, row by row, as WebOrganizer and Dolma ship theirs."""
+
+    name: ScorerName = "sidecar"
+    kind: Literal["sidecar"] = Field("sidecar", description="Kind of scorer.")
+    path: str = Field(
+        min_length=1,
+        description="Path or URL of these files, where {shard} is the path of the source file in source.path, without "
+        "its ending: .npy, .parquet, .jsonl, .jsonl.gz or .jsonl.zst.",
+    )
+    field: str | None = Field(
+        None,
+        min_length=1,
+        description="Column or key with the score, those within others after a point: `attributes.quality`; not with "
+        ".npy. A list of one span, [[start, end, score]], is its score.",
+    )
+    index: int | None = Field(None, ge=0, description="Column of a two-dimensional .npy with the score, from 0.")
+    missing: float | None = Field(
+        None, allow_inf_nan=False, description="Score for a null or non-finite value; null: such a value is an error."
+    )
+
+    @model_validator(mode="after")
+    def _path_is_of_each_shard(self) -> Self:
+        reject_credentials(self.path)
+        if self.path.count(SHARD) != 1:
+            raise ValueError(f"path: {self.path!r} must name the source file once, as {SHARD}: annotations/{SHARD}.npy")
+        if not self.path.lower().endswith(SIDECAR_SUFFIXES):
+            raise ValueError(f"path: {self.path!r} must end in one of {', '.join(SIDECAR_SUFFIXES)}")
+        if self.path.lower().endswith(".npy") == (self.field is not None):
+            raise ValueError(
+                f"field: received {self.field!r} with {self.path!r}: name the one with the score in .parquet and "
+                ".jsonl, none in .npy"
+            )
+        if self.index is not None and self.field is not None:
+            raise ValueError(f"index: {self.index} is of a .npy, received {self.path!r}: leave it out")
+        return self
 
 
 def _kind(scorer: Any) -> str | None:  # noqa: ANN401
@@ -149,7 +219,9 @@ ModelScorerSettings = Annotated[
 ScorerSettings = Annotated[
     Annotated[FastTextScorerSettings, Tag("kind[fasttext]")]
     | Annotated[EduScorerSettings, Tag("kind[edu]")]
-    | Annotated[ColumnScorerSettings, Tag("kind[column]")],
+    | Annotated[ColumnScorerSettings, Tag("kind[column]")]
+    | Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
+    | Annotated[ClassesScorerSettings, Tag("kind[classes]")],
     Discriminator(_kind),
 ]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
@@ -159,9 +231,18 @@ class QualitySettings(Settings):
     """The scorers, and how their scores are combined into one quality."""
 
     scorers: list[ScorerSettings] = Field(min_length=1, description="The scorers; each writes one column.")
-    combine: Literal["weighted_sum", "minimum"] = Field(
+    combine: Combination = Field(
         "weighted_sum",
-        description="Weighted sum or minimum of the scores, each standardised with statistics of the corpus.",
+        description="Weighted sum, minimum or maximum of the scores, each standardised with statistics of the corpus.",
+    )
+    by: str | None = Field(
+        None,
+        min_length=1,
+        description="Column of the documents, such as `language`: scores are standardised with the statistics of its "
+        "value instead, where the sample has enough documents of it. null: those of the corpus.",
+    )
+    by_documents: int = Field(
+        200, ge=2, description="by: documents of the sample that a value needs to have statistics of its own."
     )
     statistics_documents: int = Field(
         20_000, ge=2, description="Documents sampled to compute the mean and deviation of each score."
@@ -170,6 +251,7 @@ class QualitySettings(Settings):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         names = [scorer.name for scorer in self.scorers]
+        names += [scorer.logits for scorer in self.scorers if isinstance(scorer, ClassesScorerSettings)]
         if len(set(names)) < len(names):
             raise ValueError(f"scorer names must differ, received {names}")
         return self

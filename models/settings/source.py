@@ -51,6 +51,20 @@ class SourceSettings(Settings):
         return reject_credentials(path)
 
 
+class MinHashSettings(Settings):
+    """How near-duplicates are found by their words; the defaults are FineWeb's."""
+
+    words: int = Field(5, ge=1, le=64, description="Words of a shingle: texts are compared by the sets of these.")
+    bands: int = Field(14, ge=1, le=256, description="Bands of a signature: two texts that share one are a pair.")
+    rows: int = Field(
+        8,
+        ge=1,
+        le=64,
+        description="Hashes in a band. Half of the pairs are found at a similarity of (1/bands)^(1/rows).",
+    )
+    seed: int = Field(1, ge=0, lt=2**32, description="Seed of the hashes.")
+
+
 class IngestSettings(Settings):
     """Which documents of the source are kept."""
 
@@ -68,6 +82,15 @@ class IngestSettings(Settings):
         "or nowhere (`off`). Kept is the first copy of a shard; of several shards, that of the one that came into the "
         "workspace first, then of the first name.",
     )
+    near_dedup: Literal["off", "minhash"] = Field(
+        "off",
+        description="Whether to drop near-duplicates in the corpus, before anything is selected: `minhash` takes "
+        "documents that share most runs of words. Kept is that of the shard that came into the workspace first, then "
+        "of the first name, then of the first row.",
+    )
+    minhash: MinHashSettings = Field(
+        default_factory=MinHashSettings, description="minhash: how near-duplicates are found."
+    )
     against: list[str] = Field(
         default_factory=list,
         description="Workspaces or datasets (folders, files or URLs) whose documents are not wanted again: one with an "
@@ -83,7 +106,7 @@ class IngestSettings(Settings):
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",
     )
 
-    @field_validator("exact_dedup", mode="before")
+    @field_validator("exact_dedup", "near_dedup", mode="before")
     @classmethod
     def _yaml_reads_off_as_false(cls, scope: object) -> object:
         return "off" if scope is False else scope

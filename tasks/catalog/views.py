@@ -14,19 +14,27 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from fineweb_mask.models.schemas import KNOWN, MASKS, MEASURED, documents_schema, embeddings_schema, scores_schema
+from fineweb_mask.models.schemas import (
+    KNOWN,
+    MASKS,
+    MEASURED,
+    NEAR_DUPLICATES,
+    documents_schema,
+    embeddings_schema,
+    scores_schema,
+)
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops", "known")
+VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops", "known", "near_duplicates")
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
 """SQL expression for the workspace with a trailing slash; empty if the catalog is attached to another database."""
 ESCAPED = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"
@@ -115,7 +123,8 @@ def ensure_views_local(workspace: Workspace) -> None:
     """Download the files that the views read, if the workspace is at a URL."""
     if workspace.url is not None:
         workspace.refresh_listing()
-        for name in (NAME, RUNS, "documents", "known", "duplicates", "scores", "embeddings", "masks"):
+        stages = ("documents", "known", "duplicates", "near_duplicates", "scores", "embeddings", "masks")
+        for name in (NAME, RUNS, *stages):
             ensure_local(workspace.root / name)
 
 
@@ -147,6 +156,7 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
         [file for shard in shards if (file := getattr(shard, stage)).path]
         for stage in ("scores", "embeddings", "masks")
     )
+    near = [shard.duplicates for shard in shards if shard.duplicates.details.get(NEAR)]
     return {
         "documents": _rows_of(connection, documents, documents_schema(), differ=len(schemas) > 1),
         "scores": _rows_of(connection, scores, scores_schema([])),
@@ -160,6 +170,7 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
             """,  # noqa: S608 - column names of our own schemas only
         "runs": _runs(workspace),
         "drops": "FROM stored.drops",
+        "near_duplicates": f"FROM ({_rows_of(connection, near, NEAR_DUPLICATES)}) WHERE twin_shard IS NOT NULL",
         "known": _rows_of(connection, _known_files(workspace, documents), KNOWN),
     }
 
@@ -233,7 +244,8 @@ def _write_drops(connection: duckdb.DuckDBPyConnection, workspace: Workspace, sh
 def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]]:
     """Return the number of dropped documents of a shard, by stage and reason."""
     dropped = Counter({("ingest", why): count for why, count in shard.documents.details["dropped"].items()})
-    dropped["dedup", "duplicate"] = shard.duplicates.rows
+    near = shard.duplicates.details.get(NEAR, 0)
+    dropped["dedup", "duplicate"], dropped["dedup", NEAR] = shard.duplicates.rows - near, near
     if shard.masks.path and shard.masks.details["excluded"].get("bad_vector"):  # of the whole group
         with pinned():
             blocks = read_table(workspace.resolve(shard.masks), columns=["block"])["block"]

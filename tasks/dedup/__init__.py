@@ -1,1 +1,1 @@
-"""Find exact duplicates across shards: sort each shard's hashes, compare them bucket by bucket, list them by shard."""
+"""Find exact and near-duplicates: sort the hashes of each shard, compare all bucket by bucket, list them by shard."""

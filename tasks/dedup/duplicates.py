@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,17 +25,13 @@ from numpy.typing import NDArray
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES, DUPLICATES_OF_SHARDS
+from fineweb_mask.tasks.dedup.lists import ListsJob
 from fineweb_mask.tasks.dedup.sorted_rows import read_range, runs
 from fineweb_mask.tasks.storage.mirror import size_of
-from fineweb_mask.tasks.storage.parquet import read_table
-from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob, Stage, find_file, stage_task
-from fineweb_mask.tasks.workspace.listing import Listing
+from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, content_key, digest, stage_file_name
 from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
-
-SUMMARIES = "repeats"
-"""Folder of the summaries, beside what the buckets found."""
 
 GATHERED_ROWS = 16_000_000
 """Documents of the shards whose duplicates are in memory at the same time, unless one shard has more."""
@@ -45,7 +40,7 @@ WRITERS = 32
 """Files that are written at the same time: at a URL, most of the time is spent waiting."""
 
 
-class DedupJob(GroupJob):
+class DedupJob(ListsJob):
     """List the duplicates of every shard of a corpus."""
 
     stage: ClassVar[Stage] = Stage(
@@ -57,6 +52,7 @@ class DedupJob(GroupJob):
         counts=("ingested", "eligible"),
     )
     name: ClassVar[str] = "corpus"
+    summaries: ClassVar[str] = "repeats"
     hashes: list[StageFile]  # in the order in which the shards came
     repeats: tuple[StageFile, ...] = ()  # of all buckets: needed to build the output, not to find it
 
@@ -69,39 +65,9 @@ class DedupJob(GroupJob):
         """Return the shards and the fingerprints of their hashes, in their order."""
         return Dependencies(settings=None, inputs=[[file.name, file.fingerprint] for file in self.hashes])
 
-    @property
-    def summary(self) -> Path:
-        """The file that says which duplicates each shard has."""
-        return self.workspace.shard_path(SUMMARIES, self.name, self.key)
-
-    def paths(self) -> list[Path]:
-        """Return the summary, and the files of the shards that have duplicates, as far as the summary is there."""
-        root = self.workspace.root
-        return [self.summary, *(root / file.path for file in self._listed(None) or [] if file.path)]
-
-    def shard_files(self, listing: Listing | None = None) -> list[StageFile] | None:
-        """Return the shards' duplicates, in the order of the shards, or None if one is not there."""
-        files = self._listed(listing)
-        if files is None:
-            return None
-        if listing is not None:
-            sizes = listing.sizes
-            is_there = all(sizes.get(file.path) == file.bytes for file in files if file.path)
-        else:
-            root = self.workspace.root
-            is_there = all(size_of(root / file.path) == file.bytes for file in files if file.path)
-        return files if is_there else None
-
-    def _listed(self, listing: Listing | None) -> list[StageFile] | None:
-        """Return the shards' duplicates as the summary has them; None without a summary."""
-        found = find_file(self, SUMMARIES, self.name, listing)
-        if found is None:
-            return None
-        table = read_table(self.workspace.resolve(found))
-        return [
-            duplicates_of(name, rows, size, content)
-            for name, rows, size, content in zip(*(column.to_pylist() for column in table.columns), strict=True)
-        ]
+    def listed(self, row: dict[str, Any]) -> StageFile:
+        """Return the reference to a shard's duplicates, from its row of the summary."""
+        return duplicates_of(row["shard"], row["rows"], row["bytes"], row["content"])
 
 
 def duplicates_of(shard: str, rows: int, size: int, content: str) -> StageFile:

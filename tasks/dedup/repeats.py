@@ -6,12 +6,9 @@ was killed goes on with those that are left. Whether a corpus has one bucket or 
 """
 
 import math
-import shutil
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from threading import Lock
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 import duckdb
@@ -19,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from fineweb_mask.models.documents import hash_halves
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import REPEATS
+from fineweb_mask.tasks.dedup.database import database, own_turn
 from fineweb_mask.tasks.dedup.sorted_rows import ROW_GROUP_ROWS, read_range, runs, write_sorted
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -43,8 +39,6 @@ EARLIER = """
     WHERE shard > first
     ORDER BY shard, row
     """
-
-_one_at_a_time = Lock()  # in a process: the memory limit is that of all its buckets
 
 
 class RepeatsJob(ShardJob):
@@ -98,7 +92,7 @@ def find_repeats(job: RepeatsJob) -> None:
     WorkspaceError
         If the memory limit is too little for DuckDB.
     """
-    with _own_turn(), _database(job) as connection:
+    with own_turn(), _database(job) as connection:
         connection.execute("CREATE TABLE hashes (high UBIGINT, low UBIGINT, shard UINTEGER, row UINTEGER)")
         for hashes in _read(job):
             connection.from_arrow(hashes).insert_into("hashes")
@@ -106,37 +100,8 @@ def find_repeats(job: RepeatsJob) -> None:
         write_sorted(job.output, REPEATS, job.key, (batch.cast(REPEATS) for batch in repeats))
 
 
-@contextmanager
-def _own_turn() -> Iterator[None]:
-    while not _one_at_a_time.acquire(timeout=0.1):
-        raise_if_stopped()
-    try:
-        yield
-    finally:
-        _one_at_a_time.release()
-
-
-@contextmanager
-def _database(job: RepeatsJob) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a database in memory, which spills into a folder of its own; that of a killed run is a leftover."""
-    job.workspace.cache.mkdir(parents=True, exist_ok=True)
-    spill = tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache)
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": job.memory_limit,
-        "temp_directory": spill,
-        "preserve_insertion_order": False,
-    }
-    try:
-        with duckdb.connect(config=config) as connection:
-            connection.execute("SET enable_progress_bar = false")
-            yield connection
-    except duckdb.OutOfMemoryException as error:
-        raise WorkspaceError(
-            f"materialize.memory_limit: {job.memory_limit} is too little for DuckDB to find duplicates, or no space is "
-            f"left to spill to in {job.workspace.cache}: raise it, or free some space there ({error})"
-        ) from error
-    finally:
-        shutil.rmtree(spill, ignore_errors=True)
+def _database(job: RepeatsJob) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    return database(job.workspace, job.memory_limit)
 
 
 def _read(job: RepeatsJob) -> Iterator[pa.Table]:

@@ -18,12 +18,15 @@ ROW_GROUP_ROWS = 8_192
 """A shard of 400,000 documents has 49 row groups, for which its footer takes 10 KB."""
 
 
-def write_sorted(path: Path, schema: pa.Schema, key: StageKey, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches whose rows are in the order of the first column."""
+def write_sorted(
+    path: Path, schema: pa.Schema, key: StageKey, batches: Iterable[pa.RecordBatch], group_rows: int | None = None
+) -> None:
+    """Write batches whose rows are in the order of the first column, in row groups of so many rows."""
+    most = group_rows or ROW_GROUP_ROWS
     with stage_file_writer(path, schema, key, use_dictionary=False) as writer:
         for batch in batches:
-            for start in range(0, batch.num_rows, ROW_GROUP_ROWS):
-                writer.write(batch.slice(start, ROW_GROUP_ROWS))
+            for start in range(0, batch.num_rows, most):
+                writer.write(batch.slice(start, most))
                 writer.flush()
 
 

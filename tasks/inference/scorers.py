@@ -13,14 +13,17 @@ from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.quality.column import ColumnValueError
 from fineweb_mask.models.quality.registry import Scorer, load_scorer
+from fineweb_mask.models.quality.sidecar import SidecarScorer
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
-    EduScorerSettings,
     FastTextScorerSettings,
     ScorerSettings,
+    SidecarScorerSettings,
+    TransformerSettings,
 )
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, check_model_file, model_file, model_folder
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
+from fineweb_mask.tasks.source.sidecars import Sidecar, read_sidecar
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -53,7 +56,7 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
     """
     for index, scorer in enumerate(scorers):
         where = f"quality.scorers.{index}"
-        if isinstance(scorer, EduScorerSettings):
+        if isinstance(scorer, TransformerSettings):
             _check_folder(scorer.model, where)
         elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
             check_model_file(scorer.model, f"{where}.model")
@@ -85,10 +88,10 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     ModelNotFoundError
         If the file or folder does not exist or cannot be downloaded.
     """
-    if isinstance(settings, ColumnScorerSettings):
+    if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
     setting = f"scorer {settings.name!r}, model"
-    if isinstance(settings, EduScorerSettings):
+    if isinstance(settings, TransformerSettings):
         folder = model_folder(settings.model, setting)
         return QualityModel(settings=settings, path=str(folder.path), fingerprint=folder.fingerprint)
     path = model_file(settings.model or "", setting)
@@ -96,9 +99,33 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
 
 
 def load_models(workspace: Workspace, models: list[QualityModel]) -> dict[str, Scorer]:
-    """Return the scorers by name; each is loaded once per process."""
+    """Return the scorers by name, those of `load_sidecars` aside; each is loaded once per process."""
     with _loading:
-        return {model.settings.name: _load(str(workspace.local(model.path)), model) for model in models}
+        return {
+            model.settings.name: _load(str(workspace.local(model.path)), model)
+            for model in models
+            if not isinstance(model.settings, SidecarScorerSettings)
+        }
+
+
+def load_sidecars(
+    documents: StageFile, models: Sequence[QualityModel], sidecars: Mapping[str, Sidecar]
+) -> dict[str, Scorer]:
+    """Return the scorers of one shard that read a sidecar of its source file, by name.
+
+    Raises
+    ------
+    BadShardError
+        If a sidecar is not there, cannot be read, or has another number of rows than the source file.
+    """
+    rows = int(documents.details["rows_in"]) if sidecars else 0
+    return {
+        model.settings.name: SidecarScorer(
+            model.settings, read_sidecar(sidecars[model.settings.name], model.settings, rows)
+        )
+        for model in models
+        if isinstance(model.settings, SidecarScorerSettings)
+    }
 
 
 @cache
@@ -121,6 +148,18 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
             "or set the scorer's column to another"
         )
     return ["row", *sorted(wanted)]
+
+
+def by_column(by: Sequence[str], documents: pa.Schema) -> list[str]:
+    """Return the columns that scores are standardised by which the documents have: others are "" in all of them."""
+    return [name for name in by if name in documents.names]
+
+
+def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:
+    """Return the values of a column of n documents as texts; null, or a column that they lack, is ""."""
+    if by not in batch.schema.names:
+        return [""] * batch.num_rows
+    return ["" if value is None else str(value) for value in batch[by].to_pylist()]
 
 
 def score_columns(

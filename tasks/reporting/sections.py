@@ -25,7 +25,7 @@ LISTED_GROUPS = 200
 LISTED_COLUMNS = 50
 DRAWN_POINTS = 6_000
 LONGEST_TEXT = 400  # characters of a document near the threshold
-STAGE_OF = {"duplicate": "dedup", "bad_vector": "embed"}
+STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "bad_vector": "embed"}
 """The stage that drops documents for a reason, unless it is ingest."""
 SAMPLES = ("eligible", "random, as many as selected", "selected")
 GEOMETRY = {

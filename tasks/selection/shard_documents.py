@@ -13,7 +13,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
 from fineweb_mask.tasks.workspace.references import digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles, duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
     candidate = np.ones(shard.rows, dtype=bool)
     candidate[duplicate_rows(workspace, shard.duplicates)] = False
     has_vector = _has_vector(workspace, shard)
-    excluded = {"duplicate": int((~candidate).sum()), "bad_vector": int((candidate & ~has_vector).sum())}
+    near = shard.duplicates.details.get(NEAR, 0)
+    excluded = {"duplicate": int((~candidate).sum()) - near, "bad_vector": int((candidate & ~has_vector).sum())}
+    excluded |= {NEAR: near} if near else {}
     counts = read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
     quality = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
     tokens = token_counts(counts["token_count"], counts["n_chars"])
@@ -55,8 +57,13 @@ def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
 
 
 def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.object_]:
-    """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is ""."""
+    """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is "".
+
+    A column that the documents lack may be a scorer's labels.
+    """
     path = workspace.resolve(shard.documents)
+    if column not in read_schema(path).names:
+        path = workspace.resolve(shard.scores)
     if column not in read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
         return np.full(shard.rows, "", dtype=object)
     groups = np.empty(shard.rows, dtype=object)

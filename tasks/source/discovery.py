@@ -114,6 +114,15 @@ def _suffix(path: str) -> str | None:
     return next((suffix for suffix in sorted(FORMATS, key=len, reverse=True) if path.lower().endswith(suffix)), None)
 
 
+def stem_of(relative: str) -> str:
+    """Return the path of a source file without the ending that tells its format.
+
+    >>> stem_of("en/000.jsonl.gz")
+    'en/000'
+    """
+    return relative[: len(relative) - len(_suffix(relative) or "")]
+
+
 def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings: SourceSettings) -> SourceShard:  # noqa: ANN401
     relative = str(PurePosixPath(path).relative_to(base)) if base else path
     suffix = _suffix(path)
@@ -133,7 +142,7 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
         url=url,
         format=FORMATS[suffix] if settings.format == "auto" and suffix else settings.format,
         bytes=file_info(info, url).bytes,
-        fingerprint=_content(url)
+        fingerprint=content_of(url)
         if settings.fingerprint == "content" and info["type"] == "file"
         else fingerprint_of(info),
     )
@@ -167,7 +176,8 @@ def fingerprint_of(info: dict[str, Any]) -> str:
     return f"size:{info['size']} changed:{version_of(info)}"
 
 
-def _content(url: str) -> str:
+def content_of(url: str) -> str:
+    """Return a fingerprint of a file from its content."""
     with open_source(url) as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 

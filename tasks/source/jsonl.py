@@ -82,8 +82,15 @@ def jsonl_batches(
 
 
 def _records(shard: SourceShard, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
-    """Yield the object of each line that is not blank; in place of one that cannot be read, its problem."""
-    with open_source(shard.url) as stream, _decompressed(stream, shard.relative.lower()) as lines:
+    return records(shard.url, shard.relative.lower(), max_line_bytes)
+
+
+def records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
+    """Yield the object of each line that is not blank; in place of one that cannot be read, its problem.
+
+    The ending of `name`, in lower case, tells how the file is compressed.
+    """
+    with open_source(url) as stream, _decompressed(stream, name) as lines:
         while line := lines.readline(max_line_bytes + 1):
             if len(line) <= max_line_bytes or line.endswith(b"\n"):
                 if line.strip():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.shard_files import NEAR
 
 
 class Amount(NamedTuple):
@@ -41,7 +42,7 @@ class Counts(BaseModel):
         return {
             "source": Amount(self.documents_in, self.tokens_in),
             "ingested": ingested,
-            "eligible": eligible if "duplicate" in self.dropped else ingested,
+            "eligible": eligible if {"duplicate", NEAR} & set(self.dropped) else ingested,
             "selected": Amount(self.selected, self.tokens_selected),
         }
 

@@ -12,6 +12,10 @@ NO_FILE = StageFile(stage="", name="", path="", rows=0, bytes=0, fingerprint="")
 """In place of a stage's file that a shard does not have; its `path` is empty."""
 
 
+NEAR = "near_duplicate"
+"""The reason why a near-duplicate is dropped, and the detail of a shard's list that says how many are in it."""
+
+
 class ShardFiles(BaseModel):
     """The files of a shard, as far as the stages have come; a stage without one has `NO_FILE`."""
 

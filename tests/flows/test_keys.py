@@ -7,6 +7,7 @@ from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
+from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbeddingModel
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -25,6 +26,7 @@ SELECT = {"select"} | WRITE
 EMBED = {"embed"} | SELECT
 SCORE = {"score"} | SELECT
 DEDUP = {"hash", "repeats", "dedup"}
+NEAR = {"signatures", "pairs", "near_dedup"}
 ALL = {"ingest", "score"} | DEDUP | EMBED
 DETAILS = {
     "rows_in": 0,
@@ -78,6 +80,8 @@ def keys(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(DedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
     monkeypatch.setattr(DedupJob, "current", lambda *_: None)
+    monkeypatch.setattr(NearDedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
+    monkeypatch.setattr(NearDedupJob, "current", lambda *_: None)
 
     def of(*overrides, workspace="workspace", sources=("1", "1"), edu="content", encoder="content"):
         path = tmp_path / "recipe.yaml"
@@ -118,7 +122,11 @@ def changed(before, after):
         ("ingest.min_chars=7", ALL),
         ("ingest.languages=[de]", ALL),
         ("ingest.on_bad_shard=fail", set()),
+        ("ingest.minhash.bands=9", set()),  # of near-duplicates, which are not looked for
         ("quality.combine=minimum", SCORE),
+        ("quality.combine=maximum", SCORE),
+        ("quality.by=language", {"fit_statistics"} | SCORE),
+        ("quality.by_documents=9", set()),  # of groups
         ("quality.scorers.0.weight=0.5", SCORE),
         ("quality.scorers.1.max_tokens=99", {"fit_statistics"} | SCORE),
         ("quality.scorers.1.batch_tokens=99", set()),
@@ -162,6 +170,18 @@ def test_without_a_comparison_of_shards_none_is_planned(keys, scope, stages):
     before, after = keys(), keys(f"ingest.exact_dedup={scope}")
     assert before.keys() - after.keys() == {name for name in before if name[0] in DEDUP}
     assert {stage for stage, name in after if before[stage, name] != after[stage, name]} == stages
+
+
+def test_near_duplicates_are_looked_for_by_jobs_of_their_own_and_change_what_is_selected(keys):
+    before, after = keys(), keys("ingest.near_dedup=minhash")
+    assert {stage for stage, _ in after.keys() - before.keys()} == NEAR
+    assert before.keys() <= after.keys()
+    assert {stage for stage, name in before if before[stage, name] != after[stage, name]} == SELECT
+    assert {stage for stage, _ in changed(after, keys("ingest.near_dedup=minhash", "ingest.minhash.bands=9"))} == (
+        NEAR | SELECT
+    )
+    alone = keys("ingest.near_dedup=minhash", "ingest.exact_dedup=shard")
+    assert {stage for stage, _ in alone} == {stage for stage, _ in after} - DEDUP
 
 
 def test_the_workspace_s_place_changes_nothing(keys):

@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings import EmbeddingSettings
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings, SidecarScorerSettings
 from fineweb_mask.tasks import fit
-from fineweb_mask.tasks.inference.scorers import load_models
+from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
+from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.storage.atomic import remove_file, tree_files
+from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.jobs import classifier_job, encoder_job, statistics_job
 
@@ -171,3 +173,36 @@ def test_statistics_follow_the_models_and_not_the_weights(built: Any, scorer: Fa
     other = [model.model_copy(update={"fingerprint": "other"}) for model in built.models]
     job = statistics_job(built.workspace, built.documents, other, built.recipe.quality)
     assert job.current() is None
+
+
+def test_statistics_of_groups_are_those_of_their_documents(built: Any, tmp_path: Path) -> None:
+    settings = built.recipe.quality.model_copy(update={"by": "dump", "by_documents": 10})
+    job = statistics_job(Workspace(tmp_path), built.documents, built.models, settings)
+    job = job.model_copy(update={"root": str(built.workspace.root)})
+    assert job.key != built.statistics_job.key
+    found = fit.fit_statistics(job).details
+    assert found["statistics"] == built.statistics.details["statistics"]
+    tables = [built.read(file).select(["dump", "text"]) for file in built.documents]
+    rows = [row for table in tables for row in table.to_pylist()]
+    scorer = load_models(built.workspace, built.models)["space"]
+    for dump in {row["dump"] for row in rows}:
+        scores = scorer.score([row["text"] for row in rows if row["dump"] == dump]).astype(np.float64)
+        assert found["by_group"][dump]["space"] == pytest.approx([scores.mean(), scores.std()], rel=1e-6)
+
+
+def test_statistics_of_sidecars_leave_out_shards_without_one(copied: Any, tmp_path: Path) -> None:
+    scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.npy")
+    rows = copied.documents[-1].details["rows_in"]
+    np.save(tmp_path / "b.npy", np.arange(rows))
+    files = Sidecars.of(scorer, by_content=False)
+    settings = QualitySettings(scorers=[scorer])
+    sidecars = {shard.name: {"sidecar": files.beside(shard)} for shard in copied.shards}
+    job = statistics_job(copied.workspace, copied.documents, [resolve_model(scorer)], settings)
+    found = fit.fit_statistics(job.model_copy(update={"sidecars": sidecars})).details
+    annotated = copied.read(copied.documents[-1])["source_row"].to_numpy().astype(np.float64)
+    assert found["rows"] == len(annotated)
+    assert found["statistics"]["sidecar"] == pytest.approx([annotated.mean(), annotated.std()])
+    (tmp_path / "b.npy").unlink()
+    none = {name: {"sidecar": one["sidecar"].model_copy(update={"fingerprint": ""})} for name, one in sidecars.items()}
+    with pytest.raises(BadShardError, match="no shard of the sample has the scores"):
+        fit.fit_statistics(job.model_copy(update={"sidecars": none, "force": True}))

@@ -16,10 +16,12 @@ from fineweb_mask.models.settings.quality import (
     EduScorerSettings,
     FastTextScorerSettings,
     QualitySettings,
+    SidecarScorerSettings,
 )
 from fineweb_mask.tasks import ingest, score
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.jobs import ingest_job, score_job
 
@@ -200,3 +202,47 @@ def test_the_identity_of_a_scorer_is_all_that_its_score_depends_on() -> None:
     assert fasttext() == fasttext(model="elsewhere.bin") == fasttext(weight=-1)
     choices = ({}, {"max_chars": 9}, {"max_words": 9}, {"lowercase": True}, {"positive_label": "__label__hq"})
     assert len({fasttext(**choice) for choice in choices}) == 5
+
+
+def sidecar_job(built: Any, files: Sidecars, documents: Any, shard: Any, settings: QualitySettings) -> score.ScoreJob:
+    [model] = [resolve_model(scorer) for scorer in settings.scorers]
+    sidecars = {"sidecar": files.beside(shard)}
+    reference = built.statistics.model_copy(update={"details": {"statistics": {"sidecar": (0.0, 1.0)}}})
+    job = score_job(built.workspace, documents, [model], reference, settings)
+    return job.model_copy(update={"sidecars": sidecars})
+
+
+def test_annotations_of_rows_that_were_dropped_are_skipped(copied: Any, tmp_path: Path) -> None:
+    """Shard b of the corpus holds a repeat and a text that is too short."""
+    scorer = SidecarScorerSettings(path=f"{tmp_path}/{{shard}}.npy")
+    settings = QualitySettings(scorers=[scorer])
+    shard, documents = copied.shards[-1], copied.documents[-1]
+    rows = documents.details["rows_in"]
+    assert documents.rows < rows
+    np.save(tmp_path / "b.npy", np.arange(rows) * 10)
+    job = sidecar_job(copied, Sidecars.of(scorer, by_content=True), documents, shard, settings)
+    table = copied.read(score.score(job))
+    expected = (copied.read(documents)["source_row"].to_numpy() * 10.0).tolist()
+    assert table["sidecar"].to_pylist() == table["quality"].to_pylist() == expected
+    assert job.current() is not None
+
+    np.save(tmp_path / "b.npy", np.arange(documents.rows))
+    job = sidecar_job(copied, Sidecars.of(scorer, by_content=True), documents, shard, settings)
+    assert job.current() is None
+    with pytest.raises(BadShardError, match=f"b.npy has {documents.rows} rows, its source file {rows}"):
+        score.score(job)
+
+
+def test_scores_are_standardised_by_the_group_s_statistics(copied: Any) -> None:
+    [model] = copied.models
+    settings = copied.recipe.quality.model_copy(update={"by": "dump"})
+    details = {"statistics": {"space": (0.0, 1.0)}, "by_group": {"CC-MAIN-2024-10": {"space": (5.0, 2.0)}}}
+    statistics = copied.statistics.model_copy(update={"details": details})
+    job = score_job(copied.workspace, copied.documents[0], [model], statistics, settings)
+    plain = score_job(copied.workspace, copied.documents[0], [model], statistics, copied.recipe.quality)
+    assert job.key != plain.key
+    table = copied.read(score.score(job))
+    own = np.array(copied.read(copied.documents[0])["dump"].to_pylist()) == "CC-MAIN-2024-10"
+    assert 0 < own.sum() < len(own)
+    scores = table["space"].to_numpy()
+    np.testing.assert_allclose(table["quality"].to_numpy(), np.where(own, (scores - 5) / 2, scores), rtol=1e-5)

@@ -5,6 +5,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import hypothesis
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
@@ -19,15 +21,18 @@ from fineweb_mask.models.settings import (
 )
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks import fit
+from fineweb_mask.tasks.catalog.query import open_catalog
+from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dedup import repeats
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.embed import EmbeddingModel
 from fineweb_mask.tasks.inference.scorers import resolve_model
 from fineweb_mask.tasks.selection.groups import group_name, grouped
-from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.flows.engine.jobs_at_once import JobsAtOnce, write_shard
 from tests.tasks.jobs import encoder_job, statistics_job
 
 SCORER = ColumnScorerSettings(column="token_count")
@@ -309,3 +314,93 @@ def test_groups_are_the_same_whatever_the_order_of_work(rows, size, data):
         expected = [f"select {group_name(group)}" for group in grouped(found.selectable, found._settings.selection)]
         assert early == expected[: len(early)]
         assert len(early) >= len(expected) - 1
+
+
+def near_deduplicated(folder, corpus, jobs, **ingest):
+    """Plan and run all stages but the report."""
+    settings = PipelineSettings(
+        workspace=str(folder),
+        source=SourceSettings(path=str(corpus)),
+        ingest=IngestSettings(min_chars=1, **{"near_dedup": "minhash"} | ingest),
+        quality=QualitySettings(scorers=[SCORER]),
+        embedding=EmbeddingSettings(static_vocabulary=400, static_dimensions=16),
+        selection=PipelineSelectionSettings(select_ratio=0.9, solver="top_quality", device="cpu"),
+    )
+    plan = Plan(jobs, Workspace(folder), settings, discover(settings.source), PretrainedModels.of(settings))
+    plan.prepare()
+    plan.select()
+    jobs.finish()
+    plan.materialize()
+    jobs.finish()
+    return plan
+
+
+def edited(texts, words):
+    """Texts of which the last words are other ones."""
+    return [f"{text.rsplit(' ', words)[0]} {'changed ' * words}" for text in texts]
+
+
+@pytest.mark.parametrize("exact_dedup", ["corpus", "shard"])
+def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corpus, exact_dedup):
+    pytest.importorskip("rensa")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_shard(corpus, sample_corpus, "b", range(60))
+    table = pq.read_table(corpus / "b.parquet")
+    texts = table["text"].to_pylist()
+    long = [row for row, text in enumerate(texts) if len(set(text.split())) > 150][:10]
+    copies = table.take(long).set_column(
+        table.column_names.index("text"), "text", [edited([texts[row] for row in long], 2)]
+    )
+    pq.write_table(pa.concat_tables([copies, table.take([50, 51])]), corpus / "c.parquet")
+
+    folder = tmp_path / "w"
+    plan = near_deduplicated(folder, corpus, jobs := JobsAtOnce(seed=0), exact_dedup=exact_dedup)
+    exact = 2 if exact_dedup == "corpus" else 0
+    assert plan.counts.dropped.get("duplicate", 0) >= exact
+    assert plan.counts.dropped["near_duplicate"] >= 12 - exact
+    counts = plan.counts
+    assert counts.documents_in == counts.selected + counts.not_selected + sum(counts.dropped.values())
+    assert counts.amounts["eligible"].documents == counts.documents_eligible < counts.documents_ingested
+
+    workspace = Workspace(folder)
+    write_catalog(workspace, plan.catalog_files())
+    with open_catalog(workspace, "1GB") as catalog:
+        drops = catalog.execute("SELECT sum(documents) FROM drops WHERE reason = 'near_duplicate'").fetchone()
+        assert drops == (counts.dropped["near_duplicate"],)
+        twins = catalog.execute(
+            "SELECT near.shard, kept.shard, kept.text, dropped.text FROM near_duplicates AS near "
+            "JOIN documents AS kept ON kept.shard = twin_shard AND kept.row = twin_row "
+            "JOIN documents AS dropped ON dropped.shard = near.shard AND dropped.row = near.row"
+        ).fetchall()
+    assert len(twins) == counts.dropped["near_duplicate"]
+    assert {(dropped, kept) for dropped, kept, *_ in twins} >= {("c", "b")}
+    assert all(kept.split()[:20] == dropped.split()[:20] for _, _, kept, dropped in twins)
+
+    write_shard(corpus, sample_corpus, "a", range(100, 130))  # first by its name, later in its arrival
+    again = near_deduplicated(folder, corpus, jobs := JobsAtOnce(seed=1), exact_dedup=exact_dedup)
+    built = {name for name in jobs.built if name.split()[0] in ("signatures", "pairs", "near_dedup")}
+    assert built == {"signatures a", "pairs 0-of-1", "near_dedup corpus"}
+    assert {name: again.duplicates[name].fingerprint for name in "bc"} == {
+        name: plan.duplicates[name].fingerprint for name in "bc"
+    }
+    near_deduplicated(folder, corpus, jobs := JobsAtOnce(), exact_dedup=exact_dedup)
+    assert jobs.built == []
+
+
+def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus):
+    pytest.importorskip("rensa")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_shard(corpus, sample_corpus, "a", range(40))
+    write_shard(corpus, sample_corpus, "b", range(30, 60))
+    built = []
+    for _ in range(40):
+        try:
+            plan = near_deduplicated(tmp_path / "w", corpus, jobs := JobsAtOnce(stop_after=1))
+            break
+        except KeyboardInterrupt:
+            built += jobs.built
+    assert len(built) == len(set(built)) > 10
+    assert {"signatures a", "signatures b", "pairs 0-of-1", "near_dedup corpus"} <= set(built)
+    assert plan.dataset is not None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_mask.models.quality.combine import combine_scores, fit_statistics
+from fineweb_mask.models.quality.combine import combine_scores, fit_group_statistics, fit_statistics
 
 RANDOM = np.random.default_rng(0)
 SCORES = {
@@ -80,3 +80,21 @@ def test_the_unit_of_a_score_does_not_matter(scale, shift):
     quality = combine_scores(moved, WEIGHTS, fit_statistics(moved), "weighted_sum")
     expected = combine_scores(SCORES, WEIGHTS, fit_statistics(SCORES), "weighted_sum")
     np.testing.assert_allclose(quality, expected, atol=1e-3)
+
+
+def test_maximum_takes_the_best_standardised_score():
+    quality = combine_scores(SCORES, WEIGHTS, fit_statistics(SCORES), "maximum")
+    expected = np.maximum(standardised(SCORES["edu"]), standardised(SCORES["fasttext"]))
+    np.testing.assert_allclose(quality, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_groups_are_standardised_by_themselves_and_small_ones_as_the_corpus_is():
+    groups = ["en"] * 120 + ["de"] * 70 + ["is"] * 10
+    of_groups = fit_group_statistics(SCORES, groups, least=50)
+    assert set(of_groups) == {"en", "de"}
+    quality = combine_scores(
+        SCORES, {"edu": 1.0, "fasttext": 0.0}, fit_statistics(SCORES), "weighted_sum", groups, of_groups
+    )
+    edu = SCORES["edu"]
+    parts = [standardised(edu[:120]), standardised(edu[120:190]), standardised(edu)[190:]]
+    np.testing.assert_allclose(quality, np.concatenate(parts), rtol=1e-5, atol=1e-6)

@@ -5,12 +5,14 @@ from pydantic import ValidationError
 
 from fineweb_mask.models.quality.registry import SCORERS
 from fineweb_mask.models.settings.quality import (
+    ClassesScorerSettings,
     ColumnScorerSettings,
     EduScorerSettings,
     FastTextScorerSettings,
     FastTextTrainingSettings,
     LabelSettings,
     QualitySettings,
+    SidecarScorerSettings,
 )
 
 
@@ -37,6 +39,11 @@ def test_scorer_names_must_differ():
     same = FastTextScorerSettings(name="edu", model="m.bin")
     with pytest.raises(ValidationError, match=r"scorer names must differ, received \['edu', 'edu'\]"):
         QualitySettings(scorers=[same, same])
+    classes = ClassesScorerSettings(name="topic", model="m")
+    with pytest.raises(ValidationError, match="scorer names must differ"):
+        QualitySettings(scorers=[classes, same.model_copy(update={"name": "topic_logits"})])
+    with pytest.raises(ValidationError, match="every scorer has weight 0"):
+        QualitySettings(scorers=[classes])
     with pytest.raises(ValidationError, match="at least 1 item"):
         QualitySettings(scorers=[])
     assert len(QualitySettings(scorers=[same, same.model_copy(update={"name": "other"})]).scorers) == 2
@@ -58,6 +65,8 @@ def test_scorer_names_must_differ():
         (EduScorerSettings, {"precision": "float16"}),
         (ColumnScorerSettings, {"column": ""}),
         (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
+        (QualitySettings, {"scorers": [{"model": "m.bin"}], "by_documents": 1}),
+        (ClassesScorerSettings, {"name": "topic", "model": "m", "weight": 1}),
         (LabelSettings, {"path": "l", "threshold": float("nan")}),
         (LabelSettings, {"path": ""}),
         (FastTextTrainingSettings, {"epochs": 0}),
@@ -67,7 +76,7 @@ def test_scorer_names_must_differ():
         (FastTextTrainingSettings, {"word_ngrams": 0}),
         (FastTextTrainingSettings, {"buckets": 0}),
         (FastTextTrainingSettings, {"seed": -1}),
-        (QualitySettings, {"scorers": [{"model": "m.bin"}], "combine": "maximum"}),
+        (QualitySettings, {"scorers": [{"model": "m.bin"}], "combine": "mean"}),
         (QualitySettings, {"scorers": [{"model": "m.bin"}], "statistics_documents": 1}),
     ],
 )
@@ -78,11 +87,29 @@ def test_an_impossible_value_is_refused(model, values):
     assert problem["loc"][-1] in values
 
 
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"path": "a.npy"}, "must name the source file once"),
+        ({"path": "{shard}/{shard}.npy"}, "must name the source file once"),
+        ({"path": "{shard}.csv"}, "must end in one of .npy"),
+        ({"path": "{shard}.npy", "field": "score"}, "name the one with the score in .parquet"),
+        ({"path": "{shard}.parquet"}, "name the one with the score in .parquet"),
+        ({"path": "{shard}.jsonl.gz", "field": "score", "index": 1}, "index: 1 is of a .npy"),
+        ({"path": "s3://key:secret@host/{shard}.npy"}, "password"),
+    ],
+)
+def test_a_sidecar_names_its_files_and_where_the_score_is_in_them(values, says):
+    with pytest.raises(ValidationError, match=says):
+        SidecarScorerSettings.model_validate(values)
+
+
 def test_every_kind_of_scorer_has_its_class():
     kinds = {
         FastTextScorerSettings(model="m.bin").kind,
         EduScorerSettings().kind,
         ColumnScorerSettings(column="c").kind,
+        ClassesScorerSettings(name="topic", model="m").kind,
     }
     assert kinds == set(SCORERS)
 

@@ -13,6 +13,8 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "min_language_score": score,
         "languages": languages,
         "exact_dedup": dedup,
+        "near_dedup": "minhash",
+        "minhash": {"words": 3, "bands": 9, "rows": 13, "seed": 5},
         "against": ["workspaces/older"],
         "copy_text": False,
         "on_bad_shard": "fail",

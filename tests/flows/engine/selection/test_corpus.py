@@ -1,6 +1,7 @@
 """One selection over a corpus, as jobs: the same as in one process, resumable, and a rule that new shards can use."""
 
 import shutil
+from collections import Counter
 from dataclasses import asdict
 
 import numpy as np
@@ -12,7 +13,7 @@ from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.selection.corpus import learn_selection, select_by_rule
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
-from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.models.settings.quality import ClassesScorerSettings, ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
@@ -252,12 +253,12 @@ def corpus(tmp_path, sample_corpus):
     return tmp_path / "corpus"
 
 
-def planned(folder, corpus, jobs, *, keep, sample=200, weight=0, **changes):
+def planned(folder, corpus, jobs, *, keep, sample=200, weight=0, scorers=(), **changes):
     """Plan everything up to the selection, and run it."""
     settings = PipelineSettings(
         workspace=str(folder),
         source=SourceSettings(path=str(corpus)),
-        quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count")]),
+        quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count"), *scorers]),
         embedding=EmbeddingSettings(keep=keep, static_vocabulary=400, static_dimensions=16, chunk_documents=100),
         selection=settings_of(
             metrics="pairwise", passes=1, sample=sample, near_duplicates={"weight": weight}, **changes
@@ -398,3 +399,36 @@ def test_groups_have_their_budgets_in_a_whole_plan(tmp_path, corpus):
     budget = round(0.2 * taken[0]["all"])
     assert taken[0]["odd"] + taken[0]["even"] == budget
     assert abs(taken[0]["even"] - 0.75 * budget) <= 1
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_classifier_s_labels_are_columns_of_the_dataset_and_may_be_groups(tmp_path, corpus, save_regression_bert):
+    texts = pq.read_table(corpus / "a.parquet", columns=["text"])["text"].to_pylist()
+    model = save_regression_bert(tmp_path / "model", texts[:50], labels=3)
+    classes = ClassesScorerSettings(name="topic", model=str(model), device="cpu", max_tokens=16)
+    shares = {"LABEL_0": 0.5, "LABEL_1": 0.25, "LABEL_2": 0.25}
+    groups = {"column": "topic", "shares": shares}
+    plan = planned(tmp_path / "w", corpus, jobs := JobsAtOnce(), keep=True, weight=1, scorers=[classes], groups=groups)
+    without = planned(tmp_path / "w", corpus, again := JobsAtOnce(), keep=True, weight=1)
+    assert {name.split()[0] for name in again.built if name.startswith("fit")} == set()  # the same statistics
+    workspace, found, available = Workspace(tmp_path / "w"), Counter(), Counter()
+    for shard in plan.selectable:
+        scores = pq.read_table(workspace.resolve(shard.scores))
+        logits = np.array(scores["topic_logits"].to_pylist(), dtype=np.float32)
+        assert scores["topic"].to_pylist() == [f"LABEL_{place}" for place in logits.argmax(axis=1)]
+        plain = pq.read_table(workspace.resolve(without.scores[shard.name]))
+        assert scores["quality"].equals(plain["quality"])
+        selected = pq.read_table(workspace.resolve(plan.masks[shard.name]))["selected"].to_numpy()
+        found.update(np.array(scores["topic"].to_pylist())[selected].tolist())
+        candidate = read_columns(workspace, shard).candidate
+        available.update(np.array(scores["topic"].to_pylist())[candidate].tolist())
+    total, budget = sum(found.values()), 0.2 * sum(available.values())
+    assert len(available) == 3
+    assert all(found[name] >= min(available[name], int(share * budget)) for name, share in shares.items())
+    plan.materialize()
+    jobs.finish()
+    [data] = (tmp_path / "w" / "dataset" / "data").rglob("*.parquet")
+    written = pq.read_table(data)
+    assert written.num_rows == total
+    assert Counter(written["topic"].to_pylist()) == found
+    assert {len(row) for row in written["topic_logits"].to_pylist()} == {3}

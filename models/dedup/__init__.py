@@ -1,0 +1,1 @@
+"""Find near-duplicates by their words: signatures of texts, and clusters of pairs."""
