@@ -100,7 +100,8 @@ def _text(path: Path) -> str:
 
 def _packaged_recipes() -> dict[str, Traversable]:
     files = (resources.files("fineweb_mask") / "recipes").iterdir()
-    return {file.name.removesuffix(".yaml"): file for file in sorted(files, key=lambda file: file.name)}
+    recipes = (file for file in files if file.name.endswith(".yaml"))
+    return {file.name.removesuffix(".yaml"): file for file in sorted(recipes, key=lambda file: file.name)}
 
 
 def validate(model: type[Model], content: Mapping[str, Any]) -> Model:

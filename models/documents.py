@@ -125,6 +125,8 @@ class DocumentFilter:
 
     `source` is the name of the source file, from which missing ids are derived. `twins` returns, for the hash of each
     text, the id of the document of another corpus that has it, or None; such rows are dropped, and listed in `known`.
+    `text_filter` takes a text and its URL, and returns the text, which it may have changed, and why it is dropped, or
+    None.
 
     Examples
     --------
@@ -141,10 +143,12 @@ class DocumentFilter:
         settings: IngestSettings,
         source: str,
         twins: Callable[[list[bytes]], list[str | None]] | None = None,
+        text_filter: Callable[[str, str | None], tuple[str, str | None]] | None = None,
     ) -> None:
         self.settings = settings
         self.source = source
         self.twins = twins
+        self.text_filter = text_filter
         self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the twin
         self.dropped: Counter[str] = Counter()
         self.rows_in = 0
@@ -185,6 +189,8 @@ class DocumentFilter:
             self.dropped[reason] += batch.num_rows - int(pc.sum(keep).as_py() or 0)
             source_rows = source_rows[keep.to_numpy(zero_copy_only=False)]
             batch = batch.filter(keep)
+        if self.text_filter is not None:
+            source_rows, batch = self._filter_texts(self.text_filter, source_rows, batch)
         hashes = self._hashes(batch["text"])
         if self.twins is not None:
             twins = self.twins(hashes)
@@ -199,6 +205,28 @@ class DocumentFilter:
             source_rows, batch = source_rows[is_first], batch.filter(pa.array(is_first))
             hashes = [value for value, kept in zip(hashes, is_first, strict=True) if kept]
         return self._finish(batch, source_rows, hashes)
+
+    def _filter_texts(
+        self,
+        text_filter: Callable[[str, str | None], tuple[str, str | None]],
+        source_rows: NDArray[np.int64],
+        batch: pa.RecordBatch,
+    ) -> tuple[NDArray[np.int64], pa.RecordBatch]:
+        """Return the rows whose texts the filter keeps; one that it changed has no token count of its own any more."""
+        before = batch["text"].to_pylist()
+        found = [text_filter(text, url) for text, url in zip(before, batch["url"].to_pylist(), strict=True)]
+        texts = [text for text, _ in found]
+        reasons = [
+            "too_short" if reason is None and len(text) < self.settings.min_chars else reason for text, reason in found
+        ]
+        self.dropped.update(reason for reason in reasons if reason is not None)
+        is_changed = pa.array([text != old for text, old in zip(texts, before, strict=True)], pa.bool_())
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        columns["text"] = pa.array(texts, pa.string())
+        columns["token_count"] = pc.if_else(is_changed, pa.scalar(None, pa.int64()), columns["token_count"])
+        kept = np.array([reason is None for reason in reasons], dtype=bool)
+        changed = pa.record_batch(list(columns.values()), schema=batch.schema)
+        return source_rows[kept], changed.filter(pa.array(kept))
 
     def _hashes(self, texts: pa.StringArray) -> list[bytes]:
         """Return the hash of each text; of equal ones in a batch, and of equal long ones, the first is normalised."""

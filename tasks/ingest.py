@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
+from fineweb_mask.models.filters.datatrove import load_filters, version_of_filters
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
@@ -15,8 +16,11 @@ from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.texts import DETAIL, TextSource
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, find_file, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
+
+NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "against", "copy_text", "filters"}
+"""Settings that the documents of a shard do not depend on, or that are in the key in another form."""
 
 
 class IngestJob(ShardJob):
@@ -46,10 +50,9 @@ class IngestJob(ShardJob):
         return Dependencies(
             settings=[
                 self.source.model_dump(include={"text_column", "id_column", "extra_columns", "max_document_bytes"}),
-                self.settings.model_dump(
-                    exclude={"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "against", "copy_text"}
-                ),
+                self.settings.model_dump(exclude=NOT_IN_KEY),
                 self.settings.exact_dedup != "off",
+                *_filters_in_key(self.settings),
             ],
             inputs=[
                 self.shard.relative,
@@ -88,6 +91,14 @@ class IngestJob(ShardJob):
         return file
 
 
+def _filters_in_key(settings: IngestSettings) -> list[Any]:
+    """Return what a document depends on by its filters; without any, nothing."""
+    if not settings.filters:
+        return []
+    models = [file_digest(Path(str(one.options["model"]))) for one in settings.filters if "model" in one.options]
+    return [[one.model_dump() for one in settings.filters], version_of_filters(), *models]
+
+
 @stage_task
 def ingest(job: IngestJob) -> None:
     """Read the source file batch by batch, drop what the settings exclude, and write the rest.
@@ -102,7 +113,8 @@ def ingest(job: IngestJob) -> None:
     if job.known is not None:
         folder = job.workspace.resolve(job.known).parent
         twins = known_texts(folder / "documents.parquet", job.known.fingerprint).twins
-    documents = DocumentFilter(job.settings, job.shard.relative, twins)
+    filters = job.settings.filters
+    documents = DocumentFilter(job.settings, job.shard.relative, twins, load_filters(filters) if filters else None)
     schema = documents_schema(reader.extra)
     with stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer:
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))

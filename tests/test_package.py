@@ -31,7 +31,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed_wheel: Installed
     expected = {"__init__.py", "py.typed"}
     for link, pattern in {
         **dict.fromkeys(HOSTILE, "*.py"),
-        "recipes": "*.yaml",
+        "recipes": "*.[jy]*",
         "tasks/reporting/templates": "*",
     }.items():
         real = (ROOT / "src" / "fineweb_mask" / link).resolve()

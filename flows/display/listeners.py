@@ -98,14 +98,15 @@ class Bars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: dict[str, TaskID] = {}
+        self._jobs: Counter[str] = Counter()  # by stage
         self._loops: dict[tuple[str, str], dict[str, TaskID]] = {}  # of each running job: bars by loop
         self._lock = Lock()
 
     def on_stage(self, stage: str, jobs: int) -> None:
         """Draw the bar of a stage, or make it longer."""
+        self._jobs[stage] += jobs
         if stage in self._bars:
-            bar = self._bars[stage]
-            self._progress.update(bar, total=(self._progress.tasks[bar].total or 0) + jobs)
+            self._progress.update(self._bars[stage], total=self._jobs[stage])
         else:
             self._bars[stage] = self._progress.add_task(stage.replace("_", " "), total=jobs)
 

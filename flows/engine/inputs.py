@@ -2,6 +2,7 @@
 
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.filters.datatrove import load_filters
 from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
@@ -29,6 +30,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     """
     clear_stop_request()  # of a run of this process that failed: what follows reads files
     check_scorers(settings.quality.scorers)
+    load_filters(settings.ingest.filters)
     if settings.ingest.near_dedup == "minhash":
         load_rensa()
     embed.check_model(settings.embedding)

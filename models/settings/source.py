@@ -1,8 +1,8 @@
 """Define the settings of the sections `source` and `ingest`."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.urls import reject_credentials
@@ -65,6 +65,33 @@ class MinHashSettings(Settings):
     seed: int = Field(1, ge=0, lt=2**32, description="Seed of the hashes.")
 
 
+FilterKind = Literal[
+    "gopher_quality",
+    "gopher_repetition",
+    "c4_quality",
+    "c4_paragraphs",
+    "fineweb_quality",
+    "url",
+    "regex",
+    "language",
+    "pii",
+    "symbol_lines",
+]
+CHANGING: frozenset[FilterKind] = frozenset({"c4_quality", "pii", "symbol_lines"})
+"""Filters that change texts, and do not only drop some."""
+
+
+class FilterSettings(Settings):
+    """One of datatrove's filters."""
+
+    kind: FilterKind = Field(description="The filter: its rules are those of datatrove's class of this name.")
+    options: dict[str, bool | int | float | str | list[str] | None] = Field(
+        default_factory=dict,
+        description="What differs from the class's own defaults, by the names of its arguments; `language` also takes "
+        "`model`, the file of a fastText model of languages.",
+    )
+
+
 class IngestSettings(Settings):
     """Which documents of the source are kept."""
 
@@ -75,6 +102,11 @@ class IngestSettings(Settings):
     )
     min_language_score: float = Field(
         0.0, ge=0.0, le=1.0, description="Minimum language score; a document without a score is kept."
+    )
+    filters: list[FilterSettings] = Field(
+        default_factory=list,
+        description="Filters of datatrove that a document passes, in this order, before duplicates are looked for; "
+        "`c4_quality`, `pii` and `symbol_lines` also change its text.",
     )
     exact_dedup: Literal["corpus", "shard", "off"] = Field(
         "corpus",
@@ -105,6 +137,16 @@ class IngestSettings(Settings):
         "quarantine",
         description="On an unreadable source file: `quarantine` skips and reports it; `fail` ends the run.",
     )
+
+    @model_validator(mode="after")
+    def _changed_texts_are_kept(self) -> Self:
+        changing = [one.kind for one in self.filters if one.kind in CHANGING]
+        if changing and not self.copy_text:
+            raise ValueError(
+                f"copy_text: false reads texts from the source again, but a filter of kind {changing[0]} changes them: "
+                "leave it out, or set copy_text to true"
+            )
+        return self
 
     @field_validator("exact_dedup", "near_dedup", mode="before")
     @classmethod

@@ -35,6 +35,17 @@ def test_a_stage_has_one_bar_that_grows_and_moves(progress):
     assert bars_of(progress) == {"fit": (2, 3), "very long stage": (1, 5)}
 
 
+def test_a_stage_grows_while_loops_of_others_come_and_go(progress):
+    """A bar's number is not its place among those that are shown."""
+    bars = Bars(progress)
+    bars.on_stage("score", 1)
+    bars.on_job_progress("score", "shard-1", 0.5, (Step("documents", 1, 2),))
+    bars.on_stage("embed", 1)
+    bars.on_job_end("score", "shard-1", FILE)
+    bars.on_stage("embed", 2)
+    assert bars_of(progress) == {"score": (1, 1), "embed": (0, 3)}
+
+
 def test_a_stage_without_jobs_has_a_bar_too(progress):
     bars = Bars(progress)
     bars.on_stage("score", 0)

@@ -1,0 +1,1 @@
+"""Filter texts by the heuristics of others."""
