@@ -62,7 +62,7 @@ def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray
     A column that the documents lack may be a scorer's labels.
     """
     path = workspace.resolve(shard.documents)
-    if column not in read_schema(path).names:
+    if column not in read_schema(path).names and shard.scores.path:
         path = workspace.resolve(shard.scores)
     if column not in read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
         return np.full(shard.rows, "", dtype=object)
