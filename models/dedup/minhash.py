@@ -3,7 +3,7 @@
 As FineWeb deduplicates (arXiv 2406.17557, and `MinhashDedupSignature` of https://github.com/huggingface/datatrove):
 a text is lower-cased, without accents and punctuation, every number is 0, and it is the set of its runs of five words,
 its shingles. A signature has 14 bands of 8 hashes. Two texts of Jaccard similarity s share a band with a probability of
-1 - (1 - s^8)^14: 0.92 at 0.8, half at 0.72. Characters of scripts that are written without spaces count as words.
+1 - (1 - s^8)^14: 0.92 at 0.8, 0.56 at 0.7. Characters of scripts that are written without spaces count as words.
 """
 
 import hashlib

@@ -60,7 +60,7 @@ class MinHashSettings(Settings):
         8,
         ge=1,
         le=64,
-        description="Hashes in a band. Half of the pairs are found at a similarity of (1/bands)^(1/rows).",
+        description="Hashes in a band. Of a similarity of (1/bands)^(1/rows), about 64% of the pairs are found.",
     )
     seed: int = Field(1, ge=0, lt=2**32, description="Seed of the hashes.")
 

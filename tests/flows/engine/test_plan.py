@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fineweb_mask.flows.engine.choices import PretrainedModels, Share
+from fineweb_mask.flows.engine.garbage import collect_garbage
 from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.models.settings import (
     EmbeddingSettings,
@@ -29,6 +30,7 @@ from fineweb_mask.tasks.embed import EmbeddingModel
 from fineweb_mask.tasks.inference.scorers import resolve_model
 from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.workspace.listing import update_index
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -316,9 +318,8 @@ def test_groups_are_the_same_whatever_the_order_of_work(rows, size, data):
         assert len(early) >= len(expected) - 1
 
 
-def near_deduplicated(folder, corpus, jobs, **ingest):
-    """Plan and run all stages but the report."""
-    settings = PipelineSettings(
+def near_settings(folder, corpus, **ingest):
+    return PipelineSettings(
         workspace=str(folder),
         source=SourceSettings(path=str(corpus)),
         ingest=IngestSettings(min_chars=1, **{"near_dedup": "minhash"} | ingest),
@@ -326,6 +327,11 @@ def near_deduplicated(folder, corpus, jobs, **ingest):
         embedding=EmbeddingSettings(static_vocabulary=400, static_dimensions=16),
         selection=PipelineSelectionSettings(select_ratio=0.9, solver="top_quality", device="cpu"),
     )
+
+
+def near_deduplicated(folder, corpus, jobs, **ingest):
+    """Plan and run all stages but the report."""
+    settings = near_settings(folder, corpus, **ingest)
     plan = Plan(jobs, Workspace(folder), settings, discover(settings.source), PretrainedModels.of(settings))
     plan.prepare()
     plan.select()
@@ -386,6 +392,21 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     }
     near_deduplicated(folder, corpus, jobs := JobsAtOnce(), exact_dedup=exact_dedup)
     assert jobs.built == []
+    update_index(workspace)
+    (folder / "run.json").write_text("{}")  # says that a run was begun
+    used = {shard.duplicates.path for shard in again.selectable if shard.duplicates.path}
+    kept = near_settings(folder, corpus, exact_dedup=exact_dedup)
+    removed = {one.folder: one.files for one in collect_garbage(str(folder), [kept])}
+    assert removed["pairs"] == 3  # the buckets of both runs, and the list of the first
+    assert {"signatures", "near_duplicates"}.isdisjoint(removed)
+    near_deduplicated(folder, corpus, jobs := JobsAtOnce(), exact_dedup=exact_dedup)
+    assert jobs.built == []
+    assert all((folder / path).is_file() for path in used)
+    off = near_settings(folder, corpus, exact_dedup=exact_dedup, near_dedup="off")
+    near_deduplicated(folder, corpus, JobsAtOnce(), exact_dedup=exact_dedup, near_dedup="off")
+    removed = {one.folder: one.files for one in collect_garbage(str(folder), [off])}
+    assert removed["signatures"] == 3
+    assert not any((folder / name).exists() for name in ("signatures", "pairs", "near_duplicates"))
 
 
 def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus):
