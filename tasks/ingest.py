@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.filters.datatrove import load_filters, version_of_filters
+from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
@@ -61,6 +62,7 @@ class IngestJob(ShardJob):
                 *([] if self.known is None else [self.known.fingerprint]),
                 *self.shard.as_text,
                 *([] if self.settings.copy_text else [f"texts at {self.shard.url}"]),
+                *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
             ],
         )
 

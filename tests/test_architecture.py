@@ -33,7 +33,8 @@ LAYERS = {
         {"selection.metrics"},
         {"selection.objective"},
         {"selection.solvers"},
-        {"analysis", "dedup", "embedding", "probe", "quality", "selection"},
+        {"analysis", "dedup", "embedding", "pages", "probe", "quality", "selection"},
+        {"filters"},
     ],
     "tasks": [
         {"storage"},

@@ -20,8 +20,10 @@ class SourceSettings(Settings):
     path: str = Field(
         min_length=1, description="File, folder or glob; a local path or a URL (s3://, gs://, az://, hf://, https://)."
     )
-    format: Literal["auto", "parquet", "jsonl"] = Field(
-        "auto", description="File format; `auto` takes it from the file name (.parquet, .jsonl, .jsonl.gz, .jsonl.zst)."
+    format: Literal["auto", "parquet", "jsonl", "warc"] = Field(
+        "auto",
+        description="File format; `auto` takes it from the file name (.parquet; .jsonl, .jsonl.gz, .jsonl.zst; .warc, "
+        ".warc.gz, .wet.gz). `warc` is a crawl, of whose pages the main text is extracted.",
     )
     text_column: str = Field("text", min_length=1, description="Column with the document's text.")
     id_column: str = Field(

@@ -13,6 +13,7 @@ from fineweb_mask.tasks.source.column_types import schema_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.jsonl import first_columns
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, ShardReader
+from fineweb_mask.tasks.source.warc.records import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError
 
@@ -73,6 +74,8 @@ def _columns_of(shard: SourceShard, source: SourceSettings) -> list[str] | None:
     if shard.format == "parquet":
         schema = schema_of(shard)
         return [] if schema is None else schema.names
+    if shard.format == "warc":
+        return list(WARC_COLUMNS.names)
     try:
         return first_columns(shard, source.text_column, source.max_document_bytes)
     except (*BROKEN_FILE_ERRORS, OSError) as error:

@@ -44,7 +44,7 @@ def settle(shards: Sequence[SourceShard], settings: SourceSettings) -> list[Sour
     JSON Lines have, only ingest finds out.
     """
     wanted = settings.extra_columns
-    if not wanted or all(shard.format == "jsonl" for shard in shards):
+    if not wanted or all(shard.format != "parquet" for shard in shards):
         return list(shards)
     with ThreadPoolExecutor(READERS) as readers:
         schemas = list(readers.map(schema_of, shards))

@@ -18,13 +18,16 @@ from fineweb_mask.tasks.storage.filesystem import file_info, is_local, open_file
 from fineweb_mask.tasks.storage.remote_file import open_source
 from fineweb_mask.tasks.storage.retries import attempt
 
-FORMATS: dict[str, Literal["parquet", "jsonl"]] = {
+Format = Literal["parquet", "jsonl", "warc"]
+
+FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     **{
         f"{name}{compression}": "jsonl"
         for name in (".jsonl", ".ndjson", ".json")
         for compression in ("", ".gz", ".zst")
     },
+    **{f"{name}{compression}": "warc" for name in (".warc", ".wet") for compression in ("", ".gz")},
 }
 MOST_NAME_BYTES = 150
 """Longest name of a shard: file systems allow 255 bytes, of which a tag, a suffix and a partial file's name need 80."""
@@ -45,7 +48,7 @@ class SourceShard(BaseModel):
     name: str  # of the shard in the workspace
     relative: str  # of the file in the source
     url: str
-    format: Literal["parquet", "jsonl"]
+    format: Format
     bytes: int
     fingerprint: str
     as_text: tuple[str, ...] = ()  # columns whose types differ between files, so that they are kept as text
@@ -127,7 +130,9 @@ def _shard(filesystem: Any, path: str, info: dict[str, Any], base: str, settings
     relative = str(PurePosixPath(path).relative_to(base)) if base else path
     suffix = _suffix(path)
     if settings.format == "auto" and suffix is None:
-        raise SourceError(f"source.path: cannot tell the format of {path!r}: set source.format to parquet or jsonl")
+        raise SourceError(
+            f"source.path: cannot tell the format of {path!r}: set source.format to parquet, jsonl or warc"
+        )
     url = filesystem.unstrip_protocol(path)
     if is_local(filesystem) or info.get("size") is None:  # a listing has the size of the link, or none
         try:

@@ -16,12 +16,18 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
-from fineweb_mask.tasks.source.jsonl import first_records
+from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
+from fineweb_mask.tasks.source.warc.pages import page_workers
+from fineweb_mask.tasks.source.warc.records import warc_records
 from fineweb_mask.tasks.storage.errors import is_transient
 
 FILES, ROWS = 4, 1_000
 """Files that are looked into, evenly spaced, and rows that are read of each."""
+PAGES = 100
+"""Pages that are read of a crawl: to extract one takes longer than to read a row."""
+LARGEST = 32 * 2**20
+"""Most bytes of a line of JSON, or of a page."""
 COUNTED_FILES = 200
 """Parquet files whose rows are counted; of more, the number of all rows is estimated from these."""
 TEXT_NAMES = ("text", "content", "raw_content", "body", "document", "markdown")
@@ -110,9 +116,14 @@ def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:
     """Return the first rows of a file, none if it cannot be read, and about how many of its bytes they are."""
     try:
         if shard.format == "jsonl":
-            found: list[Row] = [one for one in islice(first_records(shard), ROWS) if isinstance(one, dict)]
+            found: list[Row] = [one for one in islice(jsonl_records(shard, LARGEST), ROWS) if isinstance(one, dict)]
             size = sum(len(str(one)) for one in found)
             return found, size * (0.3 if shard.relative.endswith((".gz", ".zst")) else 1.0)
+        if shard.format == "warc":
+            pages = list(islice(warc_records(shard, LARGEST), PAGES))
+            size = sum(len(one.get("page") or one["text"]) for one in pages if isinstance(one, dict))
+            found = [one for one in page_workers().extract(pages) if isinstance(one, dict)]
+            return found, size * (0.2 if shard.relative.endswith(".gz") else 1.0)
         with open_parquet_source(shard.url) as file:
             names = [field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)]
             batch = next(file.iter_batches(ROWS, columns=names), None)

@@ -3,7 +3,7 @@
 import gzip
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ def jsonl_schema(shard: SourceShard, max_line_bytes: int) -> tuple[pa.Schema, in
     """
     kinds: dict[str, set[type]] = {}
     rows = 0
-    for rows, record in enumerate(_records(shard, max_line_bytes), start=1):  # noqa: B007
+    for rows, record in enumerate(jsonl_records(shard, max_line_bytes), start=1):  # noqa: B007
         if isinstance(record, dict):
             for name, value in record.items():
                 kinds.setdefault(name, set()).add(type(value))
@@ -46,7 +46,7 @@ def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[
     A file with fewer rows returns all its columns.
     """
     columns: dict[str, None] = {}
-    for rows, record in enumerate(_records(shard, max_line_bytes)):
+    for rows, record in enumerate(jsonl_records(shard, max_line_bytes)):
         if wanted in columns:
             break
         if rows == FIRST_ROWS:
@@ -55,23 +55,23 @@ def first_columns(shard: SourceShard, wanted: str, max_line_bytes: int) -> list[
     return list(columns)
 
 
-def first_records(shard: SourceShard) -> Iterator[dict[str, Any] | str]:
-    """Yield the objects of the lines, of at most 32 MiB each; in place of one that cannot be read, its problem."""
-    return _records(shard, 32 * 2**20)
+def jsonl_records(shard: SourceShard, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
+    """Yield the object of each line; in place of one that cannot be read, its problem."""
+    return records(shard.url, shard.relative.lower(), max_line_bytes)
 
 
-def jsonl_batches(
-    shard: SourceShard, fields: Sequence[pa.Field], batch_rows: int, batch_bytes: int, max_line_bytes: int
+def record_batches(
+    records: Iterable[dict[str, Any] | str], fields: Sequence[pa.Field], batch_rows: int, batch_bytes: int
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """Yield batches of at most `batch_rows` rows, each with a string column of problems (null: none).
+    """Yield batches of at most `batch_rows` records, each with a string column of problems (null: none).
 
-    A batch is full, too, when its lines have `batch_bytes`. The fields are the text, the id and the others of FineWeb,
-    then the extra ones. The values of a row with a problem are null. Problems are `broken_row`, `too_large`,
-    `wrong_type` and `invalid_utf8`.
+    A batch is full, too, when its texts have `batch_bytes`. The fields are the text, the id and the others of FineWeb,
+    then the extra ones. The values of a row with a problem are null: that of its record (of JSON
+    Lines, `broken_row` and `too_large`), `wrong_type` or `invalid_utf8`.
     """
     pending: list[Row] = []
     size = 0
-    for record in _records(shard, max_line_bytes):
+    for record in records:
         row = _row(record, fields)
         pending.append(row)
         size += sum(len(value) for value in row[0] if isinstance(value, str))
@@ -79,10 +79,6 @@ def jsonl_batches(
             yield _batch(pending, fields)
             pending, size = [], 0
     yield _batch(pending, fields)
-
-
-def _records(shard: SourceShard, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:
-    return records(shard.url, shard.relative.lower(), max_line_bytes)
 
 
 def records(url: str, name: str, max_line_bytes: int) -> Iterator[dict[str, Any] | str]:

@@ -16,7 +16,10 @@ from fineweb_mask.models.documents import conform
 from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
-from fineweb_mask.tasks.source.jsonl import jsonl_batches, jsonl_schema
+from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_batches
+from fineweb_mask.tasks.source.warc.pages import page_workers
+from fineweb_mask.tasks.source.warc.records import COLUMNS as WARC_COLUMNS
+from fineweb_mask.tasks.source.warc.records import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.storage.filesystem import invalidate_listing, is_local, open_filesystem
 from fineweb_mask.tasks.storage.remote_file import RemoteFile, open_source
@@ -33,7 +36,7 @@ LARGEST = 8
 QUERY_COLUMNS = {"shard", "documents_file", "scores_file", "texts_file", "_folder", "_random", "_shard", "_row"}
 """Of the joins that write a dataset."""
 TAKEN_NAMES = RESERVED_COLUMNS | QUERY_COLUMNS | set(FINEWEB.names)
-BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError)
+BROKEN_FILE_ERRORS = (pa.ArrowException, EOFError, zlib.error, UnicodeError, BrokenWarcError)
 
 
 class ShardReader:
@@ -144,7 +147,9 @@ class ShardReader:
         most 1,000 rows and, but for its last row, 64 MiB.
         """
         with self._read():
-            for batch, problems in self._parquet_batches() if self.shard.format == "parquet" else self._jsonl_batches():
+            for batch, problems in (
+                self._parquet_batches() if self.shard.format == "parquet" else self._record_batches()
+            ):
                 yield batch, problems
                 self._rows_read += batch.num_rows
 
@@ -181,6 +186,8 @@ class ShardReader:
     def _schema_and_rows(self) -> tuple[pa.Schema, int]:
         if self.shard.format == "jsonl":
             return jsonl_schema(self.shard, self.settings.max_document_bytes)
+        if self.shard.format == "warc":
+            return WARC_COLUMNS, count_rows(self.shard)
         with self._open_parquet() as file:
             return file.schema_arrow, file.metadata.num_rows
 
@@ -221,15 +228,19 @@ class ShardReader:
             file.seek(column.dictionary_page_offset)
             return min(page_bytes(file.read(PAGE_HEADER_BYTES)), int(column.total_uncompressed_size))
 
-    def _jsonl_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    def _record_batches(self) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         fields = [
             pa.field(self.settings.text_column, pa.string()),
             pa.field(self.settings.id_column, pa.string()),
             *(field for field in FINEWEB if field.name not in ("text", "id")),
             *self.extra,
         ]
-        limits = BATCH_ROWS, BATCH_BYTES, self.settings.max_document_bytes
-        for batch, problems in jsonl_batches(self.shard, fields, *limits):
+        largest = self.settings.max_document_bytes
+        if self.shard.format == "warc":
+            records = page_workers().extract(warc_records(self.shard, largest))
+        else:
+            records = jsonl_records(self.shard, largest)
+        for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES):
             yield self._conform(batch), problems
 
 

@@ -105,7 +105,7 @@ def test_no_file_is_an_error(tmp_path: Path, name: str) -> None:
 
 def test_an_unknown_format_is_an_error_unless_source_format_is_set(tmp_path: Path) -> None:
     write_lines(tmp_path / "pages.dat", ['{"text": "one"}'])
-    with pytest.raises(SourceError, match=r"set source\.format to parquet or jsonl"):
+    with pytest.raises(SourceError, match=r"set source\.format to parquet, jsonl or warc"):
         discover(settings(tmp_path / "pages.dat"))
     table, _ = read(settings(tmp_path / "pages.dat", format="jsonl"))
     assert table["text"].to_pylist() == ["one"]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.tasks.source.discovery import discover
-from fineweb_mask.tasks.source.jsonl import MOST_NESTED, jsonl_batches
+from fineweb_mask.tasks.source.jsonl import MOST_NESTED, jsonl_records, record_batches
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.tasks.source_files import COMPRESSORS, Row, read, settings, write_lines
 
@@ -150,8 +150,9 @@ def test_a_batch_is_full_when_its_texts_are_large(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [f'{{"text": "{"x" * 1_000}"}}'] * 10)
     [shard] = discover(settings(path))
     fields = [pa.field("text", pa.string())]
-    assert [batch.num_rows for batch, _ in jsonl_batches(shard, fields, 5, 3_000, 2_000)] == [3, 3, 3, 1]
-    assert [batch.num_rows for batch, _ in jsonl_batches(shard, fields, 5, 2**20, 2_000)] == [5, 5, 0]
+    for most, expected in ((3_000, [3, 3, 3, 1]), (2**20, [5, 5, 0])):
+        batches = record_batches(jsonl_records(shard, 2_000), fields, 5, most)
+        assert [batch.num_rows for batch, _ in batches] == expected
 
 
 def test_a_line_of_very_many_objects_is_too_large(tmp_path: Path) -> None:

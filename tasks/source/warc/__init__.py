@@ -1,0 +1,1 @@
+"""Read web crawls: WARC files, and the texts of the pages in them."""

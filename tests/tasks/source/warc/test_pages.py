@@ -1,0 +1,86 @@
+import os
+import signal
+
+import pytest
+
+from fineweb_mask.models.runtime.stopping import StoppedError
+from fineweb_mask.tasks.source.warc import pages
+from fineweb_mask.tasks.source.warc.pages import PageText, PageWorker, PageWorkers
+
+pytest.importorskip("trafilatura")
+TEXT = "The tide is out, and the boats lie on the sand. Somebody has left a red bucket between them. " * 3
+PAGE = f"<html><body><article><p>{TEXT}</p></article></body></html>".encode()
+
+
+def extracted(*texts, seconds=60.0):
+    with PageWorkers(1, seconds) as workers:
+        return list(workers.extract({"page": page} for page in texts))
+
+
+def test_records_keep_their_order_and_their_problems():
+    with PageWorkers(2) as workers:
+        found = list(
+            workers.extract(
+                record
+                for number in range(20)
+                for record in (
+                    {"page": PAGE.replace(b"red", b"%d" % number), "id": number},
+                    "too_large",
+                    {"text": "whole"},
+                )
+            )
+        )
+    assert found[1::3] == ["too_large"] * 20
+    assert found[2::3] == [{"text": "whole"}] * 20
+    assert [record["id"] for record in found[::3]] == list(range(20))
+    assert [record["text"] for record in found[::3]] == [
+        TEXT.replace("red", str(number)).strip() for number in range(20)
+    ]
+
+
+@pytest.mark.parametrize("page", [b"", b"<html></html>", b"\xff\xfe\x00" * 100, b"<p>" * 5, bytes(1000)])
+def test_a_page_without_text_says_so(page):
+    assert extracted(page) == ["no_text"]
+
+
+def test_other_encodings_are_found_out():
+    text = (
+        "Die Käuferin grüßt den Bäcker und zählt die Brötchen in der großen Tüte, die sie über die Straße trägt. " * 5
+    )
+    page = f"<html><head><meta charset='iso-8859-1'></head><body><article><p>{text}</p></article></body></html>"
+    [record] = extracted(page.encode("iso-8859-1"))
+    assert record == {"text": text.strip()}
+
+
+@pytest.mark.parametrize("depth", [100, 20_000])
+def test_deeply_nested_pages_end(depth):
+    [found] = extracted(b"<div>" * depth + PAGE + b"</div>" * depth)
+    assert isinstance(found, dict) or found in {"no_text", "broken_page"}
+
+
+def test_a_page_that_takes_too_long_costs_only_itself():
+    slow = b"<html><body>" + b"<p>word <b>word</b></p>" * 300_000 + b"</body></html>"
+    first, second = extracted(slow, PAGE, seconds=1.5)
+    assert first == "too_slow"
+    assert second == {"text": TEXT.strip()}
+
+
+def test_a_process_that_ends_is_replaced(monkeypatch):
+    worker = PageWorker()
+    assert worker.extract(PAGE, 60) == PageText(TEXT.strip(), None)
+    os.kill(worker._process.pid, signal.SIGKILL)
+    assert worker.extract(PAGE, 60) is None
+    assert worker.is_closed
+    with PageWorkers(1) as workers:
+        list(workers.extract([{"page": PAGE}]))
+        monkeypatch.setattr(PageWorker, "extract", lambda self, *_: self.close())
+        assert list(workers.extract([{"page": PAGE}])) == ["broken_page"]
+
+
+def test_a_stop_ends_it(monkeypatch):
+    def stop():
+        raise StoppedError
+
+    monkeypatch.setattr(pages, "raise_if_stopped", stop)
+    with pytest.raises(StoppedError):
+        extracted(*[PAGE] * 100)

@@ -1,0 +1,78 @@
+"""Make small WARC files of pages of our own."""
+
+import html
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+
+class Answer(NamedTuple):
+    """What a server answered, and what the crawler noted."""
+
+    body: bytes
+    url: str = "https://example.org/"
+    status: str = "200 OK"
+    headers: tuple[tuple[str, str], ...] = (("Content-Type", "text/html; charset=utf-8"),)
+    payload: str | None = "text/html"
+
+
+def page_of(text: str, title: str = "A page") -> bytes:
+    """Return a page with a menu and a footer around the paragraphs of a text."""
+    paragraphs = "".join(f"<p>{html.escape(part)}</p>" for part in text.split("\n") if part.strip())
+    return (
+        f"<!DOCTYPE html><html><head><title>{html.escape(title)}</title></head><body><nav><ul><li><a href='/'>Home</a>"
+        f"<li><a href='/contact'>Contact us</a></ul></nav><article><h1>{html.escape(title)}</h1>{paragraphs}</article>"
+        "<footer><p>Imprint and cookies</p></footer></body></html>"
+    ).encode()
+
+
+def warc_bytes(answers: Iterable[Answer], packed: bool = True, texts: Iterable[str] = ()) -> bytes:
+    """Return a WARC file: its own record, a request and a response for each answer, then extracted texts (WET)."""
+    stream = io.BytesIO()
+    writer = WARCWriter(stream, gzip=packed)
+    writer.write_record(writer.create_warcinfo_record("crawl.warc", {"software": "the tests"}))
+    for number, answer in enumerate(answers):
+        noted = {"WARC-Record-ID": f"<urn:uuid:{number:032x}>", "WARC-Date": "2026-01-02T03:04:05Z"}
+        asked = StatusAndHeaders("GET / HTTP/1.1", [("Host", "example.org")], is_http_request=True)
+        request = {**noted, "WARC-Record-ID": f"<urn:uuid:{number + 2**64:032x}>"}
+        writer.write_record(
+            writer.create_warc_record(answer.url, "request", http_headers=asked, warc_headers_dict=request)
+        )
+        if answer.payload:
+            noted["WARC-Identified-Payload-Type"] = answer.payload
+        headers = StatusAndHeaders(answer.status, list(answer.headers), protocol="HTTP/1.1")
+        writer.write_record(
+            writer.create_warc_record(
+                answer.url,
+                "response",
+                payload=io.BytesIO(answer.body),
+                length=len(answer.body),
+                http_headers=headers,
+                warc_headers_dict=noted,
+            )
+        )
+    for number, text in enumerate(texts):
+        noted = {"WARC-Record-ID": f"<urn:uuid:{number:032x}>", "WARC-Date": "2026-01-02T03:04:05Z"}
+        url = f"https://example.org/{number}"
+        writer.write_record(
+            writer.create_warc_record(
+                url,
+                "conversion",
+                payload=io.BytesIO(text.encode()),
+                length=len(text.encode()),
+                warc_content_type="text/plain",
+                warc_headers_dict=noted,
+            )
+        )
+    return stream.getvalue()
+
+
+def write_warc(path: Path, texts: Iterable[str]) -> None:
+    """Write pages of texts, each at a URL of its own."""
+    answers = [Answer(page_of(text), f"https://example.org/{number}") for number, text in enumerate(texts)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(warc_bytes(answers, packed=path.name.endswith(".gz")))
