@@ -15,8 +15,10 @@ from typer.core import TyperGroup
 
 from fineweb_mask.flows.commands._common import Verbose, be_verbose, exit_on_interruption
 from fineweb_mask.flows.commands.compare import compare
+from fineweb_mask.flows.commands.dataset.export import export
+from fineweb_mask.flows.commands.dataset.push import push
+from fineweb_mask.flows.commands.dataset.verify import verify
 from fineweb_mask.flows.commands.probe import probe
-from fineweb_mask.flows.commands.push import push
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
@@ -25,7 +27,6 @@ from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.train_quality import train_quality
-from fineweb_mask.flows.commands.verify import verify
 from fineweb_mask.flows.commands.workspace import gc, migrate, status
 from fineweb_mask.flows.processes.signals import interrupt_on_sigterm
 
@@ -69,6 +70,7 @@ app.command()(compare)
 app.command()(probe)
 app.command()(sql)
 app.command()(verify)
+app.command()(export)
 app.command()(push)
 app.command("train-quality")(train_quality)
 

@@ -44,7 +44,7 @@ def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
             session.plan.prepare()
             if stage != "report" or not session.plan.documents:
                 _check(session.scheduler.missing.get("ingest", []), "are not ingested", "ingest")
-            if stage in {"select", "materialize", "report"}:
+            if stage in {"select", "materialize", "export", "report"}:
                 _select_and_follow(stage, session)
             if stage == "report":
                 publish_page(session.scheduler.workspace.reports, "report", "What was selected, and why.")
@@ -61,9 +61,11 @@ def _select_and_follow(stage: str, session: Session) -> None:
     scheduler.finish()
     _check(scheduler.missing.get("embed", []), "have no current vectors", "select")
     _check(scheduler.missing.get("select", []), "are not selected from", "select")
-    if stage in {"materialize", "report"}:
+    if stage in {"materialize", "export", "report"}:
         plan.materialize()
         _check(scheduler.missing.get("materialize", []), "is not written", "materialize")
+    if stage == "export":
+        plan.export()
     if stage == "report":
         plan.report()
     scheduler.finish()

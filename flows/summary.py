@@ -51,6 +51,7 @@ class RunSummary(Summary):
 
     dataset: str
     card: str
+    exports: dict[str, str]  # folders of training files, by name
     report: str
     documents_in: int
     documents_kept: int

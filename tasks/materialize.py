@@ -37,7 +37,7 @@ NOT_RECORDED: dict[str, Any] = {
     "workspace": True,
     "report": True,
     "engine": True,
-    "materialize": {"output", "spill", "threads"},
+    "materialize": {"output", "spill", "threads", "export"},
 }
 """Settings that say where and how fast a dataset is made, not what is in it."""
 

@@ -44,9 +44,9 @@ LAYERS = {
         {"reporting"},
         {"inference"},
         {"dataset"},
-        {"selection"},
+        {"selection", "training_files"},
         {"probe", "known"},
-        {"ingest", "dedup", "fit", "score", "embed", "select", "materialize", "report", "train_quality"},
+        {"ingest", "dedup", "fit", "score", "embed", "select", "materialize", "export", "report", "train_quality"},
         {"score_embed", "judge"},
     ],
     "flows": [
@@ -65,7 +65,7 @@ FILES = {floor: sorted((ROOT / floor).rglob("*.py")) for floor in FLOORS}
 SOURCES = [pytest.param(floor, file, id=str(file.relative_to(ROOT))) for floor in FLOORS for file in FILES[floor]]
 RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DISTRIBUTIONS = packages_distributions()
+DISTRIBUTIONS = {"streaming": ["mosaicml-streaming"], **packages_distributions()}
 NO_VERBS = frozenset(
     "A All An Any Each Every Five Four How Many Most No One Several Some That The This Three Two "
     "What When Where Whether Which Who Whole Why".split()

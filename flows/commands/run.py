@@ -177,4 +177,4 @@ def _print_summary(console: Console, summary: "RunSummary", *, licensed: bool) -
     print_quarantined(console, summary.quarantined)
     if not licensed:
         console.print("licence  none on the card: push needs one, --set materialize.license=...", highlight=False)
-    print_paths(console, dataset=summary.dataset, card=summary.card, report=summary.report)
+    print_paths(console, dataset=summary.dataset, card=summary.card, **summary.exports, report=summary.report)

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.segment import Segment
 from rich.table import Table
 
+from fineweb_mask.models.runtime.progress import Step, reporting_to
 from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
@@ -177,6 +178,23 @@ def verify_progress(total: int, *, show: bool) -> Iterator[Callable[[int], None]
     with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as progress:
         task = progress.add_task("verifying", total=total)
         yield lambda size: progress.advance(task, size)
+
+
+@contextmanager
+def step_progress(what: str, *, show: bool) -> Iterator[None]:
+    """Show a bar of the work in the block, with the loop that it is in."""
+    if not show:
+        yield
+        return
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.description}"))
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=1.0)
+
+        def advance(fraction: float, steps: tuple[Step, ...]) -> None:
+            progress.update(task, completed=fraction, description=str(steps[-1]) if steps else "")
+
+        with reporting_to(advance):
+            yield
 
 
 def print_verification(console: Console, verification: "Verification") -> None:

@@ -191,6 +191,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Inspecti
         plan.select()
         if set(plan.masks) == {shard.name for shard in shards}:
             plan.materialize()
+            plan.export()
             plan.report()
     return Inspection(workspace, settings, [shard.name for shard in shards], probe.found, plan)
 
@@ -207,6 +208,8 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
     left_out = {"score", "embed"} if found.settings.embedding.model == FROM_QUALITY else {"score_embed"}
     if not found.settings.embedding.keep and not found.jobs["embed"]:
         left_out.add("embed")
+    if not found.settings.materialize.export:
+        left_out.add("export")
     return WorkspaceStatus(
         workspace=found.workspace.display_path(found.workspace.root),
         shards=len(found.shards),
@@ -236,6 +239,8 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
     elif stage == "materialize":
         wanted, done = 1, len(files)
         stale = int(not files and Output.of(workspace, settings.materialize).is_there)
+    elif stage == "export":
+        wanted, done = len(settings.materialize.export), len(files)
     elif stage == "report":
         wanted, done = 1, len(files)
         stale = int(not files and workspace.exists(workspace.reports))

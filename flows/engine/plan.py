@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Container
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
 from fineweb_mask.flows.engine.dataset import EarlyParts, write_dataset
@@ -30,6 +30,7 @@ from fineweb_mask.tasks.dedup.pairs import pairs_jobs
 from fineweb_mask.tasks.dedup.repeats import repeats_jobs
 from fineweb_mask.tasks.dedup.signatures import SignatureJob
 from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
@@ -52,6 +53,9 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LISTED = 3
 """Most reasons in one message."""
@@ -106,6 +110,7 @@ class Plan:
         self._groups: dict[str, StageFile] = {}  # of shards that were selected from together, by name
         self._early: EarlyParts | None = None  # of the dataset
         self.dataset: StageFile | None = None
+        self.exports: dict[str, Path] = {}  # folders of training files, by name
         self._jobs = jobs
         self._listing = listing
         self._remembers = remembers
@@ -151,6 +156,7 @@ class Plan:
         self.write_early()  # each part of the dataset, when its own shards are selected from
         self.select()  # from each block, when all shards are prepared, or its own if it depends on no others
         self.materialize()
+        self.export()
         self.report()
 
     def ingest(self) -> None:
@@ -360,6 +366,22 @@ class Plan:
         )
         early = {} if self._early is None else self._early.written
         write_dataset(self._jobs, parts, job, self._on_materialized, early)
+
+    def export(self) -> None:
+        """Write the training files, when the dataset is written."""
+        self._jobs.finish()
+        exports = self._settings.materialize.export
+        if self.dataset is None or not exports:
+            return
+        output = Output.of(self._workspace, self._settings.materialize)
+        own = f"{self._root}/dataset" if self._workspace.url is not None else str(output.folder)
+        self._jobs.expect("export", len(exports))
+        for settings in exports:
+            place = output.url or (own if output.is_own else str(output.folder))
+            job = ExportJob(root=self._root, dataset=self.dataset, place=place, settings=settings)
+            self.exports[settings.folder] = job.folder
+            self._jobs.add(job, lambda _: None)
+        self._jobs.finish()
 
     def report(self) -> None:
         """Write the report, when the dataset is written."""

@@ -82,6 +82,7 @@ def summarize(run: Scheduler, plan: Plan) -> RunSummary:
         run.in_order,
         dataset=dataset,
         card=f"{dataset}/README.md",
+        exports={name: run.workspace.display_path(folder) for name, folder in plan.exports.items()},
         report=run.workspace.reports / "index.html",
         documents_in=counts.documents_in,
         documents_kept=counts.selected,

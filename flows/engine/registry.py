@@ -14,6 +14,7 @@ from fineweb_mask.tasks.dedup.pairs import find_pairs
 from fineweb_mask.tasks.dedup.repeats import find_repeats
 from fineweb_mask.tasks.dedup.signatures import sketch
 from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.export import export
 from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.judge import judge
@@ -68,6 +69,7 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     shuffle,
     write_partition,
     count,
+    export,
     report,
 )
 """The stages of the pipeline, in the order in which a document passes through them."""

@@ -1,14 +1,65 @@
 """Define the settings of the sections `materialize` and `report`."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fineweb_mask.models.settings.base import Settings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
 FLAT = "flat"
 """Value of `materialize.layout` for all files in one folder."""
+
+
+TOKENIZED = frozenset({"megatron", "nanotron"})
+"""Formats that hold tokens in place of texts."""
+
+
+class ExportSettings(Settings):
+    """Training files that are made of the dataset."""
+
+    format: Literal["parquet", "megatron", "nanotron", "mds", "litdata"] = Field(
+        description="`parquet` with few documents per row group, the last file for validation; tokens as `megatron` "
+        "(.bin and .idx) or `nanotron` (.ds); `mds` of MosaicML's streaming; `litdata`."
+    )
+    name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Folder below `exports` in the workspace; null: the format.",
+    )
+    tokenizer: str | None = Field(
+        None,
+        min_length=1,
+        description="megatron, nanotron: a tokenizer.json, its folder, or a model of the Hugging Face hub.",
+    )
+    end_token: str | None = Field(
+        None,
+        min_length=1,
+        description="megatron, nanotron: the token after each document; null: the tokenizer's own, as its "
+        "tokenizer_config.json names it, or `<|endoftext|>`.",
+    )
+    shuffle: bool = Field(
+        True, description="Put all documents in random order; `false` keeps the order of the dataset's files."
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the random order.")
+    file_size: int = Field(
+        100 * 2**20,
+        ge=2**16,
+        description="Size of a file, in bytes of the dataset's files: its documents are divided evenly among so many.",
+    )
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder."""
+        return self.name or self.format
+
+    @model_validator(mode="after")
+    def _tokens_need_a_tokenizer(self) -> Self:
+        if self.format in TOKENIZED and self.tokenizer is None:
+            raise ValueError(f"tokenizer: the format {self.format} needs one: give a tokenizer.json, or a model's name")
+        if self.format not in TOKENIZED and (self.tokenizer or self.end_token):
+            raise ValueError(f"tokenizer, end_token: the format {self.format} holds texts: leave them out")
+        return self
 
 
 class MaterializeSettings(Settings):
@@ -59,6 +110,18 @@ class MaterializeSettings(Settings):
     spill: str | None = Field(
         None, min_length=1, description="Folder for DuckDB's temporary files; null: the workspace's cache folder."
     )
+
+    export: list[ExportSettings] = Field(
+        default_factory=list, description="Training files that are made of the dataset, each in a folder of its own."
+    )
+
+    @field_validator("export")
+    @classmethod
+    def _exports_have_folders_of_their_own(cls, export: list[ExportSettings]) -> list[ExportSettings]:
+        names = [one.folder for one in export]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two exports are named {twice[0]!r}: give each a name of its own")
+        return export
 
     @field_validator("output")
     @classmethod

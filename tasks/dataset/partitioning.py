@@ -31,7 +31,7 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_PARTITIONS = 512
-NOT_IN_FILES = {"output", "memory_limit", "threads", "spill"}
+NOT_IN_FILES = {"output", "memory_limit", "threads", "spill", "export"}
 """Settings of which no byte of the dataset depends."""
 ON_THE_CARD = {"title", "license", "source_datasets"}
 """Settings of which only the card and the record depend."""

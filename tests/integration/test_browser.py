@@ -55,7 +55,7 @@ def test_flow_run_page_has_the_graph_the_artifacts_and_the_picture(page, service
     keep(page, "flow-run")
 
     page.get_by_text("report", exact=True).first.click()
-    expect(page.get_by_text("No selection of this size can be more than")).to_be_visible()
+    expect(page.get_by_text("No selection of this size can be more than").first).to_be_visible()
     expect(page.get_by_role("heading", name="Just kept (10)")).to_be_visible()
     expect(page.get_by_role("table").filter(has_text="effective rank")).to_be_visible()
     for name in PLOTS:

@@ -12,6 +12,7 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "min_chars": min_chars,
         "min_language_score": score,
         "languages": languages,
+        "filters": [{"kind": "gopher_quality", "options": {"min_doc_words": 20}}],
         "exact_dedup": dedup,
         "near_dedup": "minhash",
         "minhash": {"words": 3, "bands": 9, "rows": 13, "seed": 5},

@@ -1,0 +1,1 @@
+"""Check, export and upload a dataset that is there."""

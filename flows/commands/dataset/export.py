@@ -1,0 +1,120 @@
+"""`fineweb-mask export`: write a dataset as files that trainers read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import BaseModel
+
+from fineweb_mask.flows.commands._common import WRONG_USAGE, AsJson, exit_on_error, exit_on_failure, shows_bars
+from fineweb_mask.flows.display.terminal import SafeConsole, print_paths, step_progress
+from fineweb_mask.flows.recipe import validate
+
+if TYPE_CHECKING:
+    from fineweb_mask.tasks.workspace.manifest import Manifest
+
+AGAIN = "interrupted; run the same command again to go on with the files that are finished"
+
+
+class ExportSummary(BaseModel):
+    """What was exported; `fineweb-mask export --json` prints it."""
+
+    status: str = "done"
+    folder: str
+    format: str
+    files: int
+    bytes: int
+    documents: int
+    tokens: int | None = None  # of the tokenizer, with the one at the end of each document
+    cached: bool = False  # it was there already
+
+
+def export(
+    dataset: Annotated[str, typer.Argument(help="Workspace or dataset: a folder, or a URL.")],
+    *,
+    kind: Annotated[str, typer.Option("--format", help="parquet, megatron, nanotron, mds or litdata.", metavar="KIND")],
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="For megatron and nanotron: a tokenizer.json, its folder, or a model of the hub."),
+    ] = None,
+    end_token: Annotated[
+        str | None, typer.Option(help="The token after each document; by default the tokenizer's own.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Folder of the files; by default exports/FORMAT in the workspace.")
+    ] = None,
+    shuffle: Annotated[bool, typer.Option(help="Put all documents in random order.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
+    file_size: Annotated[
+        int | None, typer.Option(help="Bytes of the dataset's files that make one file.", show_default="100 MiB")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a dataset as training files: Parquet for nanochat or torchtitan, tokens for Megatron-LM or nanotron, MDS.
+
+    Example: fineweb-mask export workspaces/sample --format megatron --tokenizer gpt2
+    """
+    from fineweb_mask.models.errors import ModelError
+    from fineweb_mask.models.settings.output import ExportSettings
+    from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
+    from fineweb_mask.tasks.export import ExportJob
+    from fineweb_mask.tasks.training_files.folder import check_folder, find_export, key_of, write_export
+
+    with exit_on_error(as_json):
+        given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
+        settings = validate(
+            ExportSettings,
+            {"format": kind, "shuffle": shuffle, "seed": seed}
+            | {name: value for name, value in given.items() if value is not None},
+        )
+        found = find_dataset(dataset)
+        manifest = read_provenance(found)
+        folder = _folder(dataset, found.url, settings.folder, output)
+        check_folder(folder)
+        key = key_of(settings, manifest.content, ExportJob.stage.version)
+    current = find_export(folder, key)
+    with exit_on_failure(as_json, AGAIN), exit_on_error(as_json, WRONG_USAGE, (ModelError,)):
+        if current is None:
+            with step_progress("exporting", show=shows_bars(as_json)):
+                written = write_export(found, manifest, settings, folder, key)
+        else:
+            written = current
+    summary = _summary(folder, settings.format, written, is_cached=current is not None)
+    if as_json:
+        typer.echo(summary.model_dump_json(ensure_ascii=True))
+        return
+    console = SafeConsole()
+    tokens = "" if summary.tokens is None else f", {summary.tokens:,} tokens"
+    console.print(
+        f"{summary.format}: {summary.documents:,} documents{tokens} in {summary.files:,} files of "
+        f"{summary.bytes / 1e6:,.1f} MB{' (there already)' if summary.cached else ''}"
+    )
+    print_paths(console, files=folder, card=folder / "README.md")
+
+
+def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
+    """Return where to write: what was asked for, or a place in the workspace or beside the dataset."""
+    from fineweb_mask.models.errors import SettingsError
+    from fineweb_mask.models.urls import is_url
+
+    if output is not None:
+        if is_url(output):
+            raise SettingsError(f"--output: {output} must be a folder of this machine")
+        return Path(output)
+    if is_url(dataset):
+        raise SettingsError(f"--output: {dataset} is a URL: name a folder of this machine for the files")
+    if Path(url).absolute() != (place := Path(dataset).absolute()):  # the dataset of the workspace there
+        return Path(dataset) / "exports" / name
+    return place.with_name(f"{place.name}-{name}")
+
+
+def _summary(folder: Path, kind: str, manifest: "Manifest", *, is_cached: bool) -> ExportSummary:
+    return ExportSummary(
+        folder=str(folder),
+        format=kind,
+        files=len(manifest.files) - 1,  # without the card
+        bytes=sum(file.bytes for file in manifest.files.values()),
+        documents=manifest.details["rows"],
+        tokens=manifest.details.get("tokens"),
+        cached=is_cached,
+    )

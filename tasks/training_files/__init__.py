@@ -1,0 +1,1 @@
+"""Write a dataset as files that trainers read."""

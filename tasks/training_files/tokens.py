@@ -1,0 +1,164 @@
+"""Write documents as tokens, in the files of Megatron-LM and of nanotron.
+
+Both are datatrove's writers (https://github.com/huggingface/datatrove, `pipeline/tokens`), of which the files are the
+same, byte for byte. Every document ends with one token that marks its end; nothing is added before it.
+
+- `megatron`: `.bin`, the tokens, and `.idx`, the length of each document; read by Megatron-LM, NeMo and GPT-NeoX.
+- `nanotron`: `.ds`, the tokens, `.ds.index`, where each document ends, and `.ds.metadata`.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fineweb_mask.models.errors import ModelError, SettingsError
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.settings.output import ExportSettings
+from fineweb_mask.tasks.inference.model_files import model_file
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
+from fineweb_mask.tasks.training_files.order import ROW_GROUP
+
+COMMON_END = "<|endoftext|>"
+SMALL_VOCABULARY = 2**16
+"""Tokens that two bytes can number."""
+
+
+class TokenizerError(ModelError):
+    """A tokenizer cannot be used."""
+
+
+class Tokenized(NamedTuple):
+    """What was written of a file's documents."""
+
+    documents: int
+    tokens: int  # with one at the end of each document
+
+
+class Tokenizer:
+    """A tokenizer of the Hugging Face library, which ends every text with a token.
+
+    Parameters
+    ----------
+    settings
+        The name of the tokenizer, and of the token at the end.
+
+    Raises
+    ------
+    TokenizerError
+        When it is used, if the file is no tokenizer, or it has no such token.
+    ModelNotFoundError
+        If there is no such file, or it cannot be downloaded.
+    """
+
+    def __init__(self, settings: ExportSettings) -> None:
+        self._name = str(settings.tokenizer)
+        self._end = settings.end_token
+        self.path = _tokenizer_file(self._name)
+
+    @cached_property
+    def end_token(self) -> str:
+        """The token at the end of a document."""
+        if self._end is not None:
+            return self._end
+        config = self.path.with_name("tokenizer_config.json")
+        if config.is_file():
+            named = json.loads(config.read_text(encoding="utf-8")).get("eos_token")
+            named = named.get("content") if isinstance(named, dict) else named
+            if named:
+                return str(named)
+        return COMMON_END
+
+    @cached_property
+    def _loaded(self) -> Any:  # noqa: ANN401 - of `tokenizers`, without types
+        from tokenizers import Tokenizer as Loaded
+        from tokenizers.processors import TemplateProcessing
+
+        try:
+            loaded = Loaded.from_file(str(self.path))
+        except Exception as error:  # the library raises no other
+            raise TokenizerError(f"tokenizer: {self._name} must be a tokenizer.json: {error}") from error
+        if (end := loaded.token_to_id(self.end_token)) is None:
+            raise TokenizerError(
+                f"end_token: {self._name} has no token {self.end_token!r}: set end_token to the one that ends a text"
+            )
+        loaded.post_processor = TemplateProcessing(single="$A <end>", pair=None, special_tokens=[("<end>", end)])
+        loaded.no_truncation()
+        loaded.no_padding()
+        return loaded
+
+    @cached_property
+    def token_bytes(self) -> int:
+        """Bytes of a token: 2, or 4 for a vocabulary of more than 65,536."""
+        return 2 if self._loaded.get_vocab_size() <= SMALL_VOCABULARY else 4
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the tokens of each text, on all cores."""
+        return [found.ids for found in self._loaded.encode_batch_fast(texts)]
+
+
+def _tokenizer_file(name: str) -> Path:
+    place = Path(name)
+    if place.is_dir():
+        place /= "tokenizer.json"
+    if place.exists() or place.suffix == ".json":
+        return model_file(str(place), "tokenizer")
+    if name.count("/") > 1 and not name.startswith("hf://"):
+        raise SettingsError(f"tokenizer: {name!r} does not exist: give a tokenizer.json, or a model's name on the hub")
+    repository = name.removeprefix("hf://") if "/" in name else f"openai-community/{name}"  # gpt2 and its like
+    address = repository if repository.endswith(".json") else f"{repository}/tokenizer.json"
+    return model_file(f"hf://{address}", "tokenizer")
+
+
+def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> Tokenized:
+    """Write the documents of a Parquet file as tokens, in their order, to files of its name in a folder."""
+    return WRITERS[kind](_tokens_of(documents, tokenizer), tokenizer, folder, documents.stem)
+
+
+def _tokens_of(documents: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
+    with VerifiedFile(documents) as file:
+        for batch in file.iter_batches(ROW_GROUP, columns=["text"]):
+            raise_if_stopped()
+            yield from tokenizer.encode(batch["text"].to_pylist())
+
+
+def _module(name: str) -> Any:  # noqa: ANN401
+    os.environ.setdefault("LOGURU_LEVEL", "WARNING")
+    try:
+        return import_module(f"datatrove.pipeline.tokens.{name}")
+    except ImportError as error:
+        raise TokenizerError(
+            f"files of tokens need datatrove, received {error}: pip install '.[filters]' in a checkout, or the "
+            "packages of the extra `filters` in pyproject.toml"
+        ) from error
+
+
+def _write_megatron(texts: Iterator[list[int]], tokenizer: Tokenizer, folder: Path, stem: str) -> Tokenized:
+    file = _module("megatron_tokenizer").MegatronTokenizedFile(str(folder), stem, token_size=tokenizer.token_bytes)
+    for tokens in texts:
+        file.write(tokens)
+    file.close()
+    return Tokenized(len(file.sequence_lengths), len(file))
+
+
+def _write_nanotron(texts: Iterator[list[int]], tokenizer: Tokenizer, folder: Path, stem: str) -> Tokenized:
+    file = _module("tokenizer").TokenizedFile(
+        str(folder),
+        f"{stem}.ds",
+        tokenizer_name_or_path=tokenizer.path.name,  # its place is this machine's
+        save_final_metadata=True,
+        token_size=tokenizer.token_bytes,
+    )
+    for tokens in texts:
+        file.write(tokens, None)
+    file.close()
+    return Tokenized(len(file.doc_ends), len(file))
+
+
+WRITERS: dict[str, Callable[[Iterator[list[int]], Tokenizer, Path, str], Tokenized]] = {
+    "megatron": _write_megatron,
+    "nanotron": _write_nanotron,
+}

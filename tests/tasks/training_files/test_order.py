@@ -1,0 +1,68 @@
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineweb_mask.models.settings.output import ExportSettings
+from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
+from fineweb_mask.tasks.training_files.order import ROW_GROUP, divide, random_keys, write_documents
+
+
+def written(files):
+    return [text for file in files for text in pq.read_table(file)["text"].to_pylist()]
+
+
+def settings(**changes):
+    return ExportSettings(**{"format": "parquet", "file_size": 2**16} | changes)
+
+
+def test_every_document_is_there_once_in_a_random_order(dataset, texts, tmp_path):
+    shuffled = written(write_documents(*dataset, settings(), tmp_path / "a"))
+    assert sorted(shuffled) == sorted(texts)
+    assert shuffled != texts
+    assert written(write_documents(*dataset, settings(), tmp_path / "b")) == shuffled
+    assert written(write_documents(*dataset, settings(seed=1), tmp_path / "c")) not in (shuffled, texts)
+    assert [path.name for path in sorted((tmp_path / "a").iterdir())] == ["00000.parquet", "00001.parquet"]
+
+
+def test_the_order_of_the_dataset_can_be_kept(dataset, texts, tmp_path):
+    assert written(write_documents(*dataset, settings(shuffle=False), tmp_path / "a")) == texts
+
+
+def test_json_lines_are_read_too(built, texts, tmp_path):
+    making = built.making.with_settings(format="jsonl.zst", output=str(tmp_path / "lines"), layout="flat")
+    making.write(force=True)
+    found = find_dataset(str(tmp_path / "lines"))
+    files = write_documents(found, read_provenance(found), settings(), tmp_path / "a")
+    assert sorted(written(files)) == sorted(texts)
+
+
+def test_a_dataset_of_other_documents_is_refused(dataset, tmp_path):
+    found, manifest = dataset
+    for number, rows in enumerate((len(manifest.files), manifest.details["rows"] - 1, manifest.details["rows"] + 1)):
+        wrong = manifest.model_copy(update={"details": {**manifest.details, "rows": rows}})
+        with pytest.raises(VerifyError, match="must hold the"):
+            write_documents(found, wrong, settings(), tmp_path / str(number))
+
+
+@given(st.integers(1, 30_000), st.integers(1, 10**7), st.integers(2**10, 10**7))
+def test_files_have_equal_numbers_of_whole_row_groups(documents, size, file_size):
+    places = divide(documents, size, file_size)
+    assert [place.first for place in places] == [0, *(place.stop for place in places[:-1])]
+    assert places[-1].stop == documents
+    sizes = [place.stop - place.first for place in places]
+    assert len(set(sizes[:-1])) <= 1
+    assert all(0 < last <= sizes[0] for last in sizes)
+    assert sizes[0] <= ROW_GROUP or sizes[0] % ROW_GROUP == 0
+    assert documents == 1 or len(places) >= 2 or sizes[0] <= ROW_GROUP
+
+
+def test_keys_depend_on_place_and_seed_only():
+    whole = random_keys(0, 1_000, seed=3)
+    assert np.array_equal(np.concatenate([random_keys(0, 400, 3), random_keys(400, 600, 3)]), whole)
+    assert len(set(whole.tolist())) == 1_000
+    assert not np.intersect1d(whole, random_keys(0, 1_000, seed=4)).size
+    ranks = np.argsort(np.argsort(random_keys(0, 100_000, seed=0)))
+    assert abs(np.corrcoef(ranks, np.arange(100_000))[0, 1]) < 0.01
+    assert random_keys(0, 1, 2**63 - 1).dtype == np.uint64

@@ -1,0 +1,134 @@
+import json
+import struct
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer as Loaded
+
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings.output import ExportSettings
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
+from fineweb_mask.tasks.training_files.order import write_documents
+from fineweb_mask.tasks.training_files.tokens import Tokenizer, TokenizerError, write_tokens
+from tests.tasks.training_files.conftest import save_tokenizer
+
+pytest.importorskip("datatrove.pipeline.tokens")
+
+
+def settings(tokenizer, **changes):
+    return ExportSettings(**{"format": "megatron", "tokenizer": str(tokenizer)} | changes)
+
+
+def read_megatron(prefix):
+    """Return the documents of a pair of files, as Megatron-LM's `IndexedDataset` reads them."""
+    index = prefix.with_suffix(".idx").read_bytes()
+    assert index[:9] == b"MMIDIDX\x00\x00"
+    version, code, sequences, documents = struct.unpack("<QBQQ", index[9:34])
+    assert (version, documents) == (1, sequences + 1)
+    kind = {4: np.int32, 8: np.uint16}[code]
+    lengths = np.frombuffer(index, np.int32, sequences, 34)
+    pointers = np.frombuffer(index, np.int64, sequences, 34 + lengths.nbytes)
+    ends = np.frombuffer(index, np.int64, documents, 34 + lengths.nbytes + pointers.nbytes)
+    assert len(index) == 34 + lengths.nbytes + pointers.nbytes + ends.nbytes
+    assert ends.tolist() == list(range(documents))
+    tokens = prefix.with_suffix(".bin").read_bytes()
+    assert len(tokens) == lengths.sum() * np.dtype(kind).itemsize
+    return [
+        np.frombuffer(tokens, kind, length, pointer).tolist() for length, pointer in zip(lengths, pointers, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def documents(dataset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documents") / "files"
+    return write_documents(*dataset, ExportSettings(format="parquet", file_size=2**16), folder)
+
+
+@pytest.fixture(params=[400, 70_000], ids=["two bytes", "four bytes"])
+def tokenizer(request, tmp_path, tokenizer_file):
+    """A tokenizer file, and the bytes of its tokens."""
+    if request.param == 400:
+        return tokenizer_file, 2
+    content = json.loads(tokenizer_file.read_text())
+    content["model"]["vocab"] |= {f"unused {number}": number for number in range(400, 70_000)}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    return tmp_path / "tokenizer.json", 4
+
+
+def expected(path, tokenizer_file):
+    loaded = Loaded.from_file(str(tokenizer_file))
+    end = loaded.token_to_id("<|endoftext|>")
+    return [[*loaded.encode(text).ids, end] for text in pq.read_table(path)["text"].to_pylist()]
+
+
+def test_megatron_files_hold_every_document_and_are_datatroves(documents, tokenizer, tmp_path):
+    from datatrove.data import Document
+    from datatrove.pipeline.tokens import MegatronDocumentTokenizer
+
+    file, size = tokenizer
+    found = write_tokens(documents[0], loaded := Tokenizer(settings(file)), "megatron", tmp_path / "ours")
+    tokens = expected(documents[0], file)
+    assert loaded.token_bytes == size
+    assert read_megatron(tmp_path / "ours" / "00000") == tokens
+    assert found == (len(tokens), sum(map(len, tokens)))
+    texts = pq.read_table(documents[0])["text"].to_pylist()
+    theirs = MegatronDocumentTokenizer(str(tmp_path / "theirs"), None, str(file), "<|endoftext|>")
+    theirs.run((Document(text=text, id=str(row)) for row, text in enumerate(texts)), 0, 1)
+    for ending in ("bin", "idx"):
+        [one], [other] = ((tmp_path / side).glob(f"*.{ending}") for side in ("ours", "theirs"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_nanotron_files_are_read_by_datatrove_and_are_its_own(documents, tokenizer, tmp_path):
+    from datatrove.data import Document
+    from datatrove.pipeline.tokens import DocumentTokenizer
+    from datatrove.utils.dataset import DatatroveFolderDataset
+
+    file, size = tokenizer
+    write_tokens(documents[0], Tokenizer(settings(file, format="nanotron")), "nanotron", tmp_path / "ours")
+    tokens = [token for document in expected(documents[0], file) for token in document]
+    ends = np.cumsum([len(document) for document in expected(documents[0], file)])
+    assert np.fromfile(tmp_path / "ours" / "00000.ds.index", np.uint64).tolist() == ends.tolist()
+    read = DatatroveFolderDataset(str(tmp_path / "ours"), seq_len=31, token_size=size)
+    assert len(read) == len(tokens) // 32
+    assert [token for row in read for token in row["input_ids"].tolist()] == tokens[: len(read) * 32]
+    texts = pq.read_table(documents[0])["text"].to_pylist()
+    theirs = DocumentTokenizer(str(tmp_path / "theirs"), str(file), eos_token="<|endoftext|>", shuffle_documents=False)
+    theirs.run((Document(text=text, id=str(row)) for row, text in enumerate(texts)), 0, 1)
+    for ending in ("ds", "index"):
+        [one], [other] = ((tmp_path / side).glob(f"*.{ending}") for side in ("ours", "theirs"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_token_at_the_end_is_the_tokenizers_own(tmp_path, tokenizer_file):
+    assert Tokenizer(settings(tokenizer_file)).end_token == "<|endoftext|>"
+    save_tokenizer(tmp_path / "model" / "tokenizer.json")
+    for named in ("</s>", {"content": "</s>", "lstrip": False}):
+        (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
+        tokenizer = Tokenizer(settings(tmp_path / "model"))
+        assert tokenizer.end_token == "</s>"
+        assert tokenizer.encode(["a"])[0][-1] == 1
+    assert Tokenizer(settings(tmp_path / "model", end_token="<|endoftext|>")).encode(["a"])[0][-1] == 0
+
+
+def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path, tokenizer_file):
+    with pytest.raises(ModelNotFoundError, match="does not exist"):
+        Tokenizer(settings(tmp_path / "none.json"))
+    with pytest.raises(SettingsError, match=r"give a tokenizer\.json"):
+        Tokenizer(settings("folder/of/nothing"))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerError, match=r"must be a tokenizer\.json"):
+        Tokenizer(settings(tmp_path)).encode(["a"])
+    with pytest.raises(TokenizerError, match="set end_token"):
+        Tokenizer(settings(tokenizer_file, end_token="<eos>")).encode(["a"])
+
+
+def test_a_long_text_is_not_cut_and_nothing_is_padded(tokenizer_file, tmp_path):
+    loaded = Loaded.from_file(str(tokenizer_file))
+    loaded.enable_truncation(8)
+    loaded.enable_padding(length=8)
+    loaded.save(str(tmp_path / "tokenizer.json"))
+    tokens = Tokenizer(settings(tmp_path)).encode(["a b c d e f g h i j k l", "a"])
+    assert len(tokens[0]) > 12
+    assert len(tokens[1]) == 2
