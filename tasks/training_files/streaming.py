@@ -29,7 +29,8 @@ def write_mds(files: Sequence[Path], settings: ExportSettings, folder: Path) -> 
         from streaming import MDSWriter
     except ImportError as error:
         raise WriterError(
-            f"the format mds needs mosaicml-streaming, received {error}: pip install '.[mds]' in a checkout, or mosaicml-streaming"
+            f"the format mds needs mosaicml-streaming, received {error}: pip install '.[mds]' in a checkout, or that "
+            "package"
         ) from error
     writer = MDSWriter(out=str(folder), columns={"text": "str", "id": "str"}, size_limit=settings.file_size, hashes=[])
     with writer:

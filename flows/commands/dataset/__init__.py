@@ -1,1 +1,1 @@
-"""Check, export and upload a dataset that is there."""
+"""Work on a dataset that is there: check it, export it, upload it."""
