@@ -6,7 +6,7 @@ Works on one Arrow record batch at a time, without files.
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from fineweb_mask.models.columns import (
     to_plain,
     to_text,
 )
-from fineweb_mask.models.schemas import FINEWEB, MEASURED, ROW, SOURCE_ROW
+from fineweb_mask.models.schemas import DROPPED, FINEWEB, MEASURED, ROW, SOURCE_ROW
 from fineweb_mask.models.settings import IngestSettings
 
 CHARS_PER_TOKEN = 4.6
@@ -125,6 +125,7 @@ class DocumentFilter:
 
     `source` is the name of the source file, from which missing ids are derived. `twins` returns, for the hash of each
     text, the id of the document of another corpus that has it, or None; such rows are dropped, and listed in `known`.
+    So are those for whose text `overlaps` returns the name of a benchmark text.
     `text_filter` takes a text and its URL, and returns the text, which it may have changed, and why it is dropped, or
     None.
 
@@ -144,11 +145,13 @@ class DocumentFilter:
         source: str,
         twins: Callable[[list[bytes]], list[str | None]] | None = None,
         text_filter: Callable[[str, str | None], tuple[str, str | None]] | None = None,
+        overlaps: Callable[[list[str]], list[str | None]] | None = None,
     ) -> None:
         self.settings = settings
         self.source = source
         self.twins = twins
         self.text_filter = text_filter
+        self.overlaps = overlaps
         self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the twin
         self.dropped: Counter[str] = Counter()
         self.rows_in = 0
@@ -156,6 +159,7 @@ class DocumentFilter:
         self.tokens_in = 0
         self.tokens_kept = 0
         self.tokens_estimated = 0  # kept rows with a token count estimated from the length
+        self._gone: list[pa.RecordBatch] = []  # dropped rows, with `keep_dropped`
         self._seen: set[bytes] = set()
         self._long: dict[bytes, bytes] = {}  # hashes of long texts, by a digest of their bytes
 
@@ -172,9 +176,7 @@ class DocumentFilter:
         self.rows_in += batch.num_rows
         source_rows = np.arange(first_source_row, self.rows_in)
         if problems is not None and problems.null_count < len(problems):
-            self.dropped.update(problems.drop_null().to_pylist())
-            readable = pc.is_null(problems)
-            source_rows, batch = source_rows[readable.to_numpy(zero_copy_only=False)], batch.filter(readable)
+            source_rows, batch = self._drop(source_rows, batch, problems.to_pylist())
         checks: tuple[tuple[str, Callable[[pa.RecordBatch], pa.Array]], ...] = (
             ("null_text", lambda rows: pc.is_null(rows["text"])),
             ("invalid_utf8", _invalid_utf8),
@@ -185,26 +187,59 @@ class DocumentFilter:
             ("wrong_token_count", _bad_tokens),
         )
         for reason, bad in checks:
-            keep = pc.invert(pc.fill_null(bad(batch), False))
-            self.dropped[reason] += batch.num_rows - int(pc.sum(keep).as_py() or 0)
-            source_rows = source_rows[keep.to_numpy(zero_copy_only=False)]
-            batch = batch.filter(keep)
+            is_bad = pc.fill_null(bad(batch), False).to_numpy(zero_copy_only=False)
+            source_rows, batch = self._drop_if(is_bad, source_rows, batch, reason)
         if self.text_filter is not None:
             source_rows, batch = self._filter_texts(self.text_filter, source_rows, batch)
+        if self.overlaps is not None:
+            source_rows, batch, _ = self._drop_known(
+                self.overlaps(batch["text"].to_pylist()), source_rows, batch, "benchmark"
+            )
         hashes = self._hashes(batch["text"])
         if self.twins is not None:
-            twins = self.twins(hashes)
-            is_new = np.array([twin is None for twin in twins], dtype=bool)
-            self._list_known(batch, source_rows, twins)
-            self.dropped["known"] += int((~is_new).sum())
-            source_rows, batch = source_rows[is_new], batch.filter(pa.array(is_new))
-            hashes = [value for value, kept in zip(hashes, is_new, strict=True) if kept]
+            source_rows, batch, kept = self._drop_known(self.twins(hashes), source_rows, batch, "known")
+            hashes = [value for value, is_kept in zip(hashes, kept, strict=True) if is_kept]
         if self.settings.exact_dedup != "off":
-            is_first = np.array([self._is_first(value) for value in hashes], dtype=bool)
-            self.dropped["duplicate"] += int((~is_first).sum())
-            source_rows, batch = source_rows[is_first], batch.filter(pa.array(is_first))
-            hashes = [value for value, kept in zip(hashes, is_first, strict=True) if kept]
+            is_again = np.array([not self._is_first(value) for value in hashes], dtype=bool)
+            source_rows, batch = self._drop_if(is_again, source_rows, batch, "duplicate")
+            hashes = [value for value, again in zip(hashes, is_again, strict=True) if not again]
         return self._finish(batch, source_rows, hashes)
+
+    def take_dropped(self) -> Iterator[pa.RecordBatch]:
+        """Yield the dropped rows that were not taken yet, as `DROPPED`, if the settings keep them."""
+        gone, self._gone = self._gone, []
+        yield from gone
+
+    def _drop_if(
+        self, is_bad: NDArray[np.bool_], source_rows: NDArray[np.int64], batch: pa.RecordBatch, reason: str
+    ) -> tuple[NDArray[np.int64], pa.RecordBatch]:
+        return self._drop(source_rows, batch, [reason if bad else None for bad in is_bad.tolist()])
+
+    def _drop(
+        self, source_rows: NDArray[np.int64], batch: pa.RecordBatch, reasons: Sequence[str | None]
+    ) -> tuple[NDArray[np.int64], pa.RecordBatch]:
+        """Return the rows without a reason, and count the others, which are kept aside if the settings say so."""
+        kept = np.array([reason is None for reason in reasons], dtype=bool)
+        if kept.all():
+            return source_rows, batch
+        self.dropped.update(reason for reason in reasons if reason is not None)
+        if self.settings.keep_dropped:
+            why = [reason for reason in reasons if reason is not None]
+            self._gone.append(self._dropped_rows(source_rows[~kept], batch.filter(pa.array(~kept)), why))
+        return source_rows[kept], batch.filter(pa.array(kept))
+
+    def _dropped_rows(
+        self, source_rows: NDArray[np.int64], batch: pa.RecordBatch, reasons: list[str]
+    ) -> pa.RecordBatch:
+        invalid = _invalid_utf8(batch.select(["id", "url", "text"]))
+        ids, urls, texts = (
+            pc.if_else(invalid, pa.scalar(None, pa.string()), batch[name]) for name in ("id", "url", "text")
+        )
+        names = [
+            name or stable_id(self.source, row) for name, row in zip(ids.to_pylist(), source_rows.tolist(), strict=True)
+        ]
+        columns = [pa.array(source_rows, pa.uint32()), pa.array(names, pa.string()), urls, pa.array(reasons), texts]
+        return pa.record_batch(columns, schema=DROPPED)
 
     def _filter_texts(
         self,
@@ -219,14 +254,11 @@ class DocumentFilter:
         reasons = [
             "too_short" if reason is None and len(text) < self.settings.min_chars else reason for text, reason in found
         ]
-        self.dropped.update(reason for reason in reasons if reason is not None)
         is_changed = pa.array([text != old for text, old in zip(texts, before, strict=True)], pa.bool_())
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns["text"] = pa.array(texts, pa.string())
         columns["token_count"] = pc.if_else(is_changed, pa.scalar(None, pa.int64()), columns["token_count"])
-        kept = np.array([reason is None for reason in reasons], dtype=bool)
-        changed = pa.record_batch(list(columns.values()), schema=batch.schema)
-        return source_rows[kept], changed.filter(pa.array(kept))
+        return self._drop(source_rows, pa.record_batch(list(columns.values()), schema=batch.schema), reasons)
 
     def _hashes(self, texts: pa.StringArray) -> list[bytes]:
         """Return the hash of each text; of equal ones in a batch, and of equal long ones, the first is normalised."""
@@ -243,10 +275,15 @@ class DocumentFilter:
             distinct.append(self._long[digest])
         return [distinct[index] for index in encoded.indices.to_pylist()]
 
-    def _list_known(self, batch: pa.RecordBatch, source_rows: NDArray[np.int64], twins: list[str | None]) -> None:
+    def _drop_known(
+        self, twins: list[str | None], source_rows: NDArray[np.int64], batch: pa.RecordBatch, reason: str
+    ) -> tuple[NDArray[np.int64], pa.RecordBatch, NDArray[np.bool_]]:
+        """Drop the rows that have a twin and list them; return the others, and which these are."""
         for row, source_id, twin in zip(source_rows.tolist(), batch["id"].to_pylist(), twins, strict=True):
             if twin is not None:
                 self.known.append((row, source_id or stable_id(self.source, row), twin))
+        is_known = np.array([twin is not None for twin in twins], dtype=bool)
+        return *self._drop_if(is_known, source_rows, batch, reason), ~is_known
 
     def _wrong_language(self, batch: pa.RecordBatch) -> pa.Array:
         if not self.settings.languages:

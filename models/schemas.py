@@ -93,7 +93,21 @@ KNOWN = pa.schema(
         pa.field("twin", pa.string(), nullable=False),
     ]
 )
-"""Rows of a source file that were dropped because a corpus of `ingest.against` holds their text: its id is `twin`."""
+"""Rows of a source file that were dropped because another text has theirs, or a part of it.
+
+`twin` is the id of a document of `ingest.against`, or the file and row of a benchmark text of `ingest.decontaminate`.
+"""
+
+DROPPED = pa.schema(
+    [
+        SOURCE_ROW,
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("url", pa.string()),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("text", pa.string()),  # null: it could not be read
+    ]
+)
+"""Rows of a source file that ingest dropped, with `ingest.keep_dropped`."""
 
 CHARGES = pa.schema(
     [

@@ -1,5 +1,7 @@
 """Ingest a source file: write its documents in uniform columns, and count every dropped row by its reason."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,9 +11,10 @@ from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.filters.datatrove import load_filters, version_of_filters
 from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import KNOWN, documents_schema, without_text
+from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
-from fineweb_mask.tasks.known import known_texts
+from fineweb_mask.tasks.exclusion.benchmarks import benchmark_texts
+from fineweb_mask.tasks.exclusion.known import known_texts
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.texts import DETAIL, TextSource
@@ -20,7 +23,10 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
-NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "against", "copy_text", "filters"}
+NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "against", "copy_text", "filters"} | {
+    "decontaminate",
+    "keep_dropped",
+}
 """Settings that the documents of a shard do not depend on, or that are in the key in another form."""
 
 
@@ -30,7 +36,7 @@ class IngestJob(ShardJob):
     stage: ClassVar[Stage] = Stage(
         "ingest",
         version=2,
-        folders=("documents", "known"),
+        folders=("documents", "known", "dropped"),
         run_with=("ingest",),
         per_shard=True,
         documents=lambda file: (int(file.details["rows_in"]), file.rows),
@@ -40,6 +46,7 @@ class IngestJob(ShardJob):
     source: SourceSettings
     settings: IngestSettings
     known: StageFile | None = None  # the list of what other corpora hold
+    benchmarks: StageFile | None = None  # the list of the n-grams of benchmarks
 
     @property
     def name(self) -> str:
@@ -60,6 +67,7 @@ class IngestJob(ShardJob):
                 self.shard.format,
                 self.shard.fingerprint,
                 *([] if self.known is None else [self.known.fingerprint]),
+                *([] if self.benchmarks is None else ["without", self.benchmarks.fingerprint]),
                 *self.shard.as_text,
                 *([] if self.settings.copy_text else [f"texts at {self.shard.url}"]),
                 *([f"trafilatura {version_of_extraction()}"] if self.shard.format == "warc" else []),
@@ -77,20 +85,26 @@ class IngestJob(ShardJob):
 
     @property
     def known_output(self) -> Path:
-        """The file that names the rows that were dropped as known."""
+        """The file that names the rows that were dropped as known, or for a benchmark."""
         return self.workspace.shard_path(self.stage.folders[1], self.name, self.key)
 
+    @property
+    def dropped_output(self) -> Path:
+        """The file of the rows that were dropped."""
+        return self.workspace.shard_path(self.stage.folders[2], self.name, self.key)
+
     def paths(self) -> list[Path]:
-        """Return the shard's file and the list of its known rows."""
-        return [self.output, self.known_output]
+        """Return the shard's file, the list of its known rows, and the dropped rows."""
+        return [self.output, self.known_output, self.dropped_output]
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return the shard's file if it and the list of its known rows are current, else None."""
+        """Return the shard's file if it and what is written beside it are current, else None."""
         file = super().current(listing)
-        if file is not None and self.known is not None:
-            listed = find_file(self, self.stage.folders[1], self.name, listing)
-            return None if listed is None else file
-        return file
+        _, known, dropped = self.stage.folders
+        beside = [known] if self.known is not None or self.benchmarks is not None else []
+        beside += [dropped] if self.settings.keep_dropped else []
+        is_whole = all(find_file(self, folder, self.name, listing) is not None for folder in beside)
+        return file if is_whole else None
 
 
 def _filters_in_key(settings: IngestSettings) -> list[Any]:
@@ -115,15 +129,24 @@ def ingest(job: IngestJob) -> None:
     if job.known is not None:
         folder = job.workspace.resolve(job.known).parent
         twins = known_texts(folder / "documents.parquet", job.known.fingerprint).twins
-    filters = job.settings.filters
-    documents = DocumentFilter(job.settings, job.shard.relative, twins, load_filters(filters) if filters else None)
+    overlaps = None
+    if job.benchmarks is not None:
+        folder = job.workspace.resolve(job.benchmarks).parent
+        overlaps = benchmark_texts(folder / "ngrams.parquet", job.benchmarks.fingerprint).overlaps
+    text_filter = load_filters(job.settings.filters) if job.settings.filters else None
+    documents = DocumentFilter(job.settings, job.shard.relative, twins, text_filter, overlaps)
     schema = documents_schema(reader.extra)
-    with stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer:
+    with (
+        stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer,
+        _dropped_writer(job) as write_dropped,
+    ):
         batches = track_by_size("documents", reader.batches(), reader.rows, lambda pair: pair[0].num_rows, part=(0, 1))
         for batch, problems in batches:
             kept = documents.apply(batch, problems)
             written = kept if job.settings.copy_text else kept.drop_columns("text")
             writer.write(written, kept.nbytes)  # row groups are the same either way
+            for gone in documents.take_dropped():
+                write_dropped(gone)
         writer.details = {
             **job.text_details,
             **({"as_text": reader.as_text} if reader.as_text else {}),
@@ -133,8 +156,18 @@ def ingest(job: IngestJob) -> None:
             "tokens": documents.tokens_kept,
             "tokens_estimated": documents.tokens_estimated,
         }
-        if job.known is not None:
+        if job.known is not None or job.benchmarks is not None:
             _write_known(job, documents.known)
+
+
+@contextmanager
+def _dropped_writer(job: IngestJob) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Yield the function that writes dropped rows, which does nothing if they are not kept."""
+    if not job.settings.keep_dropped:
+        yield lambda _: None
+        return
+    with stage_file_writer(job.dropped_output, DROPPED, job.key) as writer:
+        yield writer.write
 
 
 def _write_known(job: IngestJob, rows: list[tuple[int, str, str]]) -> None:

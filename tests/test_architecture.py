@@ -45,7 +45,7 @@ LAYERS = {
         {"inference"},
         {"dataset"},
         {"selection", "training_files"},
-        {"probe", "known"},
+        {"probe", "exclusion"},
         {"ingest", "dedup", "fit", "score", "embed", "select", "materialize", "export", "report", "train_quality"},
         {"score_embed", "judge"},
     ],

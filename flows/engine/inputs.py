@@ -40,6 +40,8 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     Output.of(workspace, settings.materialize).check()
     for path in settings.ingest.against:
         find_files(path, "ingest.against")
+    for path in settings.ingest.decontaminate:
+        find_files(path, "ingest.decontaminate")
     shards = settle(discover(settings.source), settings.source)
     check_apart(settings.source.path, shards, {"workspace": workspace.address, **_output(settings)})
     check_columns(settings, shards)

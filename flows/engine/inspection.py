@@ -219,8 +219,8 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
 
 def fits(settings: PipelineSettings) -> int:
     """Return how many models and statistics a recipe fits on the corpus."""
-    against = bool(settings.ingest.against)
-    return sum(map(is_trained, settings.quality.scorers)) + 1 + (settings.embedding.model == STATIC) + against
+    lists = bool(settings.ingest.against) + bool(settings.ingest.decontaminate)
+    return sum(map(is_trained, settings.quality.scorers)) + 1 + (settings.embedding.model == STATIC) + lists
 
 
 def _stage(inspection: Inspection, stage: str) -> StageStatus:

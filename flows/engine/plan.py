@@ -30,13 +30,14 @@ from fineweb_mask.tasks.dedup.pairs import pairs_jobs
 from fineweb_mask.tasks.dedup.repeats import repeats_jobs
 from fineweb_mask.tasks.dedup.signatures import SignatureJob
 from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.exclusion.benchmarks import BenchmarksJob
+from fineweb_mask.tasks.exclusion.known import KnownJob
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.judge import JudgeJob, Work
-from fineweb_mask.tasks.known import KnownJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
@@ -162,14 +163,28 @@ class Plan:
     def ingest(self) -> None:
         """Ingest every source file, those of the sample that is fitted on first."""
         self._jobs.expect("ingest", len(self._to_ingest))
-        if not self._settings.ingest.against:
-            self._ingest(None)
-            return
-        self._jobs.expect("fit", 1)
-        files = [file for path in self._settings.ingest.against for file in find_files(path, "ingest.against")]
-        self._jobs.add(KnownJob(root=self._root, files=files), self._ingest)
+        settings, lists = self._settings.ingest, dict[str, StageFile | None]()
+        listing: dict[str, StageJob] = {}
+        if settings.against:
+            files = [file for path in settings.against for file in find_files(path, "ingest.against")]
+            listing["known"] = KnownJob(root=self._root, files=files)
+        if settings.decontaminate:
+            files = [file for path in settings.decontaminate for file in find_files(path, "ingest.decontaminate")]
+            listing["benchmarks"] = BenchmarksJob(root=self._root, files=files)
 
-    def _ingest(self, known: StageFile | None) -> None:
+        def on_listed(name: str, file: StageFile | None) -> None:
+            lists[name] = file
+            if len(lists) == len(listing):
+                self._ingest(**lists)
+
+        if not listing:
+            self._ingest()
+            return
+        self._jobs.expect("fit", len(listing))
+        for name, job in listing.items():
+            self._jobs.add(job, partial(on_listed, name))
+
+    def _ingest(self, known: StageFile | None = None, benchmarks: StageFile | None = None) -> None:
         settings = self._settings
         for name in self._to_ingest:
             job = IngestJob(
@@ -178,6 +193,7 @@ class Plan:
                 source=settings.source,
                 settings=settings.ingest,
                 known=known,
+                benchmarks=benchmarks,
             )
             self._jobs.add(job, partial(self._on_ingested, name))
 

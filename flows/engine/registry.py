@@ -14,11 +14,12 @@ from fineweb_mask.tasks.dedup.pairs import find_pairs
 from fineweb_mask.tasks.dedup.repeats import find_repeats
 from fineweb_mask.tasks.dedup.signatures import sketch
 from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.exclusion.benchmarks import list_benchmarks
+from fineweb_mask.tasks.exclusion.known import list_known
 from fineweb_mask.tasks.export import export
 from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.judge import judge
-from fineweb_mask.tasks.known import list_known
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.probe.downstream import answer_tasks
 from fineweb_mask.tasks.probe.held_out import exclude, hold_out
@@ -48,6 +49,7 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     find_pairs,
     near_dedup,
     list_known,
+    list_benchmarks,
     fit_classifier,
     fit_statistics,
     fit_encoder,

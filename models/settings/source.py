@@ -130,6 +130,16 @@ class IngestSettings(Settings):
         description="Workspaces or datasets (folders, files or URLs) whose documents are not wanted again: one with an "
         "equal normalised text is dropped as `known`.",
     )
+    decontaminate: list[str] = Field(
+        default_factory=list,
+        description="Files or folders of benchmark texts, in a column `text`: a document that shares 13 words in a row "
+        "with one is dropped as `benchmark`.",
+    )
+    keep_dropped: bool = Field(
+        False,
+        description="Whether what ingest drops is kept in the workspace, with its text and the reason; the view "
+        "`dropped` shows it.",
+    )
     copy_text: bool = Field(
         True,
         description="Whether the workspace holds the texts. `false` leaves them in the source, which must be Parquet: "

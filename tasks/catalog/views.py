@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from fineweb_mask.models.schemas import (
+    DROPPED,
     KNOWN,
     MASKS,
     MEASURED,
@@ -34,7 +35,18 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
 
 NAME = "catalog.duckdb"
-VIEWS = ("documents", "scores", "masks", "selected", "embeddings", "runs", "drops", "known", "near_duplicates")
+VIEWS = (
+    "documents",
+    "scores",
+    "masks",
+    "selected",
+    "embeddings",
+    "runs",
+    "drops",
+    "dropped",
+    "known",
+    "near_duplicates",
+)
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
 """SQL expression for the workspace with a trailing slash; empty if the catalog is attached to another database."""
 ESCAPED = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"
@@ -123,7 +135,7 @@ def ensure_views_local(workspace: Workspace) -> None:
     """Download the files that the views read, if the workspace is at a URL."""
     if workspace.url is not None:
         workspace.refresh_listing()
-        stages = ("documents", "known", "duplicates", "near_duplicates", "scores", "embeddings", "masks")
+        stages = ("documents", "known", "dropped", "duplicates", "near_duplicates", "scores", "embeddings", "masks")
         for name in (NAME, RUNS, *stages):
             ensure_local(workspace.root / name)
 
@@ -171,17 +183,21 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
         "runs": _runs(workspace),
         "drops": "FROM stored.drops",
         "near_duplicates": f"FROM ({_rows_of(connection, near, NEAR_DUPLICATES)}) WHERE twin_shard IS NOT NULL",
-        "known": _rows_of(connection, _known_files(workspace, documents), KNOWN),
+        "known": _rows_of(connection, _beside(workspace, documents, "known"), KNOWN),
+        "dropped": f"""
+            SELECT shard, 'ingest' AS stage, * EXCLUDE (shard)
+            FROM ({_rows_of(connection, _beside(workspace, documents, "dropped"), DROPPED)})
+            """,  # noqa: S608 - a query of our own
     }
 
 
-def _known_files(workspace: Workspace, documents: Sequence[StageFile]) -> list[StageFile]:
-    """Return the lists of the rows that ingest dropped as known."""
-    files = [file.model_copy(update={"path": file.path.replace("documents/", "known/", 1)}) for file in documents]
+def _beside(workspace: Workspace, documents: Sequence[StageFile], folder: str) -> list[StageFile]:
+    """Return the files that ingest wrote into another folder for these shards, where it dropped rows."""
+    files = [file.model_copy(update={"path": file.path.replace("documents/", f"{folder}/", 1)}) for file in documents]
     return [
         file
         for file, of in zip(files, documents, strict=True)
-        if "known" in of.details["dropped"] and workspace.exists(workspace.root / file.path)
+        if of.details["dropped"] and workspace.exists(workspace.root / file.path)
     ]
 
 

@@ -23,6 +23,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 FOLDERS = (
     "documents",
     "known",
+    "dropped",
     "hashes",
     "repeats",
     "duplicates",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.documents import CHARS_PER_TOKEN
+from fineweb_mask.models.documents import CHARS_PER_TOKEN, stable_id
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
@@ -270,3 +270,40 @@ def test_a_bad_shard_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(BadShardError, match=r"a\.jsonl"):
         ingest_file(tmp_path / "workspace", path)
     assert not list((tmp_path / "workspace").rglob("*.*"))
+
+
+def test_dropped_rows_are_kept_aside_with_their_reason_and_text(tmp_path: Path) -> None:
+    texts = [
+        "a text that is long enough",
+        "tiny",
+        None,
+        "A text that is  long enough",
+        "lorem ipsum dolor sit",
+        b"\xff" * 30,
+    ]
+    ids = ["a", "b", "c", "d", None, "f"]
+    raw = pa.array([text.encode() if isinstance(text, str) else text for text in texts], pa.binary())
+    rows = pa.table({"text": pa.Array.from_buffers(pa.string(), 6, raw.buffers()), "id": ids})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    source, workspace = SourceSettings(path=str(tmp_path / "a.parquet")), Workspace(tmp_path / "workspace")
+    [shard] = discover(source)
+    plain = ingest_job(workspace, shard, source, IngestSettings(min_chars=10))
+    ingest.ingest(plain)
+    before = plain.output.read_bytes()
+    assert not plain.dropped_output.exists()
+    job = ingest_job(workspace, shard, source, IngestSettings(min_chars=10, keep_dropped=True))
+    assert job.key == plain.key
+    file = ingest.ingest(job)
+    assert not file.cached
+    assert job.output.read_bytes() == before
+    dropped = pq.read_table(job.dropped_output).to_pylist()
+    assert {row["source_row"]: (row["id"], row["reason"], row["text"]) for row in dropped} == {
+        1: ("b", "too_short", "tiny"),
+        2: ("c", "null_text", None),
+        3: ("d", "duplicate", "A text that is  long enough"),
+        5: (stable_id("a.parquet", 5), "invalid_utf8", None),
+    }
+    assert len(dropped) == sum(file.details["dropped"].values())
+    assert ingest.ingest(job).cached
+    job.dropped_output.unlink()
+    assert not ingest.ingest(job).cached

@@ -17,6 +17,8 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "near_dedup": "minhash",
         "minhash": {"words": 3, "bands": 9, "rows": 13, "seed": 5},
         "against": ["workspaces/older"],
+        "decontaminate": ["benchmarks/questions.jsonl"],
+        "keep_dropped": True,
         "copy_text": False,
         "on_bad_shard": "fail",
     }

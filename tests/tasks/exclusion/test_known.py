@@ -13,8 +13,8 @@ from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.schemas import KNOWN
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.catalog.views import write_catalog
+from fineweb_mask.tasks.exclusion.known import LISTED, KnownJob, KnownTexts, list_known
 from fineweb_mask.tasks.ingest import IngestJob, ingest
-from fineweb_mask.tasks.known import LISTED, KnownJob, KnownTexts, list_known
 from fineweb_mask.tasks.source.discovery import discover, find_files
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace

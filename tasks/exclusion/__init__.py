@@ -1,0 +1,1 @@
+"""List texts outside of the corpus, so that ingest drops the documents that hold them."""
