@@ -117,7 +117,7 @@ def materialize(job: MaterializeJob) -> None:
         "languages": _retention(selected, "language"),
         "retention_by_decile": kept.deciles,
     }
-    used = [job.survey, *job.shuffled, *job.partitions, *job.counted, *job.unused]
+    used = [*job.partitions, *job.counted, *job.unused, *job.shuffled, job.survey]  # each before what tells its key
     with job.workspace.alone(), parts.put_in_place(files, used) as folder:
         write_card(folder, details, kept, parts.data)
         own = [file for file in tree_files(folder) if file.relative_to(folder).parts[0] != parts.data]

@@ -10,7 +10,7 @@ from functools import partial
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
-from fineweb_mask.tasks.dataset.partition import PartitionJob
+from fineweb_mask.tasks.dataset.partition import PartitionJob, PartJob
 from fineweb_mask.tasks.dataset.partitioning import Partitioning, divided
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.materialize import MaterializeJob
@@ -85,6 +85,20 @@ class EarlyParts:
     def _keep(self, job: PartitionJob, file: StageFile | None) -> None:
         if file is not None:
             self.written[job.key.fingerprint] = file
+
+
+def remove_left_parts(parts: Partitioning, dataset: MaterializeJob) -> None:
+    """Remove what a run left that was killed after it had put the dataset in place, before it removed its parts."""
+    if (survey := parts.survey().current()) is None or dataset.current() is None:
+        return
+    shuffled = parts.shuffles(survey) if parts.is_shuffled else []
+    streams = [file for job in shuffled if (file := job.current()) is not None]
+    made: list[PartJob] = [*parts.counts(survey)]
+    if len(streams) == len(shuffled):  # else the partitions, which are removed before, are gone
+        made += parts.partitions(survey, streams)
+    left = [file for job in made if (file := job.current()) is not None]
+    with dataset.workspace.alone():
+        Parts.of(dataset.workspace, dataset.recipe.materialize, dataset.version).remove([*left, *streams, survey])
 
 
 def write_dataset(

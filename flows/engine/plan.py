@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
-from fineweb_mask.flows.engine.dataset import EarlyParts, write_dataset
+from fineweb_mask.flows.engine.dataset import EarlyParts, remove_left_parts, write_dataset
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.flows.engine.selection.corpus import Vectors, select_from_corpus
@@ -380,6 +380,8 @@ class Plan:
             blocks=self.blocks,
             recipe=self._settings,
         )
+        if self._remembers:
+            remove_left_parts(parts, job)
         early = {} if self._early is None else self._early.written
         write_dataset(self._jobs, parts, job, self._on_materialized, early)
 

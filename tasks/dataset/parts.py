@@ -185,7 +185,11 @@ class Parts(NamedTuple):
             else:
                 self._replace_mirrored(folder)
             shutil.rmtree(folder)
-        for reference in used:
+        self.remove(used)
+
+    def remove(self, references: Iterable[StageFile]) -> None:
+        """Delete parts, in this order."""
+        for reference in references:
             self._remove(self.workspace.root / reference.path)
 
     def _link(self, part: Manifest, folder: Path) -> None:

@@ -16,6 +16,7 @@ from fineweb_mask.models.settings import (
     SourceSettings,
 )
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -129,3 +130,29 @@ def test_masks_that_are_there_write_no_part_of_a_dataset_that_is_there(tmp_path,
 def test_a_shuffled_dataset_has_no_early_parts(tmp_path, corpus):
     built = write(tmp_path / "early", corpus, shuffle=True)
     assert built.index("embed f") < built.index("shuffle 00000") < built.index("partition 00000")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("removed", range(8))
+def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
+    tmp_path, corpus, monkeypatch, removed, shuffle
+):
+    left, real = [removed], Parts._remove
+
+    def stop_before_the_next(self, path):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        real(self, path)
+
+    monkeypatch.setattr(Parts, "_remove", stop_before_the_next)
+    try:
+        write(tmp_path / "killed", corpus, shuffle=shuffle)
+        assert removed >= 7  # three partitions and their counts, the survey
+    except KeyboardInterrupt:
+        assert list((tmp_path / "killed").glob("dataset-parts/*"))
+    monkeypatch.undo()
+    before = dataset_in(tmp_path / "killed")
+    assert write(tmp_path / "killed", corpus, shuffle=shuffle) == []
+    assert not list((tmp_path / "killed").glob("dataset-parts"))
+    assert dataset_in(tmp_path / "killed") == before
