@@ -32,6 +32,8 @@ CHARS_PER_TOKEN = 4.6
 MOST_TOKENS = 2**31 - 1
 """Most tokens of one document; the sum over a shard, of less than 2^32 rows, is below 2^63."""
 
+TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[tuple[str, str | None]]]
+
 LONG_TEXT = 2**18
 SPACE = re.compile(r"\s")
 
@@ -126,8 +128,8 @@ class DocumentFilter:
     `source` is the name of the source file, from which missing ids are derived. `twins` returns, for the hash of each
     text, the id of the document of another corpus that has it, or None; such rows are dropped, and listed in `known`.
     So are those for whose text `overlaps` returns the name of a benchmark text.
-    `text_filter` takes a text and its URL, and returns the text, which it may have changed, and why it is dropped, or
-    None.
+    `text_filter` takes texts and their URLs, and returns for each the text, which it may have changed, and why it is
+    dropped, or None.
 
     Examples
     --------
@@ -144,7 +146,7 @@ class DocumentFilter:
         settings: IngestSettings,
         source: str,
         twins: Callable[[list[bytes]], list[str | None]] | None = None,
-        text_filter: Callable[[str, str | None], tuple[str, str | None]] | None = None,
+        text_filter: TextFilter | None = None,
         overlaps: Callable[[list[str]], list[str | None]] | None = None,
     ) -> None:
         self.settings = settings
@@ -243,13 +245,13 @@ class DocumentFilter:
 
     def _filter_texts(
         self,
-        text_filter: Callable[[str, str | None], tuple[str, str | None]],
+        text_filter: TextFilter,
         source_rows: NDArray[np.int64],
         batch: pa.RecordBatch,
     ) -> tuple[NDArray[np.int64], pa.RecordBatch]:
         """Return the rows whose texts the filter keeps; one that it changed has no token count of its own any more."""
         before = batch["text"].to_pylist()
-        found = [text_filter(text, url) for text, url in zip(before, batch["url"].to_pylist(), strict=True)]
+        found = text_filter(before, batch["url"].to_pylist())
         texts = [text for text, _ in found]
         reasons = [
             "too_short" if reason is None and len(text) < self.settings.min_chars else reason for text, reason in found

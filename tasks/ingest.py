@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
-from fineweb_mask.models.filters.datatrove import load_filters, version_of_filters
+from fineweb_mask.models.filters.datatrove import version_of_filters
 from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks.exclusion.benchmarks import benchmark_texts
 from fineweb_mask.tasks.exclusion.known import known_texts
+from fineweb_mask.tasks.processes.filters import text_filter
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.source.texts import DETAIL, TextSource
@@ -133,8 +134,8 @@ def ingest(job: IngestJob) -> None:
     if job.benchmarks is not None:
         folder = job.workspace.resolve(job.benchmarks).parent
         overlaps = benchmark_texts(folder / "ngrams.parquet", job.benchmarks.fingerprint).overlaps
-    text_filter = load_filters(job.settings.filters) if job.settings.filters else None
-    documents = DocumentFilter(job.settings, job.shard.relative, twins, text_filter, overlaps)
+    filters = text_filter(job.settings.filters, reader.rows) if job.settings.filters else None
+    documents = DocumentFilter(job.settings, job.shard.relative, twins, filters, overlaps)
     schema = documents_schema(reader.extra)
     with (
         stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer,

@@ -37,7 +37,7 @@ LAYERS = {
         {"filters"},
     ],
     "tasks": [
-        {"storage"},
+        {"storage", "processes"},
         {"workspace"},
         {"catalog"},
         {"source"},

@@ -6,6 +6,7 @@ does it. Source: https://github.com/huggingface/datatrove, of the authors of Fin
 
 import inspect
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -35,6 +36,10 @@ NOT_OPTIONS = frozenset({"self", "exclusion_writer", "batch_size", "backend", "l
 NEEDED = "pip install '.[filters]' in a checkout, or the packages of the extra `filters` in pyproject.toml"
 
 
+_one_at_a_time = threading.Lock()
+"""All classes share datatrove's word tokenizer, which is spaCy's and fails if two threads use it."""
+
+
 class FilterError(ModelError):
     """A filter cannot be loaded."""
 
@@ -60,14 +65,16 @@ def load_filters(settings: Sequence[FilterSettings]) -> Filter:
     SettingsError
         If a class has no such option, or refuses its value.
     """
-    steps = [_load(one) for one in settings]
+    with _one_at_a_time:
+        steps = [_load(one) for one in settings]
 
     def apply(text: str, url: str | None) -> Outcome:
-        for step in steps:
-            outcome = step(text, url)
-            if outcome.dropped is not None:
-                return outcome
-            text = outcome.text
+        with _one_at_a_time:
+            for step in steps:
+                outcome = step(text, url)
+                if outcome.dropped is not None:
+                    return outcome
+                text = outcome.text
         return Outcome(text)
 
     return apply
@@ -118,6 +125,8 @@ def _load(settings: FilterSettings) -> Filter:
 
 def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - classes of datatrove, a path
     document_of = _module("datatrove.data").Document
+    if kind == "pii":
+        return lambda text, _: Outcome(_without_memory(step).format(text))
     if hasattr(step, "format"):
         return lambda text, _: Outcome(step.format(text))
     if kind == "language":
@@ -135,6 +144,12 @@ def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - clas
 
     apply("A text of a few words, by which what the class needs is loaded.", "https://example.org/")
     return apply
+
+
+def _without_memory(step: Any) -> Any:  # noqa: ANN401
+    """Let the replacements, which take turns, begin with the first: a text does not depend on those before it."""
+    step.emails_replacer._replace_i = step.ip_replacer._replace_i = 0
+    return step
 
 
 def _without_network(step: Any) -> None:  # noqa: ANN401

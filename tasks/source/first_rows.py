@@ -18,7 +18,7 @@ from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
-from fineweb_mask.tasks.source.warc.pages import page_workers
+from fineweb_mask.tasks.source.warc.pages import with_texts
 from fineweb_mask.tasks.source.warc.records import warc_records
 from fineweb_mask.tasks.storage.errors import is_transient
 
@@ -122,7 +122,7 @@ def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:
         if shard.format == "warc":
             pages = list(islice(warc_records(shard, LARGEST), PAGES))
             size = sum(len(one.get("page") or one["text"]) for one in pages if isinstance(one, dict))
-            found = [one for one in page_workers().extract(pages) if isinstance(one, dict)]
+            found = [one for one in with_texts(pages) if isinstance(one, dict)]
             return found, size * (0.2 if shard.relative.endswith(".gz") else 1.0)
         with open_parquet_source(shard.url) as file:
             names = [field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)]

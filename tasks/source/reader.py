@@ -17,7 +17,7 @@ from fineweb_mask.models.schemas import FINEWEB, RESERVED_COLUMNS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, fingerprint_of
 from fineweb_mask.tasks.source.jsonl import jsonl_records, jsonl_schema, record_batches
-from fineweb_mask.tasks.source.warc.pages import page_workers
+from fineweb_mask.tasks.source.warc.pages import with_texts
 from fineweb_mask.tasks.source.warc.records import COLUMNS as WARC_COLUMNS
 from fineweb_mask.tasks.source.warc.records import BrokenWarcError, count_rows, warc_records
 from fineweb_mask.tasks.storage.errors import is_transient
@@ -237,7 +237,7 @@ class ShardReader:
         ]
         largest = self.settings.max_document_bytes
         if self.shard.format == "warc":
-            records = page_workers().extract(warc_records(self.shard, largest))
+            records = with_texts(warc_records(self.shard, largest))
         else:
             records = jsonl_records(self.shard, largest)
         for batch, problems in record_batches(records, fields, BATCH_ROWS, BATCH_BYTES):

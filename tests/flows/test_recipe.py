@@ -265,7 +265,7 @@ def test_a_recipe_that_is_no_mapping_is_an_error(tmp_path, content):
 def test_a_missing_recipe_and_a_folder_are_errors(tmp_path):
     assert error_of(tmp_path / "none.yaml") == (
         f"cannot read the recipe {str(tmp_path / 'none.yaml')!r}: No such file or directory; "
-        "recipes that need no file: fineweb, newsgroups, paper, sample"
+        "recipes that need no file: fineweb, newsgroups, paper, raw-web, sample"
     )
     assert "Is a directory" in error_of(tmp_path)
 

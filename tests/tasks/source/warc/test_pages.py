@@ -1,35 +1,28 @@
-import os
-import signal
-
 import pytest
 
-from fineweb_mask.models.runtime.stopping import StoppedError
-from fineweb_mask.tasks.source.warc import pages
-from fineweb_mask.tasks.source.warc.pages import PageText, PageWorker, PageWorkers
+from fineweb_mask.tasks.processes.text_worker import EXTRACT
+from fineweb_mask.tasks.processes.text_workers import TextWorkers
+from fineweb_mask.tasks.source.warc.pages import with_texts
 
 pytest.importorskip("trafilatura")
 TEXT = "The tide is out, and the boats lie on the sand. Somebody has left a red bucket between them. " * 3
 PAGE = f"<html><body><article><p>{TEXT}</p></article></body></html>".encode()
 
 
-def extracted(*texts, seconds=60.0):
-    with PageWorkers(1, seconds) as workers:
-        return list(workers.extract({"page": page} for page in texts))
+def extracted(*pages, processes=1, seconds=60.0):
+    with TextWorkers(f'"{EXTRACT}"', processes, seconds) as workers:
+        return list(with_texts(({"page": page} if isinstance(page, bytes) else page for page in pages), workers))
 
 
 def test_records_keep_their_order_and_their_problems():
-    with PageWorkers(2) as workers:
-        found = list(
-            workers.extract(
-                record
-                for number in range(20)
-                for record in (
-                    {"page": PAGE.replace(b"red", b"%d" % number), "id": number},
-                    "too_large",
-                    {"text": "whole"},
-                )
-            )
-        )
+    found = extracted(
+        *(
+            record
+            for number in range(20)
+            for record in ({"page": PAGE.replace(b"red", b"%d" % number), "id": number}, "too_large", {"text": "whole"})
+        ),
+        processes=2,
+    )
     assert found[1::3] == ["too_large"] * 20
     assert found[2::3] == [{"text": "whole"}] * 20
     assert [record["id"] for record in found[::3]] == list(range(20))
@@ -59,28 +52,9 @@ def test_deeply_nested_pages_end(depth):
 
 
 def test_a_page_that_takes_too_long_costs_only_itself():
-    slow = b"<html><body>" + b"<p>word <b>word</b></p>" * 300_000 + b"</body></html>"
-    first, second = extracted(slow, PAGE, seconds=1.5)
-    assert first == "too_slow"
-    assert second == {"text": TEXT.strip()}
+    slow = b"<html><body>" + b"<p>word <b>word</b></p>" * 1_000_000 + b"</body></html>"
+    assert extracted(PAGE, slow, PAGE, seconds=4) == [{"text": TEXT.strip()}, "too_slow", {"text": TEXT.strip()}]
 
 
-def test_a_process_that_ends_is_replaced(monkeypatch):
-    worker = PageWorker()
-    assert worker.extract(PAGE, 60) == PageText(TEXT.strip(), None)
-    os.kill(worker._process.pid, signal.SIGKILL)
-    assert worker.extract(PAGE, 60) is None
-    assert worker.is_closed
-    with PageWorkers(1) as workers:
-        list(workers.extract([{"page": PAGE}]))
-        monkeypatch.setattr(PageWorker, "extract", lambda self, *_: self.close())
-        assert list(workers.extract([{"page": PAGE}])) == ["broken_page"]
-
-
-def test_a_stop_ends_it(monkeypatch):
-    def stop():
-        raise StoppedError
-
-    monkeypatch.setattr(pages, "raise_if_stopped", stop)
-    with pytest.raises(StoppedError):
-        extracted(*[PAGE] * 100)
+def test_the_processes_of_this_one_are_used_by_default():
+    assert list(with_texts([{"page": PAGE}])) == [{"text": TEXT.strip()}]

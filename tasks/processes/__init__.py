@@ -1,0 +1,1 @@
+"""Run work on texts in processes beside this one."""
