@@ -84,6 +84,7 @@ def check_exports(workspace: Path, tokenizer: Path, documents: int) -> None:
     assert megatron_tokens(workspace / "exports" / "megatron") == [[*loaded.encode(text).ids, end] for text in shuffled]
 
 
+@pytest.mark.long
 def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, sample_corpus, tokenizer, tmp_path):
     rows = [
         row
@@ -128,11 +129,14 @@ def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, s
     assert texts == [(0,)]
     check_exports(workspace, tokenizer, summary.documents_kept)
     again = run_raw_web(crawl, f"ingest.decontaminate=[{benchmark}]", "ingest.keep_dropped=true")
-    assert all(stage.cached == stage.files for stage in again.stages)
+    assert {stage.stage: stage.files - stage.cached for stage in again.stages if stage.files != stage.cached} == {}
 
 
+@pytest.mark.long
 def test_real_pages_go_from_parquet_to_tokens(run_raw_web, real_data, tokenizer, tmp_path):
-    summary = run_raw_web(real_data / "web_mix.parquet")
-    assert summary.documents_in == 9_730
+    pages = pq.read_table(real_data / "web_mix.parquet")
+    pq.write_table(pages.take(list(range(0, pages.num_rows, 8))), tmp_path / "pages.parquet")  # filters take 10 ms each
+    summary = run_raw_web(tmp_path / "pages.parquet")
+    assert summary.documents_in == -(-pages.num_rows // 8)
     assert summary.documents_in == summary.documents_kept + sum(summary.dropped.values()) + summary.not_selected
     check_exports(tmp_path / "workspace", tokenizer, summary.documents_kept)
