@@ -129,7 +129,9 @@ def test_a_crawl_becomes_tokens_and_every_record_is_accounted_for(run_raw_web, s
     assert texts == [(0,)]
     check_exports(workspace, tokenizer, summary.documents_kept)
     again = run_raw_web(crawl, f"ingest.decontaminate=[{benchmark}]", "ingest.keep_dropped=true")
-    assert {stage.stage: stage.files - stage.cached for stage in again.stages if stage.files != stage.cached} == {}
+    assert {stage.stage: stage.files - stage.cached for stage in again.stages if stage.files != stage.cached} == {
+        "ingest": 1  # the file that is cut off is tried again
+    }
 
 
 @pytest.mark.long
