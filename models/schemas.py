@@ -71,6 +71,12 @@ DUPLICATES_OF_SHARDS = pa.schema(
 SIGNATURES = pa.schema([pa.field("key", pa.uint64(), nullable=False), ROW])
 """The bands of the signature of each document, in the order of their keys."""
 
+
+def cells_schema(dimensions: int) -> pa.Schema:
+    """Return the schema of the unit vectors of a shard in the order of the keys of their cells."""
+    return pa.schema([*SIGNATURES, pa.field("vector", pa.list_(pa.float16(), dimensions), nullable=False)])
+
+
 PAIRS = pa.schema([pa.field("document", pa.uint64(), nullable=False), pa.field("twin", pa.uint64(), nullable=False)])
 """Documents that share a band, and the first that does: place of the shard in the order of arrival * 2**32 + row."""
 

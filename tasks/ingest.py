@@ -24,7 +24,7 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
-NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "against", "copy_text", "filters"} | {
+NOT_IN_KEY = {"on_bad_shard", "exact_dedup", "near_dedup", "minhash", "semantic", "against", "copy_text", "filters"} | {
     "decontaminate",
     "keep_dropped",
 }

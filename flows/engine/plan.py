@@ -23,12 +23,14 @@ from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
+from fineweb_mask.tasks.dedup.cells import CellsJob, CentresJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
 from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.dedup.pairs import pairs_jobs
 from fineweb_mask.tasks.dedup.repeats import repeats_jobs
 from fineweb_mask.tasks.dedup.signatures import SignatureJob
+from fineweb_mask.tasks.dedup.similar import similar_jobs
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.exclusion.benchmarks import BenchmarksJob
 from fineweb_mask.tasks.exclusion.known import KnownJob
@@ -51,7 +53,7 @@ from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.job import BadShardError, GroupJob, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -133,6 +135,7 @@ class Plan:
         self._sketched: set[str] = set()
         self._dedup_job: DedupJob | None = None  # once every shard is ingested
         self._near_job: NearDedupJob | None = None  # once exact duplicates are known, too
+        self._centres: StageFile | None = None  # of cells of vectors
         is_near = settings.ingest.near_dedup != "off"
         self._exact: dict[str, StageFile] = {} if is_near else self.duplicates  # by shard
         self._rows = 0  # that are ingested
@@ -228,7 +231,7 @@ class Plan:
         if not self._settings.embedding.keep:
             self._ask(self._find_vectors)
         elif self._settings.embedding.model != FROM_QUALITY:
-            self._ask_per_shard("embed", self._embed_job, partial(_keep, self.embeddings))
+            self._ask_per_shard("embed", self._embed_job, self._on_embedded)
 
     def deduplicate(self) -> None:
         """Sort the hashes of every shard when it is ingested, and compare all shards when the last one's are sorted.
@@ -638,6 +641,40 @@ class Plan:
             files = job.files(self._listing) or job.files()
         if files is not None:
             self.scores[job.name], self.embeddings[job.name] = files
+        self._compare_vectors(job.name)
+
+    def _on_embedded(self, job: StageJob, file: StageFile | None) -> None:
+        _keep(self.embeddings, job, file)
+        self._compare_vectors(job.name)
+
+    def _compare_vectors(self, shard: str) -> None:
+        """Go on with near-duplicates that are found by vectors, those of one more shard being there."""
+        if self._settings.ingest.near_dedup != "semantic":
+            return
+        sample = [name for name in self._sample if name in self.documents and name not in self._jobs.quarantined]
+        is_sampled = self._ingested.issuperset(self._sample) and all(name in self.embeddings for name in sample)
+        if is_sampled and sample and "centres" not in self._fitting:
+            self._fitting.add("centres")
+            self._jobs.expect("dedup", 1)
+            job = CentresJob(
+                root=self._root,
+                embeddings=[self.embeddings[name] for name in sample],
+                model=self._model_of_vectors(self.documents[sample[0]]),
+                settings=self._settings.ingest.semantic,
+            )
+            self._jobs.add(job, self._on_centres)
+        self._changed(shard)
+
+    def _model_of_vectors(self, documents: StageFile) -> str:
+        """Return a digest of the model that made a shard's vectors, and of its settings."""
+        job = self._embed_job(documents)
+        if job is None and (together := self._score_embed_job(documents)) is not None:  # they are a scorer's
+            job = together.embed
+        return "" if job is None else digest([job.key.settings, job.model.fingerprint])
+
+    def _on_centres(self, file: StageFile | None) -> None:
+        self._centres = file
+        self._changed()
 
     def _keep_all(self, shard: str | None) -> None:
         for name in self.documents if shard is None else [shard]:
@@ -688,8 +725,15 @@ class Plan:
             self._exact.update(self._files_of_job(job))
             self._compare_near(None)
 
-    def _signature_job(self, documents: StageFile) -> SignatureJob:
-        return SignatureJob(root=self._root, documents=documents, settings=self._settings.ingest.minhash)
+    def _signature_job(self, documents: StageFile) -> SignatureJob | CellsJob | None:
+        """Return what makes a shard's documents comparable with those of others, if what it reads is there."""
+        settings = self._settings.ingest
+        if settings.near_dedup == "minhash":
+            return SignatureJob(root=self._root, documents=documents, settings=settings.minhash)
+        if self._centres is None or documents.name not in self.embeddings:
+            return None
+        embeddings = self.embeddings[documents.name]
+        return CellsJob(root=self._root, embeddings=embeddings, centres=self._centres, settings=settings.semantic)
 
     def _on_sketched(self, job: StageJob, file: StageFile | None) -> None:
         if file is not None:
@@ -698,24 +742,35 @@ class Plan:
 
     def _compare_near(self, _shard: str | None) -> None:
         """Compare the signatures of all shards, unless an earlier run listed the near-duplicates of every shard."""
-        if self._settings.ingest.near_dedup == "off" or "near_dedup" in self._fitting or not self.documents:
+        settings = self._settings.ingest
+        if settings.near_dedup == "off" or "near_dedup" in self._fitting or not self.documents:
             return
         if len(self._ingested) < len(self._shards) or len(self._exact) < len(self.documents):
             return
         if self._near_job is None:
-            bands = self._settings.ingest.minhash.bands
-            documents = self._arrived()
-            signatures = [self._signature_job(shard).reference(bands * shard.rows) for shard in documents]
-            exact = [self._exact[shard.name] for shard in documents]
-            self._near_job = NearDedupJob(root=self._root, signatures=signatures, exact=exact)
+            waiting = self.documents.keys() - self.embeddings.keys() - self._jobs.quarantined.keys()
+            if settings.near_dedup == "semantic" and (self._centres is None or waiting):
+                return
+            keys = settings.minhash.bands if settings.near_dedup == "minhash" else 1
+            shards = [(shard, job) for shard in self._arrived() if (job := self._signature_job(shard)) is not None]
+            self._near_job = NearDedupJob(
+                root=self._root,
+                signatures=[job.reference(keys * shard.rows) for shard, job in shards],
+                exact=[self._exact[shard.name] for shard, _ in shards],
+            )
             is_again = NearDedupJob.stage.name in self._refresh
             if not is_again and self._near_job.current(self._listing) is not None:
                 self._fitting.add("near_dedup")
                 self._jobs.add(self._near_job, partial(self._on_near_deduplicated, self._near_job))
                 return
-        if len(self._sketched) == len(self.documents):
+        if self._sketched.issuperset(self._near_job.shard_names):
             self._fitting.add("near_dedup")
-            buckets = pairs_jobs(self._root, self._near_job.signatures, self._settings.materialize.memory_limit)
+            signatures, buckets = self._near_job.signatures, list[StageJob]()
+            if settings.near_dedup == "minhash":
+                buckets += pairs_jobs(self._root, signatures, self._settings.materialize.memory_limit)
+            else:
+                dimensions = max(int(file.details["dimensions"]) for file in self.embeddings.values())
+                buckets += similar_jobs(self._root, signatures, dimensions, settings.semantic)
             add_all(self._jobs, buckets, partial(self._on_paired, self._near_job))
 
     def _on_paired(self, job: NearDedupJob, buckets: list[StageFile]) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from fineweb_mask.tasks.dataset.partition import count, shuffle, survey, write_partition
+from fineweb_mask.tasks.dedup.cells import fit_cells, order_by_cell
 from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.dedup.hashes import sort_hashes
 from fineweb_mask.tasks.dedup.near_duplicates import near_dedup
 from fineweb_mask.tasks.dedup.pairs import find_pairs
 from fineweb_mask.tasks.dedup.repeats import find_repeats
 from fineweb_mask.tasks.dedup.signatures import sketch
+from fineweb_mask.tasks.dedup.similar import find_similar
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion.benchmarks import list_benchmarks
 from fineweb_mask.tasks.exclusion.known import list_known
@@ -47,6 +49,9 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     dedup,
     sketch,
     find_pairs,
+    fit_cells,
+    order_by_cell,
+    find_similar,
     near_dedup,
     list_known,
     list_benchmarks,

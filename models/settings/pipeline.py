@@ -187,6 +187,11 @@ class PipelineSettings(Settings):
     def _vectors_are_kept_where_they_are_read_again(self) -> Self:
         if self.embedding.keep:
             return self
+        if self.ingest.near_dedup == "semantic":
+            raise ValueError(
+                "embedding.keep: false stores no vectors, by which ingest.near_dedup: semantic compares documents: "
+                "set keep to true, or near_dedup to minhash"
+            )
         if self.selection.scope != "global":
             raise ValueError(
                 "embedding.keep: false needs selection.scope: global, because a block is selected from by all of its "

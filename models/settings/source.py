@@ -67,6 +67,22 @@ class MinHashSettings(Settings):
     seed: int = Field(1, ge=0, lt=2**32, description="Seed of the hashes.")
 
 
+class SemanticSettings(Settings):
+    """How near-duplicates are found by their vectors."""
+
+    threshold: float = Field(
+        0.95, gt=0, le=1, description="Cosine from which a document is a near-duplicate of an earlier one."
+    )
+    cells: int = Field(
+        1_000,
+        ge=1,
+        le=2**20,
+        description="Cells of k-means, in each of which documents are compared; fewer where the sample of the corpus "
+        "has less than 200 documents for each. Two near-duplicates in different cells are not found.",
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="Seed of the cells.")
+
+
 FilterKind = Literal[
     "gopher_quality",
     "gopher_repetition",
@@ -116,14 +132,17 @@ class IngestSettings(Settings):
         "or nowhere (`off`). Kept is the first copy of a shard; of several shards, that of the one that came into the "
         "workspace first, then of the first name.",
     )
-    near_dedup: Literal["off", "minhash"] = Field(
+    near_dedup: Literal["off", "minhash", "semantic"] = Field(
         "off",
         description="Whether to drop near-duplicates in the corpus, before anything is selected: `minhash` takes "
-        "documents that share most runs of words. Kept is that of the shard that came into the workspace first, then "
-        "of the first name, then of the first row.",
+        "documents that share most runs of words, `semantic` those whose vectors are nearly the same. Kept is that of "
+        "the shard that came into the workspace first, then of the first name, then of the first row.",
     )
     minhash: MinHashSettings = Field(
         default_factory=MinHashSettings, description="minhash: how near-duplicates are found."
+    )
+    semantic: SemanticSettings = Field(
+        default_factory=SemanticSettings, description="semantic: how near-duplicates are found."
     )
     against: list[str] = Field(
         default_factory=list,

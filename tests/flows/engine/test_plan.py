@@ -26,10 +26,11 @@ from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dedup import repeats
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
-from fineweb_mask.tasks.embed import EmbeddingModel
+from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob
 from fineweb_mask.tasks.inference.scorers import resolve_model
 from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
+from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.listing import update_index
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -407,6 +408,61 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
     removed = {one.folder: one.files for one in collect_garbage(str(folder), [off])}
     assert removed["signatures"] == 3
     assert not any((folder / name).exists() for name in ("signatures", "pairs", "near_duplicates"))
+
+
+@pytest.mark.parametrize("order", [{"seed": 0}, {"seed": 1}, {"later_first": True}])
+def test_near_duplicates_by_vectors_wait_for_all_of_them_and_a_new_shard_compares_only_itself(
+    tmp_path, sample_corpus, order
+):
+    corpus, folder = tmp_path / "corpus", tmp_path / "w"
+    corpus.mkdir()
+    write_shard(corpus, sample_corpus, "b", range(60))
+    table = pq.read_table(corpus / "b.parquet")
+    texts = [text or "" for text in table["text"].to_pylist()]
+    long = [row for row, text in enumerate(texts) if len(set(text.split())) > 150][:10]
+    copies = table.take(long).set_column(
+        table.column_names.index("text"), "text", [edited([texts[row] for row in long], 2)]
+    )
+    pq.write_table(copies, corpus / "c.parquet")
+    semantic = {"near_dedup": "semantic", "semantic": {"threshold": 0.97}}
+    plan = near_deduplicated(folder, corpus, JobsAtOnce(**order), **semantic)
+    counts = plan.counts
+    assert counts.documents_in == counts.selected + counts.not_selected + sum(counts.dropped.values())
+    assert plan.duplicates["c"].details["near_duplicate"] == 10
+    near_deduplicated(folder, corpus, jobs := JobsAtOnce(), **semantic)
+    assert jobs.built == []
+    write_shard(corpus, sample_corpus, "a", range(100, 130))
+    again = near_deduplicated(folder, corpus, jobs := JobsAtOnce(**order), **semantic)
+    built = {name for name in jobs.built if name.split()[0] in ("centres", "cells", "similar", "near_dedup")}
+    assert built == {"cells a", "similar 0-of-1", "near_dedup corpus"}
+    assert {name: again.duplicates[name].fingerprint for name in "bc"} == {
+        name: plan.duplicates[name].fingerprint for name in "bc"
+    }
+    wider = {"near_dedup": "semantic", "semantic": {"threshold": 0.8}}
+    less = near_deduplicated(folder, corpus, JobsAtOnce(**order), **wider)
+    assert less.counts.dropped["near_duplicate"] > again.counts.dropped["near_duplicate"]
+
+
+def test_a_shard_without_vectors_does_not_keep_others_from_being_compared(tmp_path, sample_corpus, monkeypatch):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number, name in enumerate("abc"):
+        write_shard(corpus, sample_corpus, name, range(30 * number, 30 * number + 30))
+    real = EmbedJob.depends_on
+
+    def broken(job):
+        if job.name == "b":
+            raise BadShardError("b: cannot be embedded")
+        return real(job)
+
+    monkeypatch.setattr(EmbedJob, "depends_on", broken)
+    settings = near_settings(tmp_path / "w", corpus, near_dedup="semantic")
+    jobs = JobsAtOnce()
+    plan = Plan(jobs, Workspace(tmp_path / "w"), settings, discover(settings.source), PretrainedModels.of(settings))
+    plan.prepare()
+    assert jobs.quarantined.keys() == {"b"}
+    assert set(plan.duplicates) == {"a", "c"}
+    assert [shard.name for shard in plan.selectable] == ["a", "c"]
 
 
 def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus):

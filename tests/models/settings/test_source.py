@@ -16,6 +16,7 @@ def test_allowed_values_are_kept_unchanged(min_chars, score, languages, dedup):
         "exact_dedup": dedup,
         "near_dedup": "minhash",
         "minhash": {"words": 3, "bands": 9, "rows": 13, "seed": 5},
+        "semantic": {"threshold": 0.9, "cells": 50, "seed": 2},
         "against": ["workspaces/older"],
         "decontaminate": ["benchmarks/questions.jsonl"],
         "keep_dropped": True,

@@ -1,0 +1,128 @@
+"""Divide the vectors of a corpus into cells of k-means, so that near-duplicates are looked for in one cell at a time.
+
+The centres are fitted on the shards of the corpus's sample. Each shard's vectors are written in the order of their
+cells: what compares a range of cells reads that part of every shard.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.schemas import cells_schema
+from fineweb_mask.models.settings.source import SemanticSettings
+from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
+from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.references import StageFile
+
+BATCH_ROWS = 20_000
+SAMPLE = 200
+"""Documents of the sample for each cell; with fewer, there are fewer cells."""
+MOST_SAMPLED = 400_000
+
+
+class CentresJob(FolderJob):
+    """Fit the centres of the cells, and keep them when the corpus grows."""
+
+    stage: ClassVar[Stage] = Stage("centres", version=1, label="dedup", folders=("fitted/centres",), product=True)
+    name: ClassVar[str] = "centres"
+    embeddings: list[StageFile]  # of the shards of the sample
+    model: str  # fingerprint of what made the vectors
+    settings: SemanticSettings
+
+    def depends_on(self) -> Dependencies:
+        """Return how many cells there are, and the model; not the sample, so that new shards change nothing."""
+        return Dependencies(settings=self.settings.model_dump(include={"cells", "seed"}), inputs=self.model)
+
+    @property
+    def path(self) -> Path:
+        """The centres, (c, d) float32."""
+        return self.folder / "centres.npy"
+
+
+@stage_task
+def fit_cells(job: CentresJob) -> None:
+    """Write the centres."""
+    from fineweb_mask.models.dedup.semantic import cell_centres
+
+    rows = sum(file.rows for file in job.embeddings)
+    step = max(1, -(-rows // MOST_SAMPLED))
+    parts = [vectors[::step] for file in job.embeddings for _, vectors in _batches(job, file)]
+    vectors = np.concatenate(parts)
+    centres = cell_centres(vectors, max(1, min(job.settings.cells, len(vectors) // SAMPLE)), job.settings.seed)
+    with atomic_write(job.path) as partial, partial.open("wb") as stream:
+        np.save(stream, centres)
+    write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(centres)})
+
+
+class CellsJob(ShardJob):
+    """Order the vectors of one shard by cell."""
+
+    stage: ClassVar[Stage] = Stage("cells", version=1, label="dedup", folders=("signatures",), run_with=("select",))
+    embeddings: StageFile
+    centres: StageFile
+    settings: SemanticSettings
+
+    @property
+    def name(self) -> str:
+        """The name of the shard."""
+        return self.embeddings.name
+
+    def depends_on(self) -> Dependencies:
+        """Return the threshold, on which what is made of this depends, and the fingerprints of vectors and centres."""
+        return Dependencies(
+            settings=self.settings.threshold, inputs=[self.embeddings.fingerprint, self.centres.fingerprint]
+        )
+
+
+@lru_cache(maxsize=2)
+def _centres(path: Path, fingerprint: str) -> NDArray[np.float32]:  # noqa: ARG001 - others have another
+    centres: NDArray[np.float32] = np.load(path)
+    return centres
+
+
+@stage_task
+def order_by_cell(job: CellsJob) -> None:
+    """Write the key of each document's cell, its row and its unit vector; those without a vector are left out.
+
+    Keys are numbers of cells, spread over all numbers of 64 bits.
+    """
+    from fineweb_mask.models.dedup.semantic import cells_of
+
+    centres = _centres(job.workspace.resolve(job.centres).parent / "centres.npy", job.centres.fingerprint)
+    numbers, vectors, cells = [], [], []
+    batches = track_by_size(
+        "documents", _batches(job, job.embeddings), job.embeddings.rows, lambda pair: len(pair[0]), part=(0, 1)
+    )
+    for rows, found in batches:
+        numbers.append(rows)
+        vectors.append(found.astype(np.float16))
+        cells.append(cells_of(found, centres).astype(np.uint64))
+    schema = cells_schema(centres.shape[1])
+    keys = np.concatenate(cells or [np.empty(0, np.uint64)]) * np.uint64((2**64 - 1) // len(centres))
+    rows = np.concatenate(numbers or [np.empty(0, np.uint32)])
+    order = np.lexsort((rows, keys))
+    values = np.concatenate(vectors or [np.empty((0, centres.shape[1]), np.float16)])[order]
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=schema.field("vector").type)
+    batch = pa.record_batch([pa.array(keys[order]), pa.array(rows[order]), lists], schema=schema)
+    write_sorted(job.output, schema, job.key, [batch])
+
+
+def _batches(job: CentresJob | CellsJob, file: StageFile) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.float32]]]:
+    """Yield the rows and unit vectors of a shard in batches, without documents that have none."""
+    from fineweb_mask.models.analysis.vectors import unit_rows
+    from fineweb_mask.models.embedding.arrow import vectors_of
+
+    with VerifiedFile(job.workspace.resolve(file)) as opened:
+        for batch in opened.iter_batches(BATCH_ROWS):
+            table = pa.table(batch)
+            vectors, present = vectors_of(table)
+            yield table["row"].to_numpy()[present], unit_rows(vectors[present])
