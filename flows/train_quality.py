@@ -5,7 +5,7 @@ from pathlib import Path
 from prefect import flow
 
 from fineweb_mask.models.settings.training import TrainQualitySettings
-from fineweb_mask.tasks.train_quality import TrainedMetrics, TrainQualityJob, describe, train_quality
+from fineweb_mask.tasks.train_quality import TrainedMetrics, TrainQualityJob, describe, remove_unfinished, train_quality
 
 
 @flow(name="train-quality", flow_run_name="train {output}", cache_result_in_memory=False)
@@ -24,5 +24,6 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     ValueError
         If the labels or the teacher cannot be used.
     """
+    remove_unfinished(Path(output))
     trained = train_quality.task.submit(job=TrainQualityJob.of(Path(output), settings))
     return describe(trained.result().details)

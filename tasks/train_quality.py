@@ -5,6 +5,7 @@ labels and settings is not trained again. Texts that are equal except for case a
 is on both sides of the split.
 """
 
+import glob
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -30,7 +31,7 @@ from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, st
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey, digest, file_digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import Workspace
+from fineweb_mask.tasks.workspace.workspace import Workspace, remove_partial_files
 
 FEWEST_PER_CLASS = 10
 TEACHER_BATCH = 256
@@ -106,6 +107,11 @@ class TrainQualityJob(ProductJob):
     def manifest_path(self) -> Path:
         """The manifest of the model and the files next to it."""
         return self.model_path.with_suffix(".manifest.json")
+
+
+def remove_unfinished(output: Path) -> None:
+    """Delete what a killed training of this model did not finish to write."""
+    remove_partial_files(output.absolute().parent.glob(f".{glob.escape(output.stem)}.*.partial"))
 
 
 @stage_task

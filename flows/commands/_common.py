@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import json
 import os
+import re
 import sys
 import traceback
 import webbrowser
@@ -172,12 +173,21 @@ def exit_on_failure(
         fail(_words_of(error), as_json, FAILED)
 
 
+NO_SERVER = re.compile(r"Failed to reach API at (\S+)")
+"""What Prefect says."""
+
+
 def _words_of(error: Exception) -> str:
     """Return what a person can use of an error; of a bug, what to report."""
     if isinstance(error, FinewebMaskError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, RuntimeError) and (unreachable := NO_SERVER.search(str(error))):
+        return (
+            f"the Prefect server at {unreachable[1]} does not answer: start it, or unset PREFECT_API_URL "
+            "(in a profile: `prefect config unset PREFECT_API_URL`) for a temporary one"
+        )
     return f"this should not happen, please report it with what --verbose prints: {type(error).__name__}: {error}"
 
 

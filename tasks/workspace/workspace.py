@@ -330,9 +330,7 @@ class Workspace:
 
     def _delete_leftovers(self) -> None:
         """Delete the partial files of killed runs, and, in a mirror, what the URL does not have."""
-        for leftover in self.root.rglob(".*.partial"):
-            if PARTIAL.fullmatch(leftover.name) and not leftover.is_symlink():  # a link is none of ours
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        remove_partial_files(self.root.rglob(".*.partial"))
         if self._mirror is not None:
             self._mirror.synchronise()
 
@@ -413,3 +411,10 @@ class Workspace:
                 self._mirror.synchronise()
             else:  # a run of this machine is using it, so its local files must stay
                 self._mirror.refresh_listing()
+
+
+def remove_partial_files(found: Iterable[Path]) -> None:
+    """Delete what killed runs did not finish to write, of files that may be it."""
+    for leftover in found:
+        if PARTIAL.fullmatch(leftover.name) and not leftover.is_symlink():  # a link is none of ours
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

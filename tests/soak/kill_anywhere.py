@@ -1,8 +1,8 @@
 """Kill runs anywhere, go on, and compare with a run that nothing disturbed: `make soak`, not part of the tests.
 
 `python -m tests.soak.kill_anywhere --kills 100`: runs over 8 small shards are killed (SIGKILL) right before and
-after every rename, and at seeded random moments, and so are the commands that make pages and models; a scoring process
-and the temporary Prefect server are killed under a run. In the end
+after every rename, and at seeded random moments, and so are the commands that make pages and models; the temporary
+Prefect server is killed under a run. In the end
 
 - the dataset, the stage files and the fitted models have the bytes of the undisturbed run,
 - no file is there that it has not, and
@@ -101,8 +101,10 @@ class Soak:
                         break
                 time.sleep(0.1)
             self.environment["PREFECT_API_URL"] = url
-            yield
-            del self.environment["PREFECT_API_URL"]
+            try:
+                yield
+            finally:
+                del self.environment["PREFECT_API_URL"]
 
     @contextmanager
     def started(self, *command: str, stdin: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
@@ -325,7 +327,6 @@ def scenarios(soak: Soak, undisturbed: Path, seconds: float, kills: int) -> dict
         "report": lambda: page(("report",)),
         "train-quality": lambda: page(("train-quality",)),
         "server": lambda: child("server"),
-        "scoring process": lambda: child("scoring_worker"),
     }
 
 

@@ -20,7 +20,7 @@ from fineweb_mask.models.settings.quality import (
 from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError
-from fineweb_mask.tasks.train_quality import TrainQualityJob, describe, split, train_quality, unique
+from fineweb_mask.tasks.train_quality import TrainQualityJob, describe, remove_unfinished, split, train_quality, unique
 
 GOOD, BAD = "theorem proof integer lemma careful".split(), "casino pills cheap bonus click".split()
 TRAINING = FastTextTrainingSettings(dimensions=4, buckets=500, epochs=15)
@@ -230,3 +230,17 @@ def test_autotune_finds_a_model(settings, output):
     job = TrainQualityJob.of(output, settings.model_copy(update={"training": training}))
     assert isinstance(job, TrainQualityJob)
     assert describe(train_quality(job).details).held_out.roc_auc > 0.9
+
+
+def test_what_a_killed_training_left_is_removed_and_nothing_else(tmp_path):
+    left = [f".model{ending}.{'0' * 32}.partial" for ending in (".bin", ".metrics.json", ".manifest.json")]
+    others = [
+        f".other.bin.{'0' * 32}.partial",
+        ".model.bin.mine.partial",
+        "model.metrics.json",
+        f".models.{'0' * 32}.partial",
+    ]
+    for name in [*left, *others]:
+        (tmp_path / name).write_text("x")
+    remove_unfinished(tmp_path / "model.bin")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

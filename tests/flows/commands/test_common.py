@@ -49,6 +49,12 @@ def test_a_bug_is_not_reported_as_a_mistake_of_the_user(bug):
         (FileNotFoundError(2, "No such file or directory", "a.txt"), FAILED, "a.txt: No such file or directory"),
         (KeyboardInterrupt(), 130, "interrupted; run the same command again to resume"),
         (typer.Exit(WRONG_USAGE), WRONG_USAGE, ""),
+        (
+            RuntimeError("Failed to reach API at http://127.0.0.1:1/api/"),
+            FAILED,
+            "the Prefect server at http://127.0.0.1:1/api/ does not answer: start it, or unset PREFECT_API_URL "
+            "(in a profile: `prefect config unset PREFECT_API_URL`) for a temporary one",
+        ),
     ],
 )
 def test_a_failure_is_printed_once_and_of_a_bug_its_type(error, code, message, capsys):
