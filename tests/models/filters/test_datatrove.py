@@ -24,7 +24,7 @@ KINDS = sorted(set(CLASSES) - {"regex", "language"})
 
 @pytest.fixture(scope="module")
 def pages(real_data: Path) -> list[dict[str, Any]]:
-    return pq.read_table(real_data / "web_mix.parquet", columns=["text", "url"]).slice(0, 400).to_pylist()
+    return pq.read_table(real_data / "web_mix.parquet", columns=["text", "url"]).slice(0, 200).to_pylist()
 
 
 def settings(kind: str, **options: Any) -> list[FilterSettings]:
