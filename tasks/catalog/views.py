@@ -184,11 +184,26 @@ def _views(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: 
         "drops": "FROM stored.drops",
         "near_duplicates": f"FROM ({_rows_of(connection, near, NEAR_DUPLICATES)}) WHERE twin_shard IS NOT NULL",
         "known": _rows_of(connection, _beside(workspace, documents, "known"), KNOWN),
-        "dropped": f"""
-            SELECT shard, 'ingest' AS stage, * EXCLUDE (shard)
-            FROM ({_rows_of(connection, _beside(workspace, documents, "dropped"), DROPPED)})
-            """,  # noqa: S608 - a query of our own
+        "dropped": _dropped_rows(connection, workspace, shards, has_texts=all("text" in one.names for one in schemas)),
     }
+
+
+def _dropped_rows(
+    connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles], *, has_texts: bool
+) -> str:
+    """Return a query of what ingest dropped and kept aside, and of the duplicates, which are among the documents."""
+    repeated = [shard.duplicates for shard in shards if shard.duplicates.path]
+    lists = _rows_of(connection, repeated, NEAR_DUPLICATES, differ=True)
+    ingested = _rows_of(connection, _beside(workspace, [shard.documents for shard in shards], "dropped"), DROPPED)
+    near = "twin_shard IS NOT NULL" if any(file.details.get(NEAR) for file in repeated) else "false"
+    return f"""
+        SELECT shard, 'ingest' AS stage, * EXCLUDE (shard) FROM ({ingested})
+        UNION ALL BY NAME
+        SELECT documents.shard, 'dedup' AS stage, documents.source_row, documents.id, documents.url,
+               CASE WHEN {near} THEN '{NEAR}' ELSE 'duplicate' END AS reason,
+               {"documents.text" if has_texts else "NULL::VARCHAR AS text"}
+        FROM ({lists}) AS lists JOIN documents USING (shard, row)
+        """  # noqa: S608 - queries of our own
 
 
 def _beside(workspace: Workspace, documents: Sequence[StageFile], folder: str) -> list[StageFile]:

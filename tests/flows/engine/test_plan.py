@@ -380,6 +380,12 @@ def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corp
             "JOIN documents AS kept ON kept.shard = twin_shard AND kept.row = twin_row "
             "JOIN documents AS dropped ON dropped.shard = near.shard AND dropped.row = near.row"
         ).fetchall()
+        listed = catalog.execute("SELECT stage, reason, count(*), count(text) FROM dropped GROUP BY ALL").fetchall()
+        assert {(reason, rows) for stage, reason, rows, texts in listed if rows == texts and stage == "dedup"} == {
+            (reason, counts.dropped[reason])
+            for reason in ("duplicate", "near_duplicate")
+            if exact_dedup == "corpus" or reason == "near_duplicate"
+        }
     assert len(twins) == counts.dropped["near_duplicate"]
     assert {(dropped, kept) for dropped, kept, *_ in twins} >= {("c", "b")}
     assert all(kept.split()[:20] == dropped.split()[:20] for _, _, kept, dropped in twins)
@@ -465,7 +471,14 @@ def test_a_shard_without_vectors_does_not_keep_others_from_being_compared(tmp_pa
     assert [shard.name for shard in plan.selectable] == ["a", "c"]
 
 
-def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus):
+@pytest.mark.parametrize(
+    ("kind", "stages"),
+    [
+        ("minhash", {"signatures a", "signatures b", "pairs 0-of-1"}),
+        ("semantic", {"centres centres", "cells a", "cells b", "similar 0-of-1"}),
+    ],
+)
+def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus, kind, stages):
     pytest.importorskip("rensa")
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -474,10 +487,10 @@ def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus)
     built = []
     for _ in range(40):
         try:
-            plan = near_deduplicated(tmp_path / "w", corpus, jobs := JobsAtOnce(stop_after=1))
+            plan = near_deduplicated(tmp_path / "w", corpus, jobs := JobsAtOnce(stop_after=1), near_dedup=kind)
             break
         except KeyboardInterrupt:
             built += jobs.built
     assert len(built) == len(set(built)) > 10
-    assert {"signatures a", "signatures b", "pairs 0-of-1", "near_dedup corpus"} <= set(built)
+    assert {*stages, "near_dedup corpus"} <= set(built)
     assert plan.dataset is not None
