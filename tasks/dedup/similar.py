@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fineweb_mask.models.embedding.arrow import vectors_of
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import PAIRS
 from fineweb_mask.models.settings.source import SemanticSettings
@@ -66,6 +65,7 @@ def similar_jobs(root: str, cells: list[StageFile], dimensions: int, settings: S
 def find_similar(job: SimilarJob) -> None:
     """Write every document of the range that is like an earlier one that is kept, and the first such."""
     from fineweb_mask.models.dedup.semantic import first_similar
+    from fineweb_mask.models.embedding.arrow import vectors_of
 
     size = 2**64 // job.buckets
     first, end = job.bucket * size, (job.bucket + 1) * size

@@ -31,9 +31,9 @@ def train_in_new_process(examples: str, model: str, options: Mapping[str, float 
         command, env={**os.environ, **ZEROED_MEMORY}, capture_output=True, text=True, check=False
     )
     if finished.returncode != 0:
+        said = finished.stderr.strip()[-500:] or f"its process ended with {finished.returncode}"
         raise FastTextTrainingError(
-            f"fastText could not be trained: {finished.stderr.strip()[-500:]}; check the labels and the "
-            "training settings"
+            f"fastText could not be trained: {said}; check the labels and the training settings"
         )
 
 

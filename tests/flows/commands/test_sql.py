@@ -131,7 +131,11 @@ def test_other_formats_hold_texts_as_they_are(ask, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["FROM nosuch"], 1, "the catalog has: documents, scores, masks, selected, embeddings, runs, drops, known"),
+        (
+            ["FROM nosuch"],
+            1,
+            "the catalog has: documents, scores, masks, selected, embeddings, runs, drops, dropped, known",
+        ),
         (["SELEC 1"], 1, 'syntax error at or near "SELEC"'),
         (["SELECT text::INTEGER FROM documents"], 1, r"Could not convert string '\x1b[31mred"),
         (["DROP VIEW documents"], 1, "DROP is refused: the catalog is read-only"),

@@ -11,6 +11,7 @@ from fineweb_mask.tasks.workspace.manifest import read_manifest, save_manifest
 from fineweb_mask.tasks.workspace.old_names import rename_old_files
 from fineweb_mask.tasks.workspace.references import TAGGED
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.conftest import run_pipeline
 
 
 def rename_to_old(workspace: Workspace) -> None:
@@ -31,8 +32,8 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in tree_files(folder)}
 
 
-def test_an_old_workspace_is_refused_and_renamed_as_it_was(copied: Any) -> None:
-    workspace = copied.workspace
+def test_an_old_workspace_is_refused_and_renamed_as_it_was(recipe: Any, tmp_path: Path) -> None:
+    workspace = run_pipeline(recipe.model_copy(update={"workspace": str(tmp_path / "workspace")})).workspace
     Listing.of(workspace)
     before = content(workspace.root)
     rename_to_old(workspace)
