@@ -226,7 +226,7 @@ def test_the_output_must_be_a_model_s_name(settings, tmp_path):
 
 
 def test_autotune_finds_a_model(settings, output):
-    training = FastTextTrainingSettings(autotune_seconds=6)
+    training = FastTextTrainingSettings(autotune_seconds=2)
     job = TrainQualityJob.of(output, settings.model_copy(update={"training": training}))
     assert isinstance(job, TrainQualityJob)
     assert describe(train_quality(job).details).held_out.roc_auc > 0.9

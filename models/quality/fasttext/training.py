@@ -7,6 +7,7 @@ that zeroes memory, so the rest is always zero.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ def train_in_new_process(examples: str, model: str, options: Mapping[str, float 
     )
     if finished.returncode != 0:
         said = finished.stderr.strip()[-500:] or f"its process ended with {finished.returncode}"
+        if finished.returncode == -signal.SIGKILL:
+            said = "the system ended its process, most likely for its memory: free some, or set fewer buckets"
         raise FastTextTrainingError(
             f"fastText could not be trained: {said}; check the labels and the training settings"
         )
