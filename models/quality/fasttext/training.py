@@ -7,6 +7,7 @@ that zeroes memory, so the rest is always zero.
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -43,7 +44,21 @@ def train_in_new_process(examples: str, model: str, options: Mapping[str, float 
 def _main(examples: str, model: str, options: str) -> None:
     import fasttext
 
-    fasttext.train_supervised(examples, thread=1, verbose=0, **json.loads(options)).save_model(model)
+    found = json.loads(options)
+    if "autotuneDuration" in found:
+        _limit_memory()
+    fasttext.train_supervised(examples, thread=1, verbose=0, **found).save_model(model)
+
+
+def _limit_memory() -> None:
+    """Let the process have half of this machine's memory; fastText's search goes on after a model that is larger.
+
+    It tries models of up to 40 GB.
+    """
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    known = [limit for limit in (half, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
 
 
 if __name__ == "__main__":
