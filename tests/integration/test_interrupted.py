@@ -3,6 +3,7 @@
 Its temporary Prefect server, if it has one, ends after it and with it.
 """
 
+import contextlib
 import json
 import os
 import pty
@@ -207,9 +208,12 @@ class OnTerminal:
             self._shown += more
 
     def servers(self) -> list[psutil.Process]:
-        return [
-            child for child in psutil.Process(self.pid).children() if any("server" in word for word in child.cmdline())
-        ]
+        found = []
+        for child in psutil.Process(self.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # or a zombie: a short command that has just ended
+                if any("server" in word for word in child.cmdline()):
+                    found.append(child)
+        return found
 
     def code(self) -> int | None:
         """Return the exit code once it has ended."""
