@@ -26,7 +26,7 @@ from typing import Annotated
 import httpx
 import typer
 
-from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS
+from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.models.errors import FinewebMaskError
 
 ROOT = Path(__file__).resolve().parents[1]

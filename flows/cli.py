@@ -28,7 +28,7 @@ from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.train_quality import train_quality
 from fineweb_mask.flows.commands.workspace import gc, migrate, status
-from fineweb_mask.flows.processes.signals import interrupt_on_sigterm
+from fineweb_mask.flows.processes.signals import handle_signals
 
 
 class _Commands(TyperGroup):
@@ -77,7 +77,7 @@ app.command("train-quality")(train_quality)
 
 def main() -> None:
     """Run the command; SIGTERM interrupts it like Ctrl-C."""
-    interrupt_on_sigterm()
+    handle_signals()
     codes = [1]
     atexit.register(_exit, codes)  # first, so that it runs last: after Prefect has stopped its server
     try:

@@ -4,11 +4,13 @@ from typing import Any
 
 from prefect import flow
 
+from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
 from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
-from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
 from fineweb_mask.tasks.selection.contenders import USUAL_SELECTORS, check_selectors, contested
@@ -20,13 +22,14 @@ class CompareSummary(PageSummary):
     selectors: dict[str, dict[str, Any]]
 
 
-@flow(name="compare", flow_run_name="compare {settings.workspace}", cache_result_in_memory=False)
+@flow(name="compare", flow_run_name=named("compare"), cache_result_in_memory=False)
 @rebuilds_damaged
 def compare(
     settings: PipelineSettings,
     selectors: list[str] | None = None,
     label_column: str | None = None,
     budget_by: Unit = "tokens",
+    overrides: Overrides | None = None,
 ) -> CompareSummary:
     """Select by several selectors and write a page on what they chose; the pipeline's own masks stay as they are.
 
@@ -41,6 +44,8 @@ def compare(
     budget_by
         What everybody gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget` instead
         keeps its unit.
+    overrides
+        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------
@@ -51,6 +56,7 @@ def compare(
     BadShardError
         If there is nothing to select from.
     """
+    settings = with_overrides(settings, overrides)
     names = check_selectors(USUAL_SELECTORS if selectors is None else selectors)
     check(settings, label_column)
     selection = contested(settings.selection, budget_by)
@@ -72,7 +78,8 @@ def compare(
         written = run.run_one(job)
         found = written.details["selectors"]
         table = [{"selector": name, **figures} for name, figures in found.items()]
-        publish(job.folder, "compare", table, f"The same budget of {selection.budget_by}, selected by every selector.")
+        note = f"The same budget of {selection.budget_by}, selected by every selector."
+        publish(job.folder, "compare", settings.workspace, table, note)
         return CompareSummary.of(
             run.workspace,
             run.quarantined,

@@ -2,18 +2,23 @@
 
 from prefect import flow
 
+from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.choices import Refit
 from fineweb_mask.flows.engine.records import summarize
 from fineweb_mask.flows.engine.registry import Refreshed
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import RunSummary
-from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings import Overrides, PipelineSettings
 
 
-@flow(name="curate", flow_run_name="curate {settings.workspace}", cache_result_in_memory=False)
+@flow(name="curate", flow_run_name=named("curate"), cache_result_in_memory=False)
 @rebuilds_damaged
 def curate(
-    settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Refreshed] | None = None
+    settings: PipelineSettings,
+    refit: list[Refit] | None = None,
+    refresh: list[Refreshed] | None = None,
+    overrides: Overrides | None = None,
 ) -> RunSummary:
     """Turn the raw documents of a source into a selected dataset.
 
@@ -25,12 +30,15 @@ def curate(
         What is fitted again on the corpus as it is now: the encoder, the quality models.
     refresh
         Stages that run again although their files are current.
+    overrides
+        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------
     BadShardError
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
+    settings = with_overrides(settings, overrides)
     with open_session(settings, refit=refit, refresh=refresh) as session:
         session.plan.run_all()
         summary = summarize(session.scheduler, session.plan)

@@ -8,14 +8,15 @@ from typing import Any
 
 from prefect import flow
 
+from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.engine.selection.contenders import publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
-from fineweb_mask.flows.recipe import change, validate
+from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
+from fineweb_mask.models.settings import Overrides, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.probe import PRESETS, Arm, Preset, ProbeSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.inference.model_files import model_file
@@ -41,9 +42,14 @@ class ProbeSummary(PageSummary):
     comparisons: dict[str, list[dict[str, Any]]]
 
 
-@flow(name="probe", flow_run_name="probe {settings.workspace}", cache_result_in_memory=False)
+@flow(name="probe", flow_run_name=named("probe"), cache_result_in_memory=False)
 @rebuilds_damaged
-def probe(settings: PipelineSettings, models: ProbeSettings | None = None, budget_by: Unit = "tokens") -> ProbeSummary:
+def probe(
+    settings: PipelineSettings,
+    models: ProbeSettings | None = None,
+    budget_by: Unit = "tokens",
+    overrides: Overrides | None = None,
+) -> ProbeSummary:
     """Train models on every arm and write a page on what they learn; the pipeline's own masks stay as they are.
 
     Parameters
@@ -55,6 +61,8 @@ def probe(settings: PipelineSettings, models: ProbeSettings | None = None, budge
     budget_by
         What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
         instead keeps its unit.
+    overrides
+        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------
@@ -63,7 +71,7 @@ def probe(settings: PipelineSettings, models: ProbeSettings | None = None, budge
     DataError
         If there is too little to hold out or to train on.
     """
-    models = models or ProbeSettings()
+    settings, models = with_overrides(settings, overrides), models or ProbeSettings()
     check(settings, models)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()
@@ -76,7 +84,8 @@ def probe(settings: PipelineSettings, models: ProbeSettings | None = None, budge
             for name, arms in written.details["bits_per_byte"].items()
             for arm, figures in arms.items()
         ]
-        publish(job.folder, "probe", table, "Bits per byte of models trained on each arm; less is better.")
+        note = "Bits per byte of models trained on each arm; less is better."
+        publish(job.folder, "probe", settings.workspace, table, note)
         return ProbeSummary.of(
             run.workspace,
             run.quarantined,

@@ -1,24 +1,18 @@
 """Read a recipe: a YAML file and `--set` overrides become settings, or an error that names the key to change."""
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.validation import validated
 from fineweb_mask.models.urls import redacted
-
-UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
-"""Parts of pydantic's error locations that name a branch of a union and not a key."""
-KIND = re.compile(r"kind\[(.*?)\]")
-"""The branch of a union of settings that a `kind` names."""
 
 OF_THE_SOURCE = ("title", "license", "source_datasets")
 """Settings of `materialize` that describe the recipe's own source."""
@@ -34,7 +28,9 @@ NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 """Errors of reading YAML: also of text that is not UTF-8, a date such as 2024-99-99, or sections without end."""
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str | None = None) -> PipelineSettings:
+def load_recipe(
+    path: str | Path, overrides: Sequence[str] | Mapping[str, Any] = (), workspace: str | None = None
+) -> PipelineSettings:
     """Return the settings in a recipe file.
 
     Parameters
@@ -43,8 +39,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str 
         YAML file with the sections of `PipelineSettings`. A name such as `fineweb` that is no file here means the
         recipe of that name in the package.
     overrides
-        `section.key=value`, the value in YAML; a number is an index of a list. With another `source.path`, the recipe's
-        title, licence and source data sets are left out: they describe its own source.
+        `section.key=value`, the value in YAML; a number is an index of a list. Or sections with some settings, as
+        `with_overrides` takes them. With another `source.path`, the recipe's title, licence and source data sets are
+        left out: they describe its own source.
     workspace
         Workspace folder or URL that replaces the recipe's.
 
@@ -70,10 +67,44 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), workspace: str 
         raise RecipeError(
             f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {redacted(repr(content))}"
         )
-    _describe_another_source(content, [parse_value(override) for override in overrides])
+    sections = overrides if isinstance(overrides, Mapping) else {}
+    _describe_another_source(content, [parse_value(override) for override in overrides if not sections])
     if workspace is not None:
         content["workspace"] = workspace
+    return with_overrides(validate(PipelineSettings, content), sections)
+
+
+def with_overrides(settings: PipelineSettings, overrides: Mapping[str, Any] | None) -> PipelineSettings:
+    """Return settings with others in their place, by section.
+
+    Parameters
+    ----------
+    settings
+        The recipe.
+    overrides
+        `{"selection": {"lamb": 0.3}}`: a section's other settings stay; any value that is no section is replaced. As
+        with `load_recipe`, another `source.path` leaves out what describes the recipe's own source.
+
+    Raises
+    ------
+    RecipeError
+        If a key or value is not allowed.
+    """
+    if not overrides:
+        return settings
+    content = settings.model_dump(mode="json", exclude_unset=True)
+    _describe_another_source(content, list(_by_key(overrides, settings)))
     return validate(PipelineSettings, content)
+
+
+def _by_key(overrides: Mapping[str, Any], section: BaseModel, before: str = "") -> Iterable[tuple[str, Any]]:
+    """Yield values by keys such as `section.key`."""
+    for key, value in overrides.items():
+        current = getattr(section, key, None)
+        if isinstance(value, Mapping) and isinstance(current, BaseModel):
+            yield from _by_key(value, current, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def _describe_another_source(content: dict[str, Any], values: Sequence[tuple[str, Any]]) -> None:
@@ -113,9 +144,9 @@ def validate(model: type[Model], content: Mapping[str, Any]) -> Model:
         If a value is not allowed; the message has one line for each, which names its key.
     """
     try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise RecipeError("\n".join(_explain(problem, model) for problem in error.errors())) from error
+        return validated(model, content)
+    except SettingsError as error:
+        raise RecipeError(str(error)) from error
 
 
 def as_parameters(path: str) -> dict[str, Any]:
@@ -187,47 +218,3 @@ def _index(target: list[Any], part: str) -> int:
     if not part.isdecimal() or int(part) >= len(target):
         raise KeyError(f"{part!r} must be an index of the list, from 0 to {len(target) - 1}")
     return int(part)
-
-
-def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
-    """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
-    location = problem["loc"]
-    key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
-    if problem["type"] == "extra_forbidden":
-        allowed = _allowed_keys(location[:-1], settings)
-        close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        return f"{key}: unknown setting; {hint}allowed: {', '.join(allowed)}"
-    if problem["type"] == "missing":
-        return f"{key}: is required"
-    if problem["type"].startswith("union_tag_"):
-        return _wrong_kind(key, problem)
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if not location:  # an error about several sections, which the message names
-        return message
-    return f"{key}: {message[0].lower()}{message[1:]}, received {redacted(repr(problem['input']))}"
-
-
-def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
-    section = problem["input"]
-    if not isinstance(section, dict):
-        return f"{key}: input should be a section with a kind, received {redacted(repr(section))}"
-    kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
-    return f"{key}.kind: input should be one of {kinds}, received {section['kind']!r}"
-
-
-def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
-    branches: list[type[BaseModel]] = []
-    for part in location:
-        if chosen := KIND.match(str(part)):
-            model = next((one for one in branches if chosen[1] in get_args(one.model_fields["kind"].annotation)), model)
-        elif (field := model.model_fields.get(str(part))) is not None:
-            branches = _models_in(field.annotation)
-            model = next(iter(branches), model)
-    return list(model.model_fields)
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]

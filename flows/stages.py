@@ -3,7 +3,8 @@
 from prefect import flow
 from prefect.flows import Flow
 
-from fineweb_mask.flows.display.prefect_ui import publish_page
+from fineweb_mask.flows.display.prefect_ui import artifact_key, publish_page
+from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
 from fineweb_mask.flows.engine.scheduler import MissingInputError
@@ -15,7 +16,7 @@ from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
     """Return the flow that runs one stage."""
 
-    @flow(name=stage, flow_run_name=stage + " {settings.workspace}", cache_result_in_memory=False)
+    @flow(name=stage, flow_run_name=named(stage), cache_result_in_memory=False)
     @rebuilds_damaged
     def run_stage(settings: PipelineSettings, refresh: bool = False) -> list[StageSummary]:
         """Run one stage over all shards whose inputs exist.
@@ -47,7 +48,8 @@ def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
             if stage in {"select", "materialize", "export", "report"}:
                 _select_and_follow(stage, session)
             if stage == "report":
-                publish_page(session.scheduler.workspace.reports, "report", "What was selected, and why.")
+                key = artifact_key("report", settings.workspace)
+                publish_page(session.scheduler.workspace.reports, key, "What was selected, and why.")
             return session.scheduler.in_order
 
     return run_stage

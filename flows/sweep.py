@@ -4,12 +4,14 @@ from typing import Any
 
 from prefect import flow
 
+from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
-from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.selection.contenders import contested
 from fineweb_mask.tasks.selection.sweep_page import SweepJob
@@ -25,9 +27,11 @@ class SweepSummary(PageSummary):
     baselines: dict[str, dict[str, Any]]
 
 
-@flow(name="sweep", flow_run_name="sweep {settings.workspace}", cache_result_in_memory=False)
+@flow(name="sweep", flow_run_name=named("sweep"), cache_result_in_memory=False)
 @rebuilds_damaged
-def sweep(settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens") -> SweepSummary:
+def sweep(
+    settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens", overrides: Overrides | None = None
+) -> SweepSummary:
     """Select at many weights of quality and write a page on the frontier; the pipeline's own masks stay as they are.
 
     Parameters
@@ -39,6 +43,8 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "to
     budget_by
         What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
         instead keeps its unit.
+    overrides
+        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------
@@ -49,7 +55,7 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "to
     BadShardError
         If there is nothing to select from.
     """
-    lambs = parse_lambs(lamb)
+    settings, lambs = with_overrides(settings, overrides), parse_lambs(lamb)
     check_vectors_are_kept(settings, "sweep reads the vectors of all documents for every selection")
     selection = contested(settings.selection, budget_by)
     with open_session(settings, keep=False) as (run, plan, _):
@@ -72,7 +78,7 @@ def sweep(settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "to
         found = written.details
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]
-        publish(job.folder, "sweep", table, "Quality against diversity at every lamb.")
+        publish(job.folder, "sweep", settings.workspace, table, "Quality against diversity at every lamb.")
         return SweepSummary.of(
             run.workspace,
             run.quarantined,

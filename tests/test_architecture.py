@@ -56,6 +56,7 @@ LAYERS = {
         {"engine"},
         {"curate", "opened"},
         {"stages", "share", "sweep", "compare", "probe", "train_quality"},
+        {"from_python"},
         {"commands"},
         {"cli"},
     ],

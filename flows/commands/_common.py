@@ -17,6 +17,7 @@ import typer
 
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, logs_made_visible, visible
 from fineweb_mask.flows.processes import temporary_server
+from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.errors import FinewebMaskError
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
 FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
 RESUME = "interrupted; run the same command again to resume"
 VERBOSE = "FINEWEB_MASK_VERBOSE"
-ENVIRONMENT_DEFAULTS = {  # a value that the user has set is kept
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
-    # By default the temporary server writes task events one at a time, and loses the rest when a short run ends.
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-    "TOKENIZERS_PARALLELISM": "true",
-}
 
 Result = TypeVar("Result")
 Recipe = Annotated[Path, typer.Argument(help="Recipe file, or the name of a packaged recipe such as fineweb.")]
@@ -58,14 +49,6 @@ BudgetBy = Annotated[
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step, in place of bars.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
-
-
-def set_environment(*, show_bars: bool = False) -> None:
-    """Set the variables that Prefect reads when it is imported; with bars on the screen, Prefect logs only warnings."""
-    for name, value in ENVIRONMENT_DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    if show_bars:
-        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
 
 
 def be_verbose() -> None:

@@ -12,10 +12,10 @@ from fineweb_mask.flows.commands._common import (
     exit_on_error,
     open_page,
     run_or_exit,
-    set_environment,
     shows_bars,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths
+from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import validate
 
 if TYPE_CHECKING:

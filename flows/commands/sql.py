@@ -17,9 +17,9 @@ from fineweb_mask.flows.commands._common import (
     exit_on_error,
     exit_on_failure,
     fail,
-    set_environment,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, visible
+from fineweb_mask.flows.processes.environment import set_environment
 
 if TYPE_CHECKING:
     from fineweb_mask.tasks.catalog.query import Answer, Preview

@@ -15,9 +15,9 @@ from fineweb_mask.flows.commands._common import (
     exit_on_error,
     exit_on_failure,
     fail,
-    set_environment,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
+from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import parse_overrides, validate
 from fineweb_mask.models.runtime.progress import Step
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fineweb_mask.flows.commands._common import AsJson, exit_on_error, set_environment
+from fineweb_mask.flows.commands._common import AsJson, exit_on_error
 from fineweb_mask.flows.display.terminal import SafeConsole, new_table, print_line
+from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ Display only: if publishing fails, the run logs a warning and continues.
 
 import base64
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ LISTED = 50
 """Maximum number of quarantined shards in the report."""
 LISTED_JOBS = 4
 """Maximum number of running jobs whose progress is shown."""
+KEY_CHARACTERS = 60
+"""Most characters of a workspace's path in a key; the last ones."""
 PAGE_BYTES = 800_000
 """Maximum size of a page in the UI. The event of its artifact contains the page, and `prefect deployment run --watch`
 requests the same events forever if one is larger than 1 MiB."""
@@ -107,8 +110,9 @@ class StageProgress:
 class UiListener:
     """A listener that collects what the UI shows of a run, and passes every call on to another listener."""
 
-    def __init__(self, other: Listener) -> None:
+    def __init__(self, other: Listener, workspace: str) -> None:
         self._other = other
+        self._workspace = workspace
         self._lock = Lock()
         self._stages: dict[str, StageProgress] = {}
         self._files: list[dict[str, Any]] = []
@@ -153,7 +157,7 @@ class UiListener:
                 stage.changed = False
         for stage in changed:
             if stage.artifact is None:
-                key = f"progress-{stage.stage.replace('_', '-')}"
+                key = artifact_key(f"progress-{stage.stage}", self._workspace)
                 stage.artifact = cast("UUID", create_progress_artifact(stage.percent, key, stage.describe()))
             else:
                 update_progress_artifact(stage.artifact, stage.percent, stage.describe())
@@ -177,19 +181,32 @@ class UiListener:
             note = "Seconds are summed over the tasks of a stage."
             if self._count > SHARD_ROWS:
                 note += f" Only the {SHARD_ROWS:,} slowest of {self._count:,} files are listed."
-            create_table_artifact(table, key="funnel", description=note)
+            create_table_artifact(table, key=artifact_key("funnel", self._workspace), description=note)
             create_markdown_artifact(
-                markdown(summary, reports), key="report", description="What was selected, and why."
+                markdown(summary, reports),
+                key=artifact_key("report", self._workspace),
+                description="What was selected, and why.",
             )
 
 
+def artifact_key(what: str, workspace: str) -> str:
+    """Return the key of an artifact of a workspace, under which Prefect keeps its versions.
+
+    >>> artifact_key("report", "workspaces/sample")
+    'report-workspaces-sample'
+    >>> artifact_key("progress-score_embed", "s3://bucket/Web 2")
+    'progress-score-embed-s3-bucket-web-2'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", f"{what}-{workspace[-KEY_CHARACTERS:]}".lower()).strip("-")
+
+
 @contextmanager
-def published_to_ui() -> Iterator[UiListener]:
-    """Publish the progress of the run in the block; yield the listener that publishes its results.
+def published_to_ui(workspace: str) -> Iterator[UiListener]:
+    """Publish the progress of a run in this workspace in the block; yield the listener that publishes its results.
 
     A temporary server has no UI, so no live progress is published there.
     """
-    ui = UiListener(listener.get())
+    ui = UiListener(listener.get(), workspace)
     token = listener.set(ui)
     ended = Event()
     live = [Thread(target=copy_context().run, args=(_refresh_until, ended, ui))] if PREFECT_API_URL.value() else []

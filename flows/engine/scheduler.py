@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from fineweb_mask.flows.display import events
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.engine.registry import ALL_STAGES, STAGES, TASKS, documents_through
+from fineweb_mask.flows.processes.signals import raise_if_interrupted
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import reporting_to
@@ -214,8 +215,11 @@ class Scheduler:
         ------
         Exception
             Raised by a job, unless it is a bad shard and those are quarantined.
+        KeyboardInterrupt
+            If the command was interrupted, and what was running then did not end it.
         """
         while self._waiting or self._submitted:
+            raise_if_interrupted()
             most = at_once or (self.at_once if self._cluster is None else self._cluster.in_flight(self._group))
             while self._waiting and self._in_flight < most:
                 jobs = self._next(most - self._in_flight)

@@ -93,7 +93,7 @@ def open_session(
     with (
         workspace_of(settings).in_use() as workspace,
         disk_errors_explained(workspace.root, "the record of the run"),
-        published_to_ui() as ui,
+        published_to_ui(settings.workspace) as ui,
         damaged_discarded(workspace),
         ExitStack() as opened,
     ):

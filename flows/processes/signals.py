@@ -1,24 +1,32 @@
-"""Interrupt the command by SIGTERM as by Ctrl-C, and tell which it was."""
+"""Interrupt the command by SIGTERM as by Ctrl-C, tell which it was, and lose neither."""
 
 import signal
 from types import FrameType
 
-_terminations: list[int] = []
+_received: list[int] = []
 
 
-def interrupt_on_sigterm() -> None:
-    """Have SIGTERM interrupt this process like Ctrl-C, so that Prefect also stops its processes."""
+def handle_signals() -> None:
+    """Have SIGTERM and Ctrl-C interrupt this process; a background job of a script ignores Ctrl-C, as it should."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
 
 
 def interrupted_code() -> int:
     """Return the exit code of a command that was interrupted: 128 and the signal's number, as in a shell."""
-    return 128 + (_terminations[0] if _terminations else signal.SIGINT)
+    return 128 + (_received[0] if _received else signal.SIGINT)
+
+
+def raise_if_interrupted() -> None:
+    """Raise KeyboardInterrupt if a signal arrived, even if the code that it interrupted dropped the exception.
+
+    Python drops it in a destructor or a weak reference's callback, and before 3.13 in `hasattr`.
+    """
+    if _received:
+        raise KeyboardInterrupt
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    """Interrupt the command, even if it ignores Ctrl-C as a background job of a script."""
-    _terminations.append(number)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)
+    _received.append(number)
+    raise KeyboardInterrupt

@@ -36,6 +36,7 @@ from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_g
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.token_swaps import settle
 from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.validation import validated
 
 __all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select", "term_ranges"]
 
@@ -98,7 +99,7 @@ class Selection:
 def select(
     features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
     quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
-    settings: SelectionSettings | None = None,
+    settings: SelectionSettings | Mapping[str, Any] | None = None,
     *,
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
@@ -118,7 +119,7 @@ def select(
         (n,) or (n, columns) float32. Several columns are standardised and summed under
         `settings.quality_weights`.
     settings
-        What to maximise and how; by default `SelectionSettings()`.
+        What to maximise and how, as `SelectionSettings` or a dictionary of some of them: `{"lamb": 0.7}`.
     device
         "cpu", "cuda" or a torch device.
     tokens
@@ -145,22 +146,25 @@ def select(
     ------
     SelectionInputError
         If an input cannot be selected from; the message names column, first bad row and remedy.
+    SettingsError
+        If a setting in a dictionary does not exist or is not allowed.
     FalseBoundError
         If the selection exceeds its upper bound, because a metric of your own has a wrong tangent.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from fineweb_mask.models.selection import SelectionSettings, select
+    >>> from fineweb_mask.models.selection import select
     >>> random = np.random.default_rng(0)
     >>> features, quality = random.normal(size=(100, 8)), random.random(100)
-    >>> selection = select(features, quality, SelectionSettings(metrics="facility", select_ratio=0.3))
+    >>> selection = select(features, quality, {"metrics": "facility", "select_ratio": 0.3})
     >>> len(selection.indices)
     30
     >>> selection.random_objective < selection.objective <= selection.upper_bound
     True
     """
-    settings = settings or SelectionSettings()
+    if not isinstance(settings, SelectionSettings):
+        settings = validated(SelectionSettings, settings or {})
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
     block = checked_block(features, quality, settings, device=device, tokens=tokens, own_metrics=own_metrics)

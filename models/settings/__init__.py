@@ -1,5 +1,6 @@
 """Define and validate all settings of a recipe, one module per section."""
 
+from fineweb_mask.models.settings.base import Overrides
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import FLAT, MaterializeSettings, ReportSettings
@@ -15,6 +16,7 @@ __all__ = [
     "EngineSettings",
     "IngestSettings",
     "MaterializeSettings",
+    "Overrides",
     "PipelineSelectionSettings",
     "PipelineSettings",
     "ReportSettings",

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 DeviceName = Annotated[
     str, Field(description="`auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.")
@@ -27,6 +27,26 @@ def _as_form(schema: dict[str, Any]) -> None:
             for text in (branch, branch.get("items", {})):
                 if text.get("type") == "string" and not {"enum", "const"} & text.keys():
                     text.setdefault("pattern", NO_SECRET)
+
+
+def _value_without_secret(depth: int) -> dict[str, Any]:
+    """Return the schema of a value that may hold lists and sections, a number of levels deep."""
+    kinds: list[dict[str, Any]] = [
+        {"type": "string", "pattern": NO_SECRET},
+        *({"type": name} for name in ("number", "boolean", "null")),
+    ]
+    if depth:
+        inner = _value_without_secret(depth - 1)
+        kinds += [{"type": "array", "items": inner}, {"type": "object", "additionalProperties": inner}]
+    return {"anyOf": kinds}
+
+
+Overrides = Annotated[
+    dict[str, Any],
+    Field(description='Settings in place of the recipe\'s, by section: `{"selection": {"lamb": 0.3}}`.'),
+    WithJsonSchema({"type": "object", "additionalProperties": _value_without_secret(4)}),
+]
+"""Some settings, to be set over a recipe's."""
 
 
 class Settings(BaseModel):

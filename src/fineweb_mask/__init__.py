@@ -1,15 +1,15 @@
 """Select a smaller, better pre-training set from raw web text.
 
 >>> import numpy as np
->>> from fineweb_mask import SelectionSettings, select
+>>> import fineweb_mask as fm
 >>> random = np.random.default_rng(0)
 >>> vectors, quality = random.normal(size=(1_000, 16)), random.random(1_000)
->>> selection = select(vectors, quality, SelectionSettings(select_ratio=0.2, lamb=0.7))
+>>> selection = fm.select(vectors, quality, {"select_ratio": 0.2, "lamb": 0.7})
 >>> len(selection.indices), bool(selection.gap < 0.01)
 (200, True)
 
-The whole pipeline, from raw documents to a dataset, is `curate(load_recipe("my_recipe.yaml"))`; what it made is read by
-`fineweb_mask.open("workspaces/mine").selected`.
+The whole pipeline, from raw documents to a dataset, is `fm.curate("my_recipe.yaml")`; what it made is read by
+`fm.open("workspaces/mine").selected`.
 A name is imported on first use, so `import fineweb_mask` alone loads neither torch nor Prefect.
 """
 
@@ -18,13 +18,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.compare import CompareSummary, compare
-    from fineweb_mask.flows.curate import curate
+    from fineweb_mask.flows.compare import CompareSummary
+    from fineweb_mask.flows.from_python import compare, curate, sweep
     from fineweb_mask.flows.opened import OpenedWorkspace
     from fineweb_mask.flows.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
     from fineweb_mask.flows.recipe import load_recipe
     from fineweb_mask.flows.summary import RunSummary
-    from fineweb_mask.flows.sweep import SweepSummary, sweep
+    from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.models.errors import (
         DataError,
         FinewebMaskError,
@@ -61,12 +61,12 @@ __all__ = [
     "sweep",
 ]
 _MODULES = {
-    "flows.compare": ("CompareSummary", "compare"),
-    "flows.curate": ("curate",),
+    "flows.compare": ("CompareSummary",),
+    "flows.from_python": ("compare", "curate", "sweep"),
     "flows.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
-    "flows.sweep": ("SweepSummary", "sweep"),
+    "flows.sweep": ("SweepSummary",),
     "models.selection": ("Selection", "SelectionSettings", "select"),
     "models.settings": ("PipelineSettings",),
 }

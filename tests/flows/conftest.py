@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS
+from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = str(Path(sys.executable).with_name("fineweb-mask"))

@@ -52,3 +52,19 @@ def test_a_form_refuses_secrets_in_lists_and_takes_every_recipe() -> None:
         assert isinstance(settings, PipelineSettings)
         assert is_valid({"settings": settings.model_dump(mode="json")}, FORM)
         assert is_valid({"settings": settings.model_dump(mode="json", exclude_unset=True)}, FORM)
+
+
+def test_overrides_in_a_form_take_some_settings_and_no_secrets() -> None:
+    settings = load_recipe("sample").model_dump(mode="json", exclude_unset=True)
+
+    def taken(overrides: object) -> bool:
+        return is_valid({"settings": settings, "overrides": overrides}, FORM)
+
+    assert taken({"selection": {"lamb": 0.3, "metrics": {"pairwise": 1}}, "workspace": "w"})
+    assert taken(None)
+    assert not taken("lamb=3")
+    assert not [
+        url for url in SECRETS if taken({"source": {"path": url}}) or taken({"ingest": {"against": ["a", url]}})
+    ]
+    scorer = {"kind": "fasttext", "model": SECRETS[0]}
+    assert not taken({"quality": {"scorers": [scorer]}})

@@ -29,6 +29,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 from fineweb_mask.flows.compare import CompareSummary, run_compare
 from fineweb_mask.flows.curate import run_curate
 from fineweb_mask.flows.display.listeners import LogLines, listener
+from fineweb_mask.flows.display.prefect_ui import artifact_key
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.flows.sweep import SweepSummary, run_sweep
@@ -75,6 +76,13 @@ class Service(NamedTuple):
         response = httpx.request("POST" if body else "GET", f"{self.url}/api/{path}", json=body or None)
         response.raise_for_status()
         return response.json()
+
+    def artifacts(self, flow_run: str) -> dict[str, dict[str, Any]]:
+        """Return what a flow run shows, by keys without their end, which names the workspace."""
+        end = artifact_key("", self.read(f"flow_runs/{flow_run}")["parameters"]["settings"]["workspace"])
+        found = self.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [flow_run]}})
+        assert all(artifact["key"].endswith(f"-{end}") for artifact in found)
+        return {artifact["key"].removesuffix(f"-{end}"): artifact for artifact in found}
 
     def run(self, deployment: str, *arguments: str) -> dict[str, Any]:
         """Run a deployment to its end, as a user does; return the flow run."""

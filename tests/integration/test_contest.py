@@ -7,8 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
+from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.flows.compare import run_compare
+from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.flows.sweep import run_sweep
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -31,8 +32,7 @@ def built(summary) -> dict[str, int]:
 def artifacts(service, name: str) -> dict[str, dict]:
     flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]
     assert flow_run["name"].startswith(name)
-    found = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [flow_run["id"]]}})
-    return {artifact["key"]: artifact for artifact in found}
+    return service.artifacts(flow_run["id"])
 
 
 def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service, finished):

@@ -22,8 +22,7 @@ STAGES = ["ingest", "dedup", "fit", "score", "embed", "select", "materialize", "
 
 
 def artifacts(service, flow_run) -> dict[str, dict[str, Any]]:
-    found = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [flow_run["id"]]}})
-    return {artifact["key"]: artifact for artifact in found}
+    return service.artifacts(flow_run["id"])
 
 
 def test_deployed_sample_runs_and_is_found_finished_the_second_time(service, sample_run):

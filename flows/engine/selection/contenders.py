@@ -7,7 +7,7 @@ from typing import Any
 from prefect.artifacts import create_table_artifact
 from prefect.logging import get_run_logger
 
-from fineweb_mask.flows.display.prefect_ui import or_warn, publish_page
+from fineweb_mask.flows.display.prefect_ui import artifact_key, or_warn, publish_page
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
@@ -86,8 +86,8 @@ class SelectorRuns:
                 self.seconds[job.selector] = self.seconds.get(job.selector, 0.0) + seconds
 
 
-def publish(folder: Path, key: str, table: list[dict[str, Any]], description: str) -> None:
+def publish(folder: Path, page: str, workspace: str, table: list[dict[str, Any]], description: str) -> None:
     """Show a page in the Prefect UI: its text and charts as one artifact, and its table as another."""
-    publish_page(folder, key, description)
+    publish_page(folder, artifact_key(page, workspace), description)
     with or_warn():
-        create_table_artifact(table, key=f"{key}-table", description=description)
+        create_table_artifact(table, key=artifact_key(f"{page}-table", workspace), description=description)

@@ -37,7 +37,7 @@ def test_the_progress_of_running_jobs_is_published(monkeypatch):
 
     monkeypatch.setattr(prefect_ui, "create_progress_artifact", lambda percent, key, text: publish(key, percent, text))
     monkeypatch.setattr(prefect_ui, "update_progress_artifact", publish)
-    shown = UiListener(LogLines())
+    shown = UiListener(LogLines(), "workspaces/mine")
     with disable_run_logger():
         shown.on_stage("contend", 4)
     shown.refresh()
@@ -50,7 +50,7 @@ def test_the_progress_of_running_jobs_is_published(monkeypatch):
     shown.on_job_progress("contend", "random s", 0.0, ())
     shown.refresh()
     assert published == [
-        ("progress-contend", 0.0, "0 of 4 done"),
+        ("progress-contend-workspaces-mine", 0.0, "0 of 4 done"),
         ("its id", 12.5, "0 of 4 done, blocks 1 of 2, greedy picks 0 of 1,200"),
         ("its id", 25.0, "1 of 4 done, about 0 s left"),
     ]

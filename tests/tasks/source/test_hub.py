@@ -16,7 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.commands._common import ENVIRONMENT_DEFAULTS, WRONG_USAGE
+from fineweb_mask.flows.commands._common import WRONG_USAGE
+from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.source.discovery import SourceError, discover

@@ -1,0 +1,162 @@
+"""Start the flows from Python as the command does: from a recipe's file or name, or from its settings."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fineweb_mask.flows.display.terminal import SafeConsole, logs_made_visible
+from fineweb_mask.flows.processes import temporary_server
+from fineweb_mask.flows.processes.environment import set_environment
+from fineweb_mask.flows.recipe import load_recipe, validate, with_overrides
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.selection import Unit
+
+if TYPE_CHECKING:
+    from fineweb_mask.flows.compare import CompareSummary
+    from fineweb_mask.flows.engine.choices import Refit
+    from fineweb_mask.flows.engine.registry import Refreshed
+    from fineweb_mask.flows.summary import RunSummary
+    from fineweb_mask.flows.sweep import SweepSummary
+
+Result = TypeVar("Result")
+Recipe = str | Path | Mapping[str, Any] | PipelineSettings
+"""A recipe's file or name, its content, or its settings."""
+
+
+def curate(
+    recipe: Recipe,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    refit: "list[Refit] | None" = None,
+    refresh: "list[Refreshed] | None" = None,
+) -> "RunSummary":
+    """Run the whole pipeline, from raw documents to a dataset; what is there already is not made again.
+
+    Parameters
+    ----------
+    recipe
+        File or name of a recipe, such as "sample"; or its content, as a dictionary or as settings.
+    overrides
+        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+    refit
+        What is fitted again on the corpus as it is now: "encoder", "quality", "blocks", "selection".
+    refresh
+        Stages that run again although their files are current.
+
+    Returns
+    -------
+    RunSummary
+        Paths of the dataset and the report, counts, and the files that were set aside.
+
+    Raises
+    ------
+    RecipeError
+        If the recipe cannot be read, or has a key or value that is not allowed.
+    FinewebMaskError
+        If the run fails for a reason that its message says how to mend.
+
+    Examples
+    --------
+    >>> summary = curate("sample", {"workspace": "workspaces/try", "selection": {"lamb": 0.3}})  # doctest: +SKIP
+    >>> summary.documents_kept, summary.dataset  # doctest: +SKIP
+    """
+
+    def run(settings: PipelineSettings) -> "RunSummary":
+        from fineweb_mask.flows.curate import run_curate
+
+        return run_curate(settings, refit, refresh)
+
+    return _run(run, recipe, overrides)
+
+
+def sweep(
+    recipe: Recipe,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    lamb: str | Sequence[float] = "0,0.1,...,1",
+    budget_by: Unit = "tokens",
+) -> "SweepSummary":
+    """Select at many weights of quality, and write a page on quality against diversity.
+
+    Parameters
+    ----------
+    recipe, overrides
+        See `curate`.
+    lamb
+        Weights of quality from 0 to 1; as text also `0,0.05,...,1` or `0:1:0.1` (from:to:step).
+    budget_by
+        What every selection gets an equal share of.
+    """
+
+    def run(settings: PipelineSettings) -> "SweepSummary":
+        from fineweb_mask.flows.sweep import run_sweep
+
+        return run_sweep(settings, lamb if isinstance(lamb, str) else ",".join(map(str, lamb)), budget_by)
+
+    return _run(run, recipe, overrides)
+
+
+def compare(
+    recipe: Recipe,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    selectors: Sequence[str] | None = None,
+    label_column: str | None = None,
+    budget_by: Unit = "tokens",
+) -> "CompareSummary":
+    """Select by several selectors under one budget, and write a page on what they chose.
+
+    Parameters
+    ----------
+    recipe, overrides
+        See `curate`.
+    selectors
+        Names of selectors; by default all but the slow ones.
+    label_column
+        Column of the documents that holds known topics.
+    budget_by
+        What every selection gets an equal share of.
+    """
+
+    def run(settings: PipelineSettings) -> "CompareSummary":
+        from fineweb_mask.flows.compare import run_compare
+
+        return run_compare(settings, None if selectors is None else list(selectors), label_column, budget_by)
+
+    return _run(run, recipe, overrides)
+
+
+def settings_of(recipe: Recipe, overrides: Mapping[str, Any] | None = None) -> PipelineSettings:
+    """Return the settings of a recipe with overrides.
+
+    Raises
+    ------
+    RecipeError
+        If it is none.
+    """
+    if isinstance(recipe, str | Path):
+        return load_recipe(recipe, overrides or {})
+    if not isinstance(recipe, PipelineSettings):
+        recipe = validate(PipelineSettings, recipe)
+    return with_overrides(recipe, overrides)
+
+
+def _run(work: Callable[[PipelineSettings], Result], recipe: Recipe, overrides: Mapping[str, Any] | None) -> Result:
+    """Run a flow in this process, with bars on a terminal or in a notebook."""
+    settings = settings_of(recipe, overrides)
+    console = SafeConsole(stderr=True)
+    bars = sys.stderr.isatty() or console.is_jupyter
+    set_environment(show_bars=bars)
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    from fineweb_mask.flows.display.listeners import shown_as_bars
+
+    with ExitStack() as around:
+        around.enter_context(temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}))
+        temporary_server.install()
+        logs_made_visible()
+        if bars:
+            around.enter_context(shown_as_bars(console))
+        return work(settings)

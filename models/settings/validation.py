@@ -1,0 +1,76 @@
+"""Validate settings, and explain each wrong value in one line that names its key and what is allowed."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.urls import redacted
+
+UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
+"""Parts of pydantic's error locations that name a branch of a union and not a key."""
+KIND = re.compile(r"kind\[(.*?)\]")
+"""The branch of a union of settings that a `kind` names."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], content: Mapping[str, Any]) -> Model:
+    """Return settings of type `model` with the values of `content`.
+
+    Raises
+    ------
+    SettingsError
+        If a value is not allowed; the message has one line for each, which names its key.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_explain(problem, model) for problem in error.errors())) from error
+
+
+def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
+    """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
+    location = problem["loc"]
+    key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
+    if problem["type"] == "extra_forbidden":
+        allowed = _allowed_keys(location[:-1], settings)
+        close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{key}: unknown setting; {hint}allowed: {', '.join(allowed)}"
+    if problem["type"] == "missing":
+        return f"{key}: is required"
+    if problem["type"].startswith("union_tag_"):
+        return _wrong_kind(key, problem)
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not location:  # an error about several sections, which the message names
+        return message
+    return f"{key}: {message[0].lower()}{message[1:]}, received {redacted(repr(problem['input']))}"
+
+
+def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
+    section = problem["input"]
+    if not isinstance(section, dict):
+        return f"{key}: input should be a section with a kind, received {redacted(repr(section))}"
+    kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
+    return f"{key}.kind: input should be one of {kinds}, received {section['kind']!r}"
+
+
+def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+    branches: list[type[BaseModel]] = []
+    for part in location:
+        if chosen := KIND.match(str(part)):
+            model = next((one for one in branches if chosen[1] in get_args(one.model_fields["kind"].annotation)), model)
+        elif (field := model.model_fields.get(str(part))) is not None:
+            branches = _models_in(field.annotation)
+            model = next(iter(branches), model)
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -1,0 +1,48 @@
+"""Flows from Python: a recipe is what a user types."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fineweb_mask as fm
+from fineweb_mask.flows.from_python import settings_of
+from fineweb_mask.flows.recipe import RecipeError, load_recipe
+
+RECIPE = {
+    "workspace": "workspaces/x",
+    "source": {"path": "corpus"},
+    "quality": {"scorers": [{"kind": "column", "column": "score"}]},
+    "selection": {"lamb": 0.4, "seed": 3},
+}
+
+
+def test_a_recipe_is_a_file_a_name_a_dictionary_or_settings(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(RECIPE))
+    expected = load_recipe(file)
+    assert settings_of(file) == settings_of(str(file)) == settings_of(RECIPE) == settings_of(expected) == expected
+    assert settings_of("sample") == load_recipe("sample")
+
+
+def test_overrides_leave_a_section_s_other_settings() -> None:
+    changed = settings_of(RECIPE, {"workspace": "w", "selection": {"lamb": 0.7, "metrics": {"disf": 1}}})
+    assert (changed.workspace, changed.selection.lamb, changed.selection.seed) == ("w", 0.7, 3)
+    assert changed.selection.metrics == {"disf": 1.0}  # no section: replaced
+    assert settings_of(RECIPE, {}) == settings_of(RECIPE)
+
+
+def test_what_is_wrong_is_said_with_its_key() -> None:
+    with pytest.raises(RecipeError, match=r"^selection\.lamd: unknown setting; did you mean 'lamb'\?"):
+        settings_of(RECIPE, {"selection": {"lamd": 1}})
+    with pytest.raises(RecipeError, match=r"^selection: .* received 3$"):
+        settings_of(RECIPE, {"selection": 3})
+    with pytest.raises(RecipeError, match=r"^source: is required$"):
+        settings_of({name: section for name, section in RECIPE.items() if name != "source"})
+    with pytest.raises(RecipeError, match=r"cannot read the recipe 'nosuch'"):
+        fm.curate("nosuch")
+
+
+def test_another_source_leaves_out_what_describes_the_recipe_s_own() -> None:
+    assert settings_of("fineweb").materialize.source_datasets
+    assert not settings_of("fineweb", {"source": {"path": "mine"}}).materialize.source_datasets
