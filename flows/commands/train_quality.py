@@ -80,6 +80,7 @@ def train_quality(
         }
         job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content))
     with exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
+        training_task.remove_unfinished(job.model_path)
         trained = training_task.train_quality(job, progress)
     metrics = training_task.describe(trained.details)
     if as_json:

@@ -1,4 +1,4 @@
-"""Run Prefect's temporary server so that it neither ends before its run nor outlives it.
+"""Run Prefect's temporary server so that it neither ends before its run nor outlives it, and starts again if it fails.
 
 In a session of its own it gets no Ctrl-C of the run's terminal, and no signal to the run's process group: the run stops
 first, and then stops it. It reads a pipe from the run, which the system closes when the run ends for any reason.
@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 from types import FrameType
 
+CANNOT_START = 3
+"""Exit status of a server that cannot start, after which Prefect tries another port."""
+MOST_RESTARTS = 5
 ENDING_SECONDS = 5.0
 """Time that the server has to end by itself when its run is gone."""
 
@@ -26,24 +29,40 @@ def install() -> None:
     from prefect.server.api.server import SubprocessASGIServer
 
     class TemporaryServer(SubprocessASGIServer):
-        """Prefect's own, in another process."""
+        """Prefect's own, in another process, which is replaced if it ends although the run goes on.
+
+        Without one, Prefect would try for seconds to send each event, and a run would take hours to end.
+        """
+
+        _restarts_left = MOST_RESTARTS
 
         def _run_uvicorn_command(self) -> "subprocess.Popen[bytes]":
             from prefect.settings import get_current_settings
 
             settings = get_current_settings().to_environment_variables(exclude_unset=True)
-            return subprocess.Popen(  # noqa: S603 - this interpreter, this module
+            own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+            return self._start({**os.environ, **settings, **own})
+
+        def _start(self, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+            process = subprocess.Popen(  # noqa: S603 - this interpreter, this module
                 [sys.executable, "-m", __name__, str(self.port)],
                 stdin=subprocess.PIPE,  # is closed when this process ends for any reason
                 start_new_session=True,
-                env={
-                    **os.environ,
-                    **settings,
-                    "PREFECT_UI_ENABLED": "0",
-                    "PREFECT__SERVER_EPHEMERAL": "1",
-                    "PREFECT__SERVER_FINAL": "1",
-                },
+                env=environment,
             )
+            threading.Thread(target=self._replace, args=(process, environment), daemon=True).start()
+            return process
+
+        def _replace(self, process: "subprocess.Popen[bytes]", environment: dict[str, str]) -> None:
+            """Start another server once this one has ended, unless it could not start or was stopped."""
+            if process.wait() != CANNOT_START and self._restarts_left:
+                self._restarts_left -= 1
+                self.server_process = self._start(environment)
+
+        def stop(self) -> None:
+            """Stop the server, which is not replaced."""
+            self._restarts_left = 0
+            super().stop()
 
     if SubprocessASGIServer._instances.get(None) is None:  # private, but Prefect's release is fixed
         TemporaryServer()  # the one that Prefect finds
@@ -73,7 +92,7 @@ def _lower_text(path: Path) -> str:
 def serve(port: int) -> None:
     """Serve Prefect's API on a port of this machine until SIGTERM, or until standard input is closed.
 
-    The exit status is 3 if the server cannot start, as Prefect expects.
+    The exit status is `CANNOT_START` if the server cannot start, as Prefect expects.
     """
     import uvicorn
 
@@ -88,7 +107,7 @@ def serve(port: int) -> None:
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     server.run()
     if not server.started:
-        sys.exit(3)
+        sys.exit(CANNOT_START)
 
 
 def _end_with_standard_input() -> None:

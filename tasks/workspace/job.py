@@ -353,7 +353,6 @@ class StageTask(Generic[Job]):
         return Task(
             function,
             name=self.stage.name,
-            tags=[self.stage.name],
             description=self._build.__doc__,
             task_run_name=f"{self.stage.name} {name}",
             cache_policy=NO_CACHE,  # the output itself says whether it is current

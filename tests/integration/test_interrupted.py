@@ -253,3 +253,16 @@ def test_killed_it_takes_its_server_along(on_terminal: OnTerminal) -> None:
     os.kill(run.pid, signal.SIGKILL)
     os.waitpid(run.pid, 0)
     server.wait(timeout=30)
+
+
+@pytest.mark.long
+def test_its_server_killed_another_takes_its_place(on_terminal: OnTerminal) -> None:
+    run = on_terminal
+    run.wait_until(lambda: run.shown() and (run.workspace / "documents").is_dir())
+    [server] = run.servers()
+    server.kill()
+    codes: list[int] = []
+    run.wait_until(lambda: codes.extend(code for code in [run.code()] if code is not None) or codes)
+    assert codes == [0], run.shown()
+    assert (run.workspace / "reports" / "index.html").is_file()
+    assert "Traceback" not in run.shown()

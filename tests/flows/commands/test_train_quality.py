@@ -43,6 +43,14 @@ def test_labels_of_one_class_fail_before_training_and_say_which_threshold(invoke
     assert not (tmp_path / "m.bin").exists()
 
 
+def test_what_a_killed_training_left_is_removed(invoke, tmp_path):
+    left = tmp_path / f".m.bin.{'0' * 32}.partial"
+    left.touch()
+    labels = ROOT / "data_samples" / "labels.parquet"
+    assert invoke("train-quality", "--input", labels, "--output", tmp_path / "m.bin", "--threshold", "9").exit_code == 1
+    assert not left.exists()
+
+
 @pytest.mark.long
 def test_real_pages_reach_a_roc_auc_of_0_95(call, real_data, tmp_path):
     labels = ("--input", str(real_data / "fineweb_legal_annotated.parquet"), "--score-column", "legal_score")
