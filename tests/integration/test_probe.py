@@ -32,7 +32,6 @@ def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     assert built(run_probe(settings, more)) == {"contend": 2, "tokenize": 2, "train": 4, "probe": 1}
     assert Path(found.page).is_file()
     flow_run = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]
-    artifacts = service.read("artifacts/filter", artifacts={"flow_run_id": {"any_": [flow_run["id"]]}})
-    shown = {artifact["key"]: artifact["data"] for artifact in artifacts}
+    shown = service.artifacts(flow_run["id"])
     assert {"probe", "probe-table"} <= shown.keys()
-    assert len(json.loads(shown["probe-table"])) == 4
+    assert len(json.loads(shown["probe-table"]["data"])) == 4
