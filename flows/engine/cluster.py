@@ -149,7 +149,7 @@ def check_engine(settings: EngineSettings) -> str:
         If Ray is not installed, RAY_ADDRESS is not taken, or a setting names a stage that does not exist.
     """
     if find_spec("ray") is None:
-        raise ClusterError("engine.kind: ray is not installed: pip install 'fineweb-mask[ray]'")
+        raise ClusterError("engine.kind: ray is not installed: install fineweb-mask with the extra 'ray'")
     if unknown := settings.resources.keys() - TASKS.keys():
         raise ClusterError(f"engine.resources: no stage {sorted(unknown)[0]!r}, there are {', '.join(TASKS)}")
     address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL

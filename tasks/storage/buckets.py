@@ -136,7 +136,7 @@ def _profile() -> dict[str, Any]:
         raise RemoteError(
             errno.EACCES,
             "AWS_PROFILE and the files below ~/.aws are read by boto3, which is not installed: "
-            "pip install 'fineweb-mask[aws]', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            "install fineweb-mask with the extra 'aws', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         ) from None
     try:
         session = boto3.Session()

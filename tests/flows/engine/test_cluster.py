@@ -11,7 +11,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 
 def test_without_ray_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fineweb_mask.flows.engine.cluster.find_spec", lambda _: None)
-    with pytest.raises(ClusterError, match=r"pip install 'fineweb-mask\[ray\]'"):
+    with pytest.raises(ClusterError, match=r"extra 'ray'"):
         Cluster(EngineSettings(kind="ray"))
 
 

@@ -64,7 +64,7 @@ def test_the_default_profile_needs_no_variable(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(write_profile(tmp_path, without_keys.server.url, "default")))
     Store(without_keys.url).check()
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(RemoteError, match=r"pip install 'fineweb-mask\[aws\]', or set AWS_ACCESS_KEY_ID") as caught:
+    with pytest.raises(RemoteError, match=r"extra 'aws', or set AWS_ACCESS_KEY_ID") as caught:
         Store("s3://not-opened-before")
     assert caught.value.errno == errno.EACCES
 
