@@ -6,6 +6,8 @@ TEST_PROCESSES ?= 3
 # A machine with an NVIDIA GPU takes the registry's CUDA build ("===" rules out a local "+cpu" build);
 # any other takes a CPU build where pip is configured with one.
 TORCH := $(shell command -v nvidia-smi >/dev/null 2>&1 && sed -n 's/^torch==\([^ ;]*\).*/torch===\1/p' requirements.lock)
+# The page of `fineweb-mask explore`; of the packages that it asks for, none is used.
+MAP := embedding-atlas==0.22.0
 # Settings that Prefect reads when it is imported. Nothing here calls home.
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
@@ -53,6 +55,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing the locked packages into $(VENV); this takes a few minutes the first time."
 	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MAP)
 	touch $@
 
 # The one place where versions are decided: names and versions for every platform, no addresses.

@@ -18,6 +18,7 @@ from fineweb_mask.flows.commands.compare import compare
 from fineweb_mask.flows.commands.dataset.export import export
 from fineweb_mask.flows.commands.dataset.push import push
 from fineweb_mask.flows.commands.dataset.verify import verify
+from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
@@ -60,6 +61,7 @@ def _root(
 app.command()(init)
 app.command()(run)
 app.command()(report)
+app.command()(explore)
 app.command()(status)
 app.command()(settings)
 app.command()(gc)

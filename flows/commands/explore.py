@@ -1,0 +1,120 @@
+"""`fineweb-mask explore`: show the documents of a workspace on a map in the browser."""
+
+import socket
+import sys
+from contextlib import chdir
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fineweb_mask.flows.commands._common import exit_on_error, exit_on_failure, open_page
+from fineweb_mask.flows.display.terminal import echo, step_progress
+from fineweb_mask.flows.processes.environment import set_environment
+from fineweb_mask.models.errors import SettingsError
+
+if TYPE_CHECKING:
+    from fineweb_mask.tasks.explore import ExploreJob, OtherSelection
+    from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+    from fineweb_mask.tasks.workspace.workspace import Workspace
+
+MOST = 50_000
+PORTS = 20
+"""Ports that are tried, from the one that is asked for."""
+
+
+def explore(
+    workspace: Annotated[str, typer.Argument(help="Workspace of a finished run: a folder, or a URL such as s3://.")],
+    *,
+    documents: Annotated[int, typer.Option(help="Most documents on the map; of more, a random sample.", min=1)] = MOST,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Another workspace of the same documents, whose selection is compared.", metavar="WORKSPACE"),
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the map as a folder for any web server, and show nothing.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port on this machine, or the next that is free.", min=1, max=65535)] = 5055,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the map in a browser.")] = True,
+) -> None:
+    """Show the documents on a map: what is kept and what is not, near-duplicates, topics, texts; search and lasso.
+
+    The page is that of embedding-atlas: `pip install --no-deps embedding-atlas==0.22.0` first.
+
+    Example: fineweb-mask explore workspaces/sample
+    """
+    set_environment()
+    from fineweb_mask.flows.display.explorer import page_files, serve, write_folder
+    from fineweb_mask.flows.engine.inspection import last_run
+    from fineweb_mask.tasks.explore import explore as prepare
+
+    with exit_on_error(as_json=False):
+        page_files()
+        opened, last, begun = last_run(workspace)
+        other = None if against is None else _other(against, workspace)
+    with chdir(begun), exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"):
+        job = _job(opened, last.settings, documents, other)
+        if not (job.current() or sys.stderr.isatty()):
+            echo("preparing the map", err=True)
+        with step_progress("preparing the map", show=sys.stderr.isatty()):
+            prepared = prepare(job)
+    if export is not None:
+        with exit_on_error(as_json=False):
+            write_folder(job.path, export)
+        echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
+        return
+    free = _free_port(port)
+    url = f"http://127.0.0.1:{free}/"
+    echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
+    serve(job.path, free, (lambda: open_page(url)) if show else None)
+
+
+def _job(workspace: "Workspace", settings: object, documents: int, other: "OtherSelection | None") -> "ExploreJob":
+    from fineweb_mask.flows.engine.inspection import inspect_recipe
+    from fineweb_mask.models.settings import PipelineSettings
+    from fineweb_mask.tasks.explore import ExploreJob
+
+    assert isinstance(settings, PipelineSettings)  # noqa: S101 - those of the last run
+    shards = _selected(inspect_recipe(workspace, settings).plan.catalog_files(), str(workspace.root), vectors=True)
+    return ExploreJob(root=workspace.url or str(workspace.root.absolute()), shards=shards, most=documents, other=other)
+
+
+def _selected(shards: "list[ShardFiles]", folder: str, *, vectors: bool) -> "list[ShardFiles]":
+    """Return the shards that were selected from, with their vectors if these are needed.
+
+    Raises
+    ------
+    SettingsError
+        If there is none.
+    """
+    selected = [shard for shard in shards if shard.masks.path and (shard.embeddings.path or not vectors)]
+    if not selected:
+        raise SettingsError(
+            f"{folder} has no selected documents with vectors: run its recipe to the end, with embedding.keep=true"
+        )
+    return selected
+
+
+def _other(folder: str, own: str) -> "OtherSelection":
+    from fineweb_mask.flows.engine.inspection import inspect_workspace
+    from fineweb_mask.tasks.explore import OtherSelection
+
+    found = inspect_workspace(folder)
+    name = folder.rstrip("/").rpartition("/")[2]
+    root = found.workspace.url or str(found.workspace.root.absolute())
+    if name == own.rstrip("/").rpartition("/")[2]:
+        name = folder
+    return OtherSelection(name=name, root=root, shards=_selected(found.plan.catalog_files(), folder, vectors=False))
+
+
+def _free_port(first: int) -> int:
+    """Return the first port from `first` on that nothing listens at."""
+    for port in range(first, min(first + PORTS, 65536)):
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise SettingsError(f"the ports {first} to {first + PORTS - 1} are in use: name another one by --port")

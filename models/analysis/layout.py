@@ -1,0 +1,100 @@
+"""Lay vectors out on a plane so that neighbours stay neighbours: t-SNE of a sample, and every other row beside it."""
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fineweb_mask.models.analysis.vectors import Unit, principal_axes
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+
+DIMENSIONS = 50
+"""Principal components that distances are measured in."""
+PERPLEXITY = 30.0
+NEAREST = 5
+"""Rows of the sample that say where another row is placed."""
+SPREAD = 0.3
+"""How far a row is moved from there, in median distances between neighbours of the sample: equal rows stay visible."""
+FEWEST = 10
+"""Rows below which neighbours mean nothing."""
+BLOCK_ROWS = 4_096
+
+
+def lay_out(unit: Unit, most_exact: int = 5_000, seed: int = 0) -> NDArray[np.float32]:
+    """Return a place on the plane for every row, (n, 2) float32.
+
+    Parameters
+    ----------
+    unit
+        Unit rows, (n, d) float32.
+    most_exact
+        Size of the sample that t-SNE lays out; its time grows with it.
+    seed
+        Of the sample, and of what is moved.
+
+    Notes
+    -----
+    t-SNE is scikit-learn's (Barnes-Hut; van der Maaten, JMLR 2014), begun from the principal components. A row outside
+    of the sample is placed at the mean of its nearest rows in it, by their similarity, as openTSNE does it
+    (Poličar et al., Journal of Statistical Software 2024). On machines with other numbers of cores, places may differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> topics = np.eye(3, 8, dtype=np.float32).repeat(40, axis=0)
+    >>> places = lay_out(topics + 0.01 * np.random.default_rng(0).random((120, 8), dtype=np.float32))
+    >>> places.shape
+    (120, 2)
+    """
+    if unit.shape[1] < 2:
+        unit = np.pad(unit, ((0, 0), (0, 2 - unit.shape[1])))
+    short = principal_axes(unit, min(DIMENSIONS, unit.shape[1])).project(unit).astype(np.float32)
+    if len(unit) < FEWEST:
+        return short[:, :2]
+    generator = np.random.default_rng(seed)
+    sample = np.sort(generator.choice(len(unit), size=min(most_exact, len(unit)), replace=False))
+    known = _t_sne(short[sample], seed)
+    places = np.empty((len(unit), 2), dtype=np.float32)
+    places[sample] = known
+    others = np.setdiff1d(np.arange(len(unit)), sample, assume_unique=True)
+    for start in range(0, len(others), BLOCK_ROWS):
+        raise_if_stopped()
+        rows = others[start : start + BLOCK_ROWS]
+        places[rows] = _beside(short[rows], short[sample], known)
+    if len(others):
+        apart = np.median(np.linalg.norm(known - known[_nearest_other(known)], axis=1))
+        places[others] += generator.normal(0, SPREAD * float(apart), size=(len(others), 2)).astype(np.float32)
+    return places
+
+
+def _t_sne(rows: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "invalid value encountered in divide", RuntimeWarning)  # rows all alike
+        start: NDArray[np.float32] | str = "pca" if rows[:, 0].std() > 0 else "random"
+        reducer = TSNE(perplexity=perplexity, init=start, random_state=seed, n_jobs=-1)
+        return np.asarray(reducer.fit_transform(rows), dtype=np.float32)
+
+
+def _squared_distances(rows: NDArray[np.float32], among: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.einsum("ij,ij->i", among, among)
+    return np.asarray(lengths[None] - 2 * (rows @ among.T) + np.einsum("ij,ij->i", rows, rows)[:, None]).clip(min=0)
+
+
+def _beside(rows: NDArray[np.float32], among: NDArray[np.float32], known: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean place of each row's nearest in `among`, weighted by a Gaussian of their distance."""
+    squared = _squared_distances(rows, among)
+    k = min(NEAREST, len(among))
+    nearest = np.argpartition(squared, k - 1, axis=1)[:, :k]
+    distance = np.take_along_axis(squared, nearest, axis=1)
+    width = np.maximum(distance.mean(axis=1, keepdims=True), 1e-12)
+    weights = np.exp(-(distance - distance.min(axis=1, keepdims=True)) / width * k)
+    return np.asarray((weights[..., None] * known[nearest]).sum(axis=1) / weights.sum(axis=1, keepdims=True))
+
+
+def _nearest_other(places: NDArray[np.float32]) -> NDArray[np.intp]:
+    from sklearn.neighbors import NearestNeighbors
+
+    return np.asarray(NearestNeighbors(n_neighbors=2).fit(places).kneighbors(places, return_distance=False)[:, 1])

@@ -1,0 +1,216 @@
+"""Prepare a map of a workspace's documents: places, texts, scores, neighbours, and whether each is kept."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel
+
+from fineweb_mask.models.analysis.layout import lay_out
+from fineweb_mask.models.analysis.vectors import Unit, unit_rows
+from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.schemas import MEASURED
+from fineweb_mask.models.selection.measures import NEAR_DUPLICATE
+from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, vectors_at
+from fineweb_mask.tasks.source.texts import documents_of
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
+from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.stage_parquet import take_rows
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SEED = 0
+TEXT_CHARACTERS = 2_000
+"""Shown of each document."""
+NEIGHBOURS = 10
+TOPICS = 24
+TOPIC_DOCUMENTS = 20  # of a topic on average, at least
+TOPIC_ITERATIONS = 20
+NAMING_DOCUMENTS = 10_000
+"""Documents whose words name the topics."""
+KEPT, LEFT_OUT = "kept", "left out"
+OWN = ("number", "x", "y", "text", "kept", "topic", "near_duplicates", "nearest_cosine", "neighbours")
+"""Columns of the map, besides those of the source and the scores."""
+
+
+class OtherSelection(BaseModel):
+    """The selection of another workspace, to be compared with."""
+
+    name: str
+    root: str
+    shards: list[ShardFiles]
+
+    def kept_ids(self) -> pa.Array:
+        """Return the ids of the documents that it keeps."""
+        workspace, found = Workspace(self.root), []
+        for shard in self.shards:
+            with pinned():
+                ids = read_table(workspace.resolve(shard.documents), columns=["id"])["id"]
+                found.append(ids.filter(read_table(workspace.resolve(shard.masks), columns=["selected"])["selected"]))
+        return pa.chunked_array(found, type=pa.string()).combine_chunks() if found else pa.array([], pa.string())
+
+
+class ExploreJob(ProductJob):
+    """Prepare the map of a workspace."""
+
+    stage: ClassVar[Stage] = Stage("explore", version=1, folders=("explore",), product=True)
+    shards: list[ShardFiles]
+    most: int  # documents
+    other: OtherSelection | None = None
+
+    @property
+    def name(self) -> str:
+        """The stage has one product."""
+        return "explore"
+
+    @property
+    def path(self) -> Path:
+        """The table of the documents on the map."""
+        return self.workspace.root / "explore" / "documents.parquet"
+
+    @property
+    def manifest_path(self) -> Path:
+        """The record of the table."""
+        return self.path.with_name("manifest.json")
+
+    def depends_on(self) -> Dependencies:
+        """Return how many documents are shown, and the files that they are read from."""
+        return Dependencies(settings=self.most, inputs=[_read_of(self.shards), self.other and _other_read(self.other)])
+
+
+def _read_of(shards: Sequence[ShardFiles]) -> list[list[str]]:
+    return [
+        [file.name, file.fingerprint]
+        for shard in shards
+        for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
+    ]
+
+
+def _other_read(other: OtherSelection) -> list[object]:
+    return [other.name, [[shard.documents.fingerprint, shard.masks.fingerprint] for shard in other.shards]]
+
+
+@stage_task
+def explore(job: ExploreJob) -> None:
+    """Write a row for each document of the map.
+
+    `x` and `y` are its place, `near_duplicates` counts the documents of the map with a cosine of at least 0.95 with it,
+    `neighbours` are the numbers of the nearest, with their distances, 1 - cosine.
+
+    Raises
+    ------
+    DataError
+        If there is nothing to show.
+    """
+    workspace = job.workspace
+    sample, _ = draw(workspace, job.shards, job.most, np.random.default_rng(SEED))
+    if not sample.documents:
+        raise DataError("no document was selected from, so there is no map: run the pipeline first")
+    table = pa.concat_tables(_documents(workspace, job.shards, sample.documents), promote_options="permissive")
+    unit = unit_rows(vectors_at(workspace, job.shards, sample.documents))
+    places = lay_out(unit, seed=SEED)
+    columns: dict[str, pa.Array] = {
+        "topic": pa.array(_topics(unit, table["text"].to_pylist())),
+        **_neighbours(unit),
+        "number": pa.array(np.arange(len(unit), dtype=np.int64)),
+        "x": pa.array(places[:, 0]),
+        "y": pa.array(places[:, 1]),
+    }
+    if job.other is not None:
+        columns["kept_by"] = _kept_by(table, job.other)
+    table = pa.table({**{name: table[name] for name in ("kept", "quality", "text")}, **columns, **_rest(table)})
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(job.path) as partial:
+        write_table(table, partial)
+    write_manifest(job.manifest_path, job.key, [job.path], {"rows": table.num_rows, "of": sample.population})
+
+
+def _documents(
+    workspace: Workspace, shards: Sequence[ShardFiles], documents: Sequence[DocumentRef]
+) -> Iterator[pa.Table]:
+    """Yield the documents of each shard: plain columns of the source, the beginnings of texts, scores, `kept`."""
+    for index, group in groupby(documents, key=lambda document: document.shard):
+        shard = shards[index]
+        rows = np.array([document.row for document in group], dtype=np.int64)
+        with pinned():
+            shown = _shown(read_schema(workspace.resolve(shard.documents)))
+            table = documents_of(workspace, shard.documents, rows, [*shown, "text"])
+            scores_file = workspace.resolve(shard.scores)
+            scores = take_rows(scores_file, rows, read_schema(scores_file).names)
+            masks = take_rows(workspace.resolve(shard.masks), rows, ["selected", "inclusion"])
+        texts = table["text"] if "text" in table.column_names else pa.nulls(len(rows), pa.string())
+        columns = {name: table[name] for name in table.column_names if name != "text"}
+        columns |= {name: scores[name] for name in scores.column_names if name != "row"}
+        columns["inclusion"] = masks["inclusion"]
+        columns["kept"] = pc.if_else(masks["selected"], KEPT, LEFT_OUT)
+        free = {name if name == "kept" or name not in OWN else f"source_{name}": one for name, one in columns.items()}
+        yield pa.table({**free, "text": pc.utf8_slice_codeunits(texts, 0, TEXT_CHARACTERS)})
+
+
+def _rest(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return {name: table[name] for name in table.column_names if name not in OWN and name != "quality"}
+
+
+def _shown(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns whose values are single numbers, dates or texts."""
+    hidden = {"row", "text", *(name for name in MEASURED.names if name != "n_chars")}
+    return [field.name for field in schema if field.name not in hidden and not pa.types.is_nested(field.type)]
+
+
+def _neighbours(unit: Unit) -> dict[str, pa.Array]:
+    """Return `near_duplicates`, `nearest_cosine` and `neighbours` of unit rows (n, d)."""
+    import torch
+
+    from fineweb_mask.models.selection.graphs.neighbours import find_neighbours
+    from fineweb_mask.models.selection.graphs.pairs import similar_pairs
+    from fineweb_mask.models.selection.rows import Rows
+
+    rows = Rows(torch.from_numpy(unit))
+    found = find_neighbours(rows, NEIGHBOURS + 1, seed=SEED)
+    index, cosine = found.index[1:].T.numpy().astype(np.int64), found.similarity[1:].T.numpy()  # itself is the first
+    pairs = similar_pairs(rows, NEAR_DUPLICATE)
+    counts = torch.bincount(torch.cat([pairs.first, pairs.second]), minlength=len(unit))
+    ends = np.arange(0, index.size + 1, max(index.shape[1], 1), dtype=np.int32)[: len(unit) + 1]
+    if not index.size:
+        ends = np.zeros(len(unit) + 1, dtype=np.int32)
+    lists = [pa.ListArray.from_arrays(ends, pa.array(flat.reshape(-1))) for flat in (index, 1 - cosine)]
+    return {
+        "near_duplicates": pa.array(counts.numpy()),
+        "nearest_cosine": pa.array(cosine[:, 0] if cosine.size else np.zeros(len(unit), dtype=np.float32)),
+        "neighbours": pa.StructArray.from_arrays(lists, ["ids", "distances"]),
+    }
+
+
+def _topics(unit: Unit, texts: Sequence[str | None]) -> list[str]:
+    """Return the words of each row's cluster."""
+    import torch
+
+    from fineweb_mask.models.analysis.words import telling_words
+    from fineweb_mask.models.selection.k_means import k_means
+    from fineweb_mask.models.selection.rows import Rows
+
+    n_topics = int(np.clip(len(unit) // TOPIC_DOCUMENTS, 1, TOPICS))
+    found, _ = k_means(Rows(torch.from_numpy(unit)), n_topics, TOPIC_ITERATIONS, torch.Generator().manual_seed(SEED))
+    labels: NDArray[np.int64] = found.numpy()
+    step = max(1, -(-len(unit) // NAMING_DOCUMENTS))
+    words = telling_words([text or "" for text in texts[::step]], labels[::step], n_topics)
+    names = [name or f"topic {number + 1}" for number, name in enumerate(words)]
+    return [names[label] for label in labels]
+
+
+def _kept_by(table: pa.Table, other: OtherSelection) -> pa.Array:
+    """Return which of the two selections keep each document."""
+    here = pc.equal(table["kept"], KEPT)
+    there = pc.is_in(table["id"], value_set=other.kept_ids())
+    either = pc.if_else(here, "this one only", pc.if_else(there, f"{other.name} only", "neither"))
+    return pc.if_else(pc.and_(here, there), "both", either).combine_chunks()

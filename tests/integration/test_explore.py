@@ -1,0 +1,181 @@
+"""The map of a workspace: what is on it, opened in a real browser, without the network."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from playwright.sync_api import Browser, expect
+from typer.testing import CliRunner
+
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.engine.inspection import inspect_workspace
+from fineweb_mask.models.analysis.vectors import unit_rows
+from fineweb_mask.tasks.explore import KEPT, ExploreJob, OtherSelection, explore
+from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / ".screenshots"
+
+needs_page = pytest.mark.skipif(find_spec("embedding_atlas") is None, reason="embedding-atlas is not installed")
+
+
+@pytest.fixture(scope="module")
+def prepared(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExploreJob, list]:
+    workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("explore") / "workspace"))
+    shards = inspect_workspace(workspace).plan.catalog_files()
+    other = OtherSelection(name="other", root=str(workspace), shards=shards[:1])
+    job = ExploreJob(root=str(workspace), shards=shards, most=10_000, other=other)
+    assert not explore(job).cached
+    return job, shards
+
+
+def test_every_document_is_on_the_map_with_what_is_known_of_it(prepared):
+    job, shards = prepared
+    table = pq.read_table(job.path)
+    eligible = [pq.read_table(job.workspace.resolve(shard.masks)) for shard in shards]
+    assert table.num_rows == sum(len(masks["block"].drop_null()) for masks in eligible)
+    kept = sum(masks["selected"].to_pylist().count(True) for masks in eligible)
+    assert table["kept"].to_pylist().count(KEPT) == kept == 473
+    assert {"id", "dump", "url", "quality", "fasttext", "n_chars", "inclusion"} <= set(table.column_names)
+    assert np.isfinite(np.column_stack([table["x"], table["y"]])).all()
+    assert all(table["topic"].to_pylist())
+    assert max(map(len, table["text"].to_pylist())) == 2_000
+
+
+def test_neighbours_are_the_nearest_and_near_duplicates_are_counted(prepared):
+    job, shards = prepared
+    table = pq.read_table(job.path)
+    masks = [pq.read_table(job.workspace.resolve(shard.masks)) for shard in shards]
+    documents = [
+        DocumentRef(index, row)
+        for index, mask in enumerate(masks)
+        for row in np.flatnonzero(mask["block"].is_valid().to_numpy())
+    ]
+    unit = unit_rows(vectors_at(Workspace(job.root), shards, documents))
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -2)
+    np.testing.assert_allclose(table["nearest_cosine"].to_numpy(), cosines.max(axis=1).clip(0), atol=1e-5)
+    clear = np.abs(cosines - 0.95).min(axis=1) > 1e-5
+    counted = (cosines >= 0.95).sum(axis=1)
+    few = clear & (counted < 60)
+    assert (table["near_duplicates"].to_numpy()[few] == counted[few]).all()
+    first = table["neighbours"].combine_chunks()[7].as_py()
+    assert len(first["ids"]) == 10
+    np.testing.assert_allclose(1 - cosines[7][first["ids"]], first["distances"], atol=1e-5)
+
+
+def test_two_selections_are_compared_by_their_ids(prepared):
+    job, shards = prepared
+    table = pq.read_table(job.path)
+    ids = pq.read_table(job.workspace.resolve(shards[0].documents), columns=["id"])["id"].to_pylist()
+    chosen = pq.read_table(job.workspace.resolve(shards[0].masks))["selected"].to_pylist()
+    there = {name for name, kept in zip(ids, chosen, strict=True) if kept}
+    rows = zip(table["id"].to_pylist(), table["kept"].to_pylist(), table["kept_by"].to_pylist(), strict=True)
+    names = {(True, True): "both", (True, False): "this one only", (False, False): "neither"}
+    assert all(by == names[kept == KEPT, name in there] for name, kept, by in rows)
+
+
+def test_the_map_is_prepared_once_and_again_for_other_documents(prepared):
+    job, _ = prepared
+    assert explore(job).cached
+    fewer = job.model_copy(update={"most": 300})
+    assert fewer.current() is None
+    assert explore(fewer).rows == 300
+    explore(job)
+
+
+class Served:
+    """`fineweb-mask explore` on a workspace."""
+
+    def __init__(self, workspace: Path) -> None:
+        command = ["-m", "fineweb_mask.flows.cli", "explore", str(workspace), "--no-open", "--port", "5955"]
+        self.process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.url = line.split()[1]
+        assert "documents; Ctrl-C ends it" in line
+
+
+@pytest.fixture(scope="module")
+def served(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("served") / "workspace"))
+    found = Served(workspace)
+    yield found
+    found.process.kill()
+    found.process.wait()
+    assert found.process.stdout is not None
+    found.process.stdout.close()
+
+
+@needs_page
+def test_the_map_opens_in_a_browser_and_asks_nobody_else(served: Served, browser: Browser):
+    page = browser.new_page(viewport={"width": 1500, "height": 950})
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(served.url)
+    expect(page.get_by_text("1,892 points").first).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("left out").first).to_be_visible()
+    expect(page.get_by_text("Topic (words of its cluster)")).to_be_visible()
+    canvas = page.locator("canvas").first
+    expect(canvas).to_be_visible()
+    page.wait_for_timeout(3_000)
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / "explore.png")
+    page.locator('button[title="kept"]').first.click()
+    expect(page.get_by_text("/ 1,892 points").locator("..")).to_contain_text("473")
+    page.close()
+    assert not [url for url in asked if not url.startswith((served.url, "data:", "blob:"))]
+
+
+@needs_page
+def test_queries_reach_neither_files_nor_other_pages(served: Served):
+    def ask(sql: str, **headers: str) -> httpx.Response:
+        return httpx.post(f"{served.url}data/query", json={"type": "json", "sql": sql}, headers=headers)
+
+    assert ask("SELECT count(*) AS n FROM dataset").json() == [{"n": 1892}]
+    refused = ask("SELECT * FROM read_text('/etc/hostname')")
+    assert refused.status_code == 500
+    assert "disabled" in refused.json()["error"]
+    assert ask("SELECT 1", Host="evil.example").status_code == 400
+    chosen = httpx.post(f"{served.url}data/selection", json={"predicate": "kept = 'kept'", "format": "jsonl"})
+    assert len(chosen.text.splitlines()) == 473
+    assert "text" in json.loads(chosen.text.splitlines()[0])
+
+
+@needs_page
+def test_ctrl_c_ends_it(served: Served):
+    served.process.send_signal(signal.SIGINT)
+    assert served.process.wait(timeout=20) == 0
+
+
+@needs_page
+def test_it_is_written_as_a_folder(workspace: Path, tmp_path: Path):
+    result = CliRunner().invoke(
+        app, ["explore", str(workspace), "--documents", "200", "--export", str(tmp_path / "map")]
+    )
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "map" / "index.html").is_file()
+    assert json.loads((tmp_path / "map" / "data" / "metadata.json").read_text())["database"]["type"] == "wasm"
+    assert pq.read_table(tmp_path / "map" / "data" / "dataset.parquet").num_rows == 200
+    again = CliRunner().invoke(
+        app, ["explore", str(workspace), "--documents", "200", "--export", str(tmp_path / "map")]
+    )
+    assert again.exit_code == 2
+    assert "is not empty" in again.stderr
+
+
+@needs_page
+def test_a_folder_that_is_no_workspace_is_refused(tmp_path: Path):
+    result = CliRunner().invoke(app, ["explore", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "no workspace in which a run was begun" in result.stderr

@@ -1,0 +1,49 @@
+"""A layout keeps neighbours together, of the sample and of all others."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.analysis.layout import lay_out
+from fineweb_mask.models.analysis.vectors import unit_rows
+
+TOPICS, EACH, DIMENSIONS = 6, 60, 32
+
+
+def topics(seed: int = 0):
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(TOPICS, DIMENSIONS)) * 3
+    labels = np.arange(TOPICS).repeat(EACH)
+    return unit_rows(centres[labels] + random.normal(size=(TOPICS * EACH, DIMENSIONS))), labels
+
+
+def share_of_same_topic(places, labels) -> float:
+    distance = np.linalg.norm(places[:, None] - places[None], axis=2)
+    np.fill_diagonal(distance, np.inf)
+    return float((labels[distance.argmin(axis=1)] == labels).mean())
+
+
+@pytest.mark.parametrize("most_exact", [1_000, 90], ids=["all by t-SNE", "most beside a sample"])
+def test_neighbours_on_the_plane_are_of_the_same_topic(most_exact):
+    unit, labels = topics()
+    places = lay_out(unit, most_exact)
+    assert places.shape == (len(unit), 2)
+    assert places.dtype == np.float32
+    assert np.isfinite(places).all()
+    assert share_of_same_topic(places, labels) > 0.95
+
+
+def test_equal_rows_outside_of_the_sample_are_not_on_top_of_each_other():
+    unit, _ = topics()
+    places = lay_out(np.concatenate([unit, unit[:1].repeat(200, axis=0)]), 90)
+    assert len(np.unique(places[-200:], axis=0)) > 150
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 10, 11])
+@pytest.mark.parametrize("d", [1, 2, 8])
+def test_few_rows_and_few_dimensions(n, d):
+    rows = np.random.default_rng(1).normal(size=(n, d)).astype(np.float32) + 2
+    assert np.isfinite(lay_out(unit_rows(rows))).all()
+
+
+def test_rows_that_are_all_alike():
+    assert np.isfinite(lay_out(np.eye(1, 8, dtype=np.float32).repeat(50, axis=0))).all()
