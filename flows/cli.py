@@ -23,6 +23,7 @@ from fineweb_mask.flows.commands.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
+from fineweb_mask.flows.commands.setup.doctor import doctor
 from fineweb_mask.flows.commands.setup.init import init
 from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
@@ -64,6 +65,7 @@ app.command()(report)
 app.command()(explore)
 app.command()(status)
 app.command()(settings)
+app.command()(doctor)
 app.command()(gc)
 app.command()(migrate)
 app.command()(select)

@@ -82,6 +82,11 @@ def logs_made_visible(*, verbose: bool = False) -> None:
                 handler.addFilter(_NoTaskRuns())
 
 
+def size_text(size: int) -> str:
+    """Return a number of bytes in GiB, or in MiB where it is less than one GiB."""
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"
+
+
 def new_table(first: str, *numbers: str, no_wrap: bool = False) -> Table:
     """Return a table with a first column of text and right-aligned columns of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -6,7 +6,9 @@ errors fail at once with a remedy. No error and no log line of this module conta
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar, TypeVarTuple
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
@@ -26,6 +28,17 @@ BRIEF_SECONDS = 5.0
 LONGEST_WAIT_SECONDS = 15.0
 
 _log = logging.getLogger(__name__)
+_is_brief = ContextVar("_is_brief", default=False)
+
+
+@contextmanager
+def brief_retries() -> Iterator[None]:
+    """Retry all operations of this thread for `BRIEF_SECONDS` only: somebody waits to hear whether a store answers."""
+    token = _is_brief.set(True)
+    try:
+        yield
+    finally:
+        _is_brief.reset(token)
 
 
 def attempt(url: str, work: Callable[[*Arguments], Result], *arguments: *Arguments, is_brief: bool = False) -> Result:
@@ -38,7 +51,7 @@ def attempt(url: str, work: Callable[[*Arguments], Result], *arguments: *Argumen
     UnansweredError
         If it still fails after `PATIENCE_SECONDS`.
     """
-    patience = BRIEF_SECONDS if is_brief else PATIENCE_SECONDS
+    patience = BRIEF_SECONDS if is_brief or _is_brief.get() else PATIENCE_SECONDS
     retrying = Retrying(
         stop=stop_after_delay(patience),
         wait=wait_random_exponential(multiplier=0.25, max=LONGEST_WAIT_SECONDS),

@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from fineweb_mask.flows.commands._common import exit_on_error
-from fineweb_mask.flows.display.terminal import echo
+from fineweb_mask.flows.display.terminal import echo, size_text
 from fineweb_mask.flows.recipe import RecipeError
 from fineweb_mask.models.urls import is_url
 
@@ -46,12 +46,11 @@ def init(
 def said_of(found: "Described") -> list[str]:
     """Return what was found, in lines for a person."""
     about = "" if found.is_counted else "about "
-    size = f"{found.bytes / 2**30:,.1f} GiB" if found.bytes >= 2**30 else f"{found.bytes / 2**20:,.1f} MiB"
     languages = ", ".join(f"{name} {share:.0%}" for name, share in found.languages) or "no column `language`"
     scores = ", ".join(f"{score.name} ({score.least:g} to {score.most:g})" for score in found.scores)
     files = "1 file" if found.files == 1 else f"{found.files:,} files"
     lines = [
-        f"{files}, {size}, {about}{found.rows:,} documents; looked at {found.looked_at:,} rows",
+        f"{files}, {size_text(found.bytes)}, {about}{found.rows:,} documents; looked at {found.looked_at:,} rows",
         f"text       column {found.text_column!r}, half of the texts have more than {found.median_chars:,} characters",
         f"id         {'column ' + repr(found.id_column) if found.id_column else 'made from file and row'}",
         f"languages  {languages}",
