@@ -55,6 +55,7 @@ from fineweb_mask.tasks.reporting.breakdown import Edges, count_numbers, number_
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import TextSource, write_with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_folder, tree_files
+from fineweb_mask.tasks.storage.database import hide_progress
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, read_table, seal
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
@@ -62,7 +63,7 @@ from fineweb_mask.tasks.workspace.manifest import Manifest, manifest_reference, 
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, read_footer
-from fineweb_mask.tasks.workspace.workspace import DISK_REMEDIES, Workspace, disk_errors_explained
+from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errno, disk_errors_explained, space_left
 
 FOOTER_THREADS = 16
 NO_FOOTER = "it is missing, or its footer cannot be read"
@@ -494,17 +495,18 @@ def database(job: ShardsJob) -> Iterator[duckdb.DuckDBPyConnection]:
         config["threads"] = max(1, (settings.threads or os.cpu_count() or 1) // job.at_once)
     try:
         with duckdb.connect(str(spill / "chosen.duckdb"), config=config) as connection:
-            connection.execute("SET enable_progress_bar = false")
+            hide_progress(connection)
             yield connection
     except duckdb.OutOfMemoryException as error:
         raise _explained(error, spill, settings) from error
     except duckdb.Error as error:  # also a transaction that fails to commit
-        if not any(os.strerror(number) in str(error) for number in DISK_REMEDIES):
+        number = disk_errno(error)
+        if number is None:
             raise
+        free = space_left(number, spill.parent)
         raise WorkspaceError(
-            f"{job.stage.name} {job.name}: {spill.parent}: {error}: free some space there, or set "
-            "materialize.spill to another folder; "
-            "the dataset that was there before is unchanged"
+            f"{job.stage.name} {job.name}: {spill.parent}: {os.strerror(number)}{free}: free some space there, or set "
+            "materialize.spill to another folder; the dataset that was there before is unchanged"
         ) from error
     finally:
         shutil.rmtree(spill, ignore_errors=True)

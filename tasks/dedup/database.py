@@ -10,6 +10,8 @@ import duckdb
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.tasks.storage.atomic import make_folder
+from fineweb_mask.tasks.storage.database import hide_progress
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 _one_at_a_time = Lock()  # in a process
@@ -35,7 +37,7 @@ def database(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBP
     WorkspaceError
         If the memory limit is too little for DuckDB.
     """
-    workspace.cache.mkdir(parents=True, exist_ok=True)
+    make_folder(workspace.cache)
     spill = tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=workspace.cache)
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,
@@ -44,7 +46,7 @@ def database(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBP
     }
     try:
         with duckdb.connect(config=config) as connection:
-            connection.execute("SET enable_progress_bar = false")
+            hide_progress(connection)
             yield connection
     except duckdb.OutOfMemoryException as error:
         raise WorkspaceError(

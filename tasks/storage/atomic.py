@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.mirror import mirror_of
 
 AT_FDCWD = -100  # "relative to the working folder", which an absolute path ignores
@@ -21,9 +22,41 @@ RENAME_EXCHANGE = 2  # linux/fs.h
 RENAME_SWAP = 2  # sys/stdio.h of macOS
 UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
+_markers: list[Path] = []
+
+
+@contextmanager
+def written_beside(marker: Path) -> Iterator[None]:
+    """Let this process write files below the folder of `marker` only while that file exists.
+
+    A folder that is moved or removed while work goes on is then not made anew, with a part of what it held.
+    """
+    marker = marker.absolute()
+    _markers.append(marker)
+    try:
+        yield
+    finally:
+        _markers.remove(marker)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for files, and those around it.
+
+    Raises
+    ------
+    WorkspaceError
+        If it is in a folder that is gone, of those that `written_beside` names.
+    """
+    for marker in _markers:
+        if not marker.exists() and path.absolute().is_relative_to(marker.parent):
+            raise WorkspaceError(
+                f"workspace: {marker.parent} was moved or removed while the run went on: put it back, and run again"
+            )
+    path.mkdir(parents=True, exist_ok=True)
+
 
 def _partial(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     return path.parent / f".{path.name}.{uuid.uuid4().hex}.partial"
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
+from fineweb_mask.tasks.storage.atomic import make_folder
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
@@ -412,7 +413,7 @@ def _is_retried(_task: "Task[..., Any]", _run: "TaskRun", state: "State[Any]") -
 def record_seconds(job: StageJob, seconds: float) -> None:
     """Record how long a job took; its output holds no time, so that equal inputs give equal bytes."""
     path = job.workspace.cache / job.key.cache_key
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     path.write_text(json.dumps({"seconds": seconds}))
 
 

@@ -21,6 +21,7 @@ from typing import Self, TextIO
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
+from fineweb_mask.tasks.storage.atomic import make_folder, written_beside
 from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
@@ -76,18 +77,18 @@ def disk_errors_explained(folder: Path, work: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        number = _disk_errno(error)
+        number = disk_errno(error)
         if number is None:
             raise
         where = getattr(error, "filename", None) or folder
-        free = "" if number != errno.ENOSPC else _free(Path(str(where)))
+        free = space_left(number, Path(str(where)))
         what = f"{work}: {where}" if work else where
         raise WorkspaceError(
             f"{what}: {os.strerror(number)}{free}: {DISK_REMEDIES[number]}; what was finished before is unchanged"
         ) from error
 
 
-def _disk_errno(error: Exception) -> int | None:
+def disk_errno(error: Exception) -> int | None:
     """Return the number of an error in `DISK_REMEDIES`; DuckDB and safetensors tell only its text."""
     if isinstance(error, OSError):
         return error.errno if error.errno in DISK_REMEDIES else None
@@ -95,9 +96,11 @@ def _disk_errno(error: Exception) -> int | None:
     return next((number for number in DISK_REMEDIES if tells_text and os.strerror(number) in str(error)), None)
 
 
-def _free(path: Path) -> str:
-    """Return what was free on a path's disk; the unfinished files that filled it are removed by now."""
+def space_left(number: int, path: Path) -> str:
+    """Return what was free on a path's disk, if it is full; the unfinished files that filled it are removed by now."""
     with suppress(OSError):
+        if number != errno.ENOSPC:
+            return ""
         there = next(parent for parent in (path, *path.parents) if parent.is_dir())
         return f" (more than the {shutil.disk_usage(there).free:,} bytes that are free were needed)"
     return ""
@@ -280,7 +283,8 @@ class Workspace:
                     "one a folder of its own with --set engine.scratch=FOLDER"
                 )
             _wait_for(lock, fcntl.LOCK_SH, f"waiting for what removes files from {self.display_path(self.root)}")
-            yield self
+            with written_beside(self.root / MARKER):
+                yield self
 
     @contextmanager
     def idle(self) -> Iterator[Self]:
@@ -339,7 +343,7 @@ class Workspace:
         """Open a file to lock; the system releases the locks of a killed process."""
         with disk_errors_explained(self.root):
             try:
-                self.root.mkdir(parents=True, exist_ok=True)
+                make_folder(self.root)
                 # The file that a link leads to is not ours.
                 handle = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             except OSError as error:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
+from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, make_folder, tree_files, written_beside
 from tests.tasks.stage_files import fail_after
 
 
@@ -38,3 +39,19 @@ def test_atomic_folder_replaces_the_folder_and_keeps_it_on_error(tmp_path: Path)
         fail_after((partial / "three").write_text("half"))
     assert [file.name for file in tree_files(tmp_path)] == ["two"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_is_written_in_a_folder_that_was_moved_away(tmp_path: Path) -> None:
+    workspace, away = tmp_path / "workspace", tmp_path / "away"
+    (workspace / "a").mkdir(parents=True)
+    (workspace / "marker").touch()
+    with written_beside(workspace / "marker"):
+        with atomic_write(workspace / "a" / "file.txt") as partial:
+            partial.write_text("one")
+        workspace.rename(away)
+        for write in (atomic_write, atomic_folder):
+            with pytest.raises(WorkspaceError, match="moved or removed while the run went on: put it back"):
+                write(workspace / "a" / "other").__enter__()
+        make_folder(tmp_path / "elsewhere")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["away", "elsewhere"]
+    make_folder(workspace)
