@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -144,13 +145,14 @@ def settings_of(recipe: Recipe, overrides: Mapping[str, Any] | None = None) -> P
 
 
 def _run(work: Callable[[PipelineSettings], Result], recipe: Recipe, overrides: Mapping[str, Any] | None) -> Result:
-    """Run a flow in this process, with bars on a terminal or in a notebook."""
+    """Run a flow in this process, with bars on a terminal, and in a notebook that has ipywidgets."""
     settings = settings_of(recipe, overrides)
     console = SafeConsole(stderr=True)
-    bars = sys.stderr.isatty() or console.is_jupyter
+    bars = sys.stderr.isatty() or (console.is_jupyter and find_spec("ipywidgets") is not None)  # rich draws with it
     set_environment(show_bars=bars)
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+    import fineweb_mask.flows.curate  # noqa: F401 - and Prefect, whose logs are then there to be narrowed
     from fineweb_mask.flows.display.listeners import shown_as_bars
 
     with ExitStack() as around:

@@ -1,5 +1,6 @@
 """Open a finished workspace in Python: its documents, scores and selection as DuckDB relations."""
 
+import atexit
 from contextlib import ExitStack
 from functools import cached_property
 from html import escape
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
 
 
+_open: set[ExitStack] = set()
+"""What is not closed yet: a table is read through its connection when the workspace's object may be gone."""
+
+
+@atexit.register
+def _close_all() -> None:
+    while _open:
+        _open.pop().close()
+
+
 class OpenedWorkspace:
     """A workspace as the tables that `fineweb-mask sql` has; made by `open_workspace`.
 
@@ -38,6 +49,7 @@ class OpenedWorkspace:
 
     def __init__(self, workspace: Workspace, memory_limit: str, *, verify: bool) -> None:
         self._opened = ExitStack()
+        _open.add(self._opened)
         self._opened.enter_context(pinned())
         self._connection = self._opened.enter_context(open_catalog(workspace, memory_limit))
         self._workspace = workspace
@@ -100,7 +112,8 @@ class OpenedWorkspace:
         return self._workspace.reports / "index.html"
 
     def close(self) -> None:
-        """Close the tables."""
+        """Close the tables; else they stay open until the process ends."""
+        _open.discard(self._opened)
         self._opened.close()
 
     def __enter__(self) -> Self:

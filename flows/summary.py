@@ -1,6 +1,7 @@
 """Define the results of flows, which commands print as JSON: `RunSummary`, `PageSummary`, `StageSummary`."""
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Literal, Self
 
@@ -64,6 +65,22 @@ class RunSummary(Summary):
     objective: float | None
     terms: dict[str, float]
     blocks: int
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        dropped = [(f"dropped: {reason}", f"{count:,}") for reason, count in self.dropped.items()]
+        aside = [(f"set aside: {one.shard}", one.reason) for one in self.quarantined]
+        rows = [
+            ("documents", f"{self.documents_in:,}"),
+            *dropped,
+            ("not selected", f"{self.not_selected:,}"),
+            ("selected", f"{self.documents_kept:,}"),
+            *aside,
+            ("dataset", self.dataset),
+            ("report", self.report),
+        ]
+        cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+        return f"<table>{''.join(cells)}</table>"
 
 
 class PageSummary(Summary):

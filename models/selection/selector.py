@@ -95,6 +95,13 @@ class Selection:
     history: list[tuple[int, float, float]]
     bound_assumes: str | None = None
 
+    def __repr__(self) -> str:
+        """Return what it is in a line, without its arrays."""
+        bound = "no bound" if self.gap is None else f"at most {self.upper_bound:.4f} is possible, gap {self.gap:.2%}"
+        terms = ", ".join(f"{name} {value:.4g}" for name, value in self.terms.items())
+        of = f"{len(self.indices):,} of {len(self.inclusion):,} documents"
+        return f"Selection: {of}, objective {self.objective:.4f} ({bound}; random {self.random_objective:.4f}); {terms}"
+
 
 def select(
     features: Any,  # noqa: ANN401 - numpy or torch, (n, d)

@@ -7,10 +7,12 @@ compared before it runs.
 """
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple
 
 import duckdb
@@ -126,15 +128,20 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a workspace's catalog read-only, without access to anything outside the workspace.
+    """Open a copy of a workspace's catalog, without access to anything outside the workspace.
+
+    DuckDB opens a file once in a process, with one configuration, and goes on with it when a run replaces the file; a
+    copy may be opened beside others.
 
     Raises
     ------
     QueryError
         If DuckDB cannot open the catalog.
     """
+    path = catalog_path(workspace)
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,
+        "temp_directory": f"{path}.tmp",  # which tells the views where the workspace is
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "allow_community_extensions": False,
@@ -142,9 +149,10 @@ def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.Duc
         "python_enable_replacements": False,
     }
     try:
-        connection = duckdb.connect(str(catalog_path(workspace)), read_only=True, config=config)
-    except duckdb.Error as error:
-        raise QueryError(f"the catalog {catalog_path(workspace)} cannot be opened: {error}") from error
+        with TemporaryDirectory(prefix="fineweb-mask-") as folder:  # DuckDB keeps the file that it has opened
+            connection = duckdb.connect(shutil.copy(path, folder), read_only=True, config=config)
+    except (OSError, duckdb.Error) as error:
+        raise QueryError(f"the catalog {path} cannot be opened: {error}") from error
     with connection:
         folder = str(workspace.root)
         connection.execute(f"SET allowed_directories = [{literal(folder)}, {literal(pattern_of(folder))}]")
