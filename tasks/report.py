@@ -29,7 +29,7 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 class ReportJob(PageJob):
     """Write the report of a dataset."""
 
-    stage: ClassVar[Stage] = Stage("report", version=5, folders=("reports",), product=True, run_with=("report",))
+    stage: ClassVar[Stage] = Stage("report", version=6, folders=("reports",), product=True, run_with=("report",))
     dataset: StageFile
     shards: list[ShardFiles]
     counts: Counts

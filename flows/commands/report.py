@@ -41,7 +41,7 @@ def report(
     ] = None,
     sample: Annotated[int | None, typer.Option(help="Number of documents whose vectors are analysed.", min=2)] = None,
     kind_of_map: Annotated[
-        str | None, typer.Option("--map", help="pca, or umap where umap-learn is installed.", metavar="KIND")
+        str | None, typer.Option("--map", help="pca, tsne, or umap where umap-learn is installed.", metavar="KIND")
     ] = None,
     show: Open = False,
     as_json: AsJson = False,

@@ -100,7 +100,9 @@ def run(
     else:
         console = SafeConsole()
         _print_summary(console, summary, licensed=settings.materialize.license is not None)
-        print_line(console, f"next     fineweb-mask report {shlex.quote(settings.workspace)} --open")
+        folder = shlex.quote(settings.workspace)
+        print_line(console, f"next     fineweb-mask report {folder} --open")
+        print_line(console, f"         fineweb-mask explore {folder}")
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)
 

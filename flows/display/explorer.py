@@ -70,7 +70,9 @@ def metadata(table: duckdb.DuckDBPyRelation, database: dict[str, Any]) -> dict[s
         Where queries run: on this server, `{"type": "rest"}`, or in the browser, `{"type": "wasm", "load": True}`.
     """
     types = dict(zip(table.columns, map(str, table.types), strict=True))
-    labels = table.aggregate("topic AS text, median(x) AS x, median(y) AS y, count(*) AS priority", "topic")
+    labels = table.aggregate("topic AS content, median(x) AS x, median(y) AS y, count(*) AS priority", "topic")
+    # The smaller half of the topics is labelled when a person zooms in.
+    labels = labels.project("*, (rank() OVER (ORDER BY priority) <= count(*) OVER () / 2)::int AS level")
     colour = "kept_by" if "kept_by" in types else "kept"
     numbers = [name for name, kind in types.items() if kind in NUMBERS and name not in NO_CHART]
     strata = [name for name in ("dump", "language") if name in types]
@@ -96,7 +98,7 @@ def metadata(table: duckdb.DuckDBPyRelation, database: dict[str, Any]) -> dict[s
                 "columnStyles": {name: {"display": "badge"} for name in (colour, "topic", "quality", "near_duplicates")}
                 | {name: {"display": "hidden"} for name in HIDDEN},
             },
-            "embeddingViewLabels": labels.order("text").to_arrow_table().to_pylist(),
+            "embeddingViewLabels": labels.order("content").to_arrow_table().to_pylist(),
         },
         "database": database,
     }

@@ -269,6 +269,7 @@ def markdown(summary: "RunSummary", reports: Path) -> str:
             [(name, [as_markdown(getattr(summary, name))]) for name in ("dataset", "card", "report")],
             align="---",
         ),
+        f"There, the documents on a map: `fineweb-mask explore {summary.workspace.replace('`', '')}`",
     ]
     return "\n\n".join(parts) + "\n"
 

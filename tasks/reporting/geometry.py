@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import (
     Unit,
     effective_rank,
@@ -31,6 +32,8 @@ CLUSTER_ITERATIONS = 20
 CLUSTER_DOCUMENTS = 20  # on average, at least
 NAMING_DOCUMENTS = 4_000
 """Documents whose words name the clusters."""
+LAID_OUT = 2_000
+"""Documents that t-SNE lays out; the others are placed beside them."""
 NAMING_CHARACTERS = 1_500  # read of each of them
 
 
@@ -124,6 +127,9 @@ def _plane(before: Unit, after: Unit, settings: ReportSettings) -> Map:
     if settings.map == "umap" and find_spec("umap") is not None:
         reducer = import_module("umap").UMAP(metric="cosine", random_state=SEED, n_jobs=1)
         return Map(("UMAP, first axis", "UMAP, second axis"), reducer.fit_transform(before), reducer.transform(after))
+    if settings.map == "tsne":
+        both = lay_out(np.concatenate([before, after]), LAID_OUT, SEED).astype(np.float64)
+        return Map(("t-SNE, first axis", "t-SNE, second axis"), both[: len(before)], both[len(before) :])
     if before.shape[1] < 2:
         before, after = (np.pad(unit, ((0, 0), (0, 1))) for unit in (before, after))
     found = principal_axes(before)

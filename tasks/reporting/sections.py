@@ -24,6 +24,7 @@ LISTED_BLOCKS = 200
 LISTED_GROUPS = 200
 LISTED_COLUMNS = 50
 DRAWN_POINTS = 6_000
+EXPLORE = "The same documents to search and to click on: fineweb-mask explore, with the workspace's folder."
 LONGEST_TEXT = 400  # characters of a document near the threshold
 STAGE_OF = {"duplicate": "dedup", "near_duplicate": "dedup", "bad_vector": "embed"}
 """The stage that drops documents for a reason, unless it is ingest."""
@@ -236,7 +237,7 @@ def _map(measured: Diversity, sample: str) -> Figure:
             note="each point is a document; each word is typical of a cluster",
         ),
         alt="Eligible documents as grey points, the selected ones on top of them in blue.",
-        caption=f"Sample: {sample} {measured.map.note}".strip(),
+        caption=f"Sample: {sample} {measured.map.note} {EXPLORE}",
     )
 
 

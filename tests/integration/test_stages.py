@@ -257,7 +257,7 @@ def test_the_report_is_a_command(workspace, server):
     wrong = {
         (str(workspace.parent),): "is no workspace in which a run was begun",
         (str(workspace), "--by", "genre"): "no document has a column 'genre'",
-        (str(workspace), "--map", "tsne"): "report.map: input should be 'pca' or 'umap', received 'tsne'",
+        (str(workspace), "--map", "mds"): "report.map: input should be 'pca', 'tsne' or 'umap', received 'mds'",
     }
     for arguments, message in wrong.items():
         result = CliRunner().invoke(app, ["report", *arguments])

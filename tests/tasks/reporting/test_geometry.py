@@ -67,6 +67,15 @@ def test_clusters_are_named_and_hold_everybody(built: Any) -> None:
     assert all(len(cluster.words.split(", ")) == 3 for cluster in measured.clusters)
 
 
+def test_a_map_by_t_sne_keeps_a_document_near_itself(built: Any) -> None:
+    measured = measure(built.workspace, built.report_job.shards, ReportSettings(map="tsne"))
+    assert measured is not None
+    assert measured.map.labels[0] == "t-SNE, first axis"
+    before, after = measured.map.before, measured.map.after
+    to_itself = np.array([np.linalg.norm(before - place, axis=1).min() for place in after])  # the selected are eligible
+    assert np.median(to_itself) < 0.1 * before.std()
+
+
 @pytest.mark.filterwarnings("ignore")  # of umap and its imports
 @pytest.mark.skipif(find_spec("umap") is None, reason="umap-learn is not installed")
 def test_a_map_by_umap(built: Any) -> None:
