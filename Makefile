@@ -12,7 +12,7 @@ MAP := embedding-atlas==0.22.0
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
-.PHONY: demo test test-long soak fuzz audit serve stop lock clean
+.PHONY: demo test test-long soak fuzz audit serve stop lock clean docs
 
 demo: $(VENV)/.installed
 	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
@@ -57,6 +57,10 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@PIP_CONSTRAINT=requirements.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MAP)
 	touch $@
+
+# The documentation as a site in site/, which needs no server. A link that leads nowhere fails it.
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The one place where versions are decided: names and versions for every platform, no addresses.
 lock:
