@@ -55,6 +55,9 @@ def run(
             metavar="I/N",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done, and about how long and how large it is.")
+    ] = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,6 +78,9 @@ def run(
 
     if scores_by_sample_labels(settings.model_dump(mode="json")):
         echo(SAMPLE_LABELS, err=True)
+    if dry_run:
+        _print_estimate(settings, as_json)
+        return
     if shards is not None:
         from fineweb_mask.flows.engine.choices import Share
         from fineweb_mask.flows.share import run_share
@@ -105,6 +111,17 @@ def run(
         print_line(console, f"         fineweb-mask explore {folder}")
     if summary.quarantined:
         raise typer.Exit(QUARANTINED)
+
+
+def _print_estimate(settings: "PipelineSettings", as_json: bool) -> None:
+    from fineweb_mask.flows.commands.setup.dry_run import estimate, print_estimate
+
+    with exit_on_failure(as_json):
+        found = estimate(settings)
+    if as_json:
+        typer.echo(found.model_dump_json(ensure_ascii=True))
+    else:
+        print_estimate(SafeConsole(), found)
 
 
 def _finished(settings: "PipelineSettings", as_json: bool) -> "RunSummary | None":

@@ -205,16 +205,21 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
         If the folder is no workspace, or its source or models are out of reach.
     """
     found = inspect_workspace(folder)
+    return WorkspaceStatus(
+        workspace=found.workspace.display_path(found.workspace.root),
+        shards=len(found.shards),
+        stages=stage_statuses(found),
+    )
+
+
+def stage_statuses(found: Inspection) -> list[StageStatus]:
+    """Return the state of the stages that take part in the recipe, in their order."""
     left_out = {"score", "embed"} if found.settings.embedding.model == FROM_QUALITY else {"score_embed"}
     if not found.settings.embedding.keep and not found.jobs["embed"]:
         left_out.add("embed")
     if not found.settings.materialize.export:
         left_out.add("export")
-    return WorkspaceStatus(
-        workspace=found.workspace.display_path(found.workspace.root),
-        shards=len(found.shards),
-        stages=[_stage(found, stage) for stage in STAGES if stage not in left_out],
-    )
+    return [_stage(found, stage) for stage in STAGES if stage not in left_out]
 
 
 def fits(settings: PipelineSettings) -> int:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
+LOADED = 16  # models that stay loaded
 _loading = threading.Lock()
 
 
@@ -128,7 +129,7 @@ def load_sidecars(
     }
 
 
-@cache
+@lru_cache(maxsize=LOADED)
 def _load(path: str, model: QualityModel) -> Scorer:
     return load_scorer(model.settings, path)
 

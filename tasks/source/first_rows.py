@@ -80,12 +80,7 @@ def describe(path: str) -> Described:
         If there is no file, none can be read, or no column holds texts.
     """
     shards = [shard for shard in discover(SourceSettings(path=path)) if shard.bytes]
-    rows: list[Row] = []
-    read_bytes = 0.0
-    for shard in shards[:: max(1, -(-len(shards) // FILES))]:
-        found, share = _first_rows(shard)
-        rows += found
-        read_bytes += share
+    rows, read_bytes = _looked_at(shards)
     if not rows:
         raise SettingsError(f"source.path: no file of {path!r} has a row that can be read: give files with documents")
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -110,6 +105,26 @@ def describe(path: str) -> Described:
         dumps=len({row["dump"] for row in rows if row.get("dump")}),
         scores=_scores(rows, columns),
     )
+
+
+def number_of_rows(shards: Sequence[SourceShard]) -> int:
+    """Return how many rows files have: counted, or of many files, or those without a footer, estimated."""
+    counted = _counted(shards)
+    if counted is not None:
+        return counted
+    rows, read_bytes = _looked_at(shards)
+    return round(sum(shard.bytes for shard in shards) / read_bytes * len(rows)) if rows else 0
+
+
+def _looked_at(shards: Sequence[SourceShard]) -> tuple[list[Row], float]:
+    """Return the first rows of some files, evenly spaced, and about how many of their bytes they are."""
+    rows: list[Row] = []
+    read_bytes = 0.0
+    for shard in shards[:: max(1, -(-len(shards) // FILES))]:
+        found, share = _first_rows(shard)
+        rows += found
+        read_bytes += share
+    return rows, read_bytes
 
 
 def _first_rows(shard: SourceShard) -> tuple[list[Row], float]:

@@ -1,0 +1,278 @@
+"""Estimate what a run would take, before it is begun: `fineweb-mask run --dry-run`.
+
+Rates are of the files that this workspace has, else measured now on the first documents, else those of
+docs/benchmarks.md. They are rates of one machine, with the cores and GPUs of this one.
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from fineweb_mask.flows.display.terminal import new_table, print_line, size_text
+from fineweb_mask.flows.engine.choices import PretrainedModels
+from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
+from fineweb_mask.flows.engine.inspection import StageStatus, inspect_recipe, stage_statuses
+from fineweb_mask.models.documents import DocumentFilter
+from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.filters.datatrove import load_filters
+from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from fineweb_mask.tasks.processes.text_workers import cores
+from fineweb_mask.tasks.source.discovery import SourceShard
+from fineweb_mask.tasks.source.first_rows import number_of_rows
+from fineweb_mask.tasks.source.reader import ShardReader
+
+MILLION = 1e6
+LEAST_SECONDS = 1.0  # that a model or a filter is timed on the first documents, if they suffice
+# Measured on two cores, docs/benchmarks.md: seconds for each million documents, and for each million characters.
+SECONDS: dict[str, tuple[float, float]] = {
+    "exact_dedup": (2.0, 0.0),
+    "minhash": (0.0, 0.09),
+    "semantic": (25.0, 0.0),
+    "fasttext": (0.0, 0.05),
+    "column": (1.0, 0.0),
+    "static_fit": (0.0, 0.5),
+    "static": (0.0, 0.2),
+    "pairwise": (90.0, 0.0),
+    "metric": (600.0, 0.0),  # another metric, with the lists of neighbours that it needs
+    "materialize": (20.0, 0.0),
+}
+SECONDS_OF_LABELS, SECONDS_OF_REPORT, SECONDS_OF_START = 5.0, 10.0, 10.0
+MIB = 2**20
+MEMORY = {"ingest": 800 * MIB, "score": 850 * MIB, "materialize": 900 * MIB, "report": 1_100 * MIB}
+STATIC_MEMORY, ENCODER_MEMORY, SELECT_MEMORY, FILTER_MEMORY = 2_500 * MIB, 2_000 * MIB, 950 * MIB, 1_000 * MIB
+BYTES_PER_CHARACTER, BYTES_PER_DOCUMENT = 0.5, 100  # of documents in Parquet, compressed; without their text
+BYTES = {"float16": 2, "float32": 4, "int8": 1}
+
+Rate = Literal["", "this workspace", "measured now", "benchmarks"]
+
+
+class StageEstimate(BaseModel):
+    """What a stage would build, and what that takes."""
+
+    stage: str
+    done: int
+    missing: int
+    seconds: float = 0.0
+    rate: Rate = ""  # where the rate is from
+
+
+class Estimate(BaseModel):
+    """What a run would take."""
+
+    workspace: str
+    files: int
+    documents: int  # of the source; about as many if they were not counted
+    characters: int  # of a document, on average
+    stages: list[StageEstimate]
+    seconds: float
+    memory: int  # bytes, at most
+    memory_stage: str
+    disk: int  # bytes to be written
+    disk_free: int | None  # bytes; None if the workspace is a URL
+
+
+class _Measured:
+    """Seconds for each document that the first documents of the source take here."""
+
+    def __init__(self, settings: PipelineSettings, shard: SourceShard, models: PretrainedModels) -> None:
+        started = time.perf_counter()
+        reader = ShardReader(shard, settings.source)
+        kept = DocumentFilter(settings.ingest, shard.relative)
+        batches = [kept.apply(batch, problems) for batch, problems in islice(reader.batches(), 1)]
+        read = max(1, kept.rows_in)
+        self.ingest = (time.perf_counter() - started) / read
+        self.kept = sum(batch.num_rows for batch in batches) / read
+        self.texts: list[str] = [text for batch in batches for text in batch["text"].to_pylist()]
+        self.characters = sum(map(len, self.texts)) / max(1, len(self.texts))
+        self.text_bytes = self.characters * BYTES_PER_CHARACTER  # of a document in the workspace
+        if shard.format == "parquet":
+            self.text_bytes = min(self.text_bytes, shard.bytes / max(1, reader.rows))
+        if settings.ingest.filters and self.texts:
+            apply = load_filters(settings.ingest.filters)
+            self.ingest += _seconds_each(lambda texts: [apply(text, None) for text in texts], self.texts) / cores()
+        self.score = {
+            model.settings.name: _seconds_each(load_scorer(model.settings, model.path).score, self.texts)
+            for model in models.scorers.values()
+            if model.path and self.texts
+        }
+        self.embed: float | None = None
+        self.dimensions = settings.embedding.static_dimensions
+        if models.encoder is not None and self.texts:
+            encoder = load_encoder(models.encoder.path, settings.embedding)
+            self.dimensions = encoder.encode(self.texts[:1]).vectors.shape[1]
+            self.embed = _seconds_each(encoder.encode, self.texts)
+
+
+def _seconds_each(work: Callable[[list[str]], Any], texts: list[str]) -> float:
+    """Return the seconds for each text, of as many as take a second."""
+    count = 4
+    while True:
+        started = time.perf_counter()
+        work(texts[:count])
+        seconds = time.perf_counter() - started
+        if seconds >= LEAST_SECONDS or count >= len(texts):
+            return seconds / min(count, len(texts))
+        count *= 2
+
+
+def estimate(settings: PipelineSettings) -> Estimate:
+    """Return what a run of a recipe would take. Nothing is written to its workspace.
+
+    Raises
+    ------
+    ValueError, OSError
+        If something that the recipe names does not exist or cannot be read.
+    """
+    workspace = workspace_of(settings)
+    shards = [shard for shard in check_inputs(settings) if shard.bytes]
+    measured = _Measured(settings, shards[0], PretrainedModels.of(settings))
+    documents = number_of_rows(shards)
+    kept = documents * measured.kept
+    stages = [
+        _stage(status, kept, settings, measured) for status in stage_statuses(inspect_recipe(workspace, settings))
+    ]
+    memory_stage, memory = _memory(settings, kept / len(shards), measured)
+    return Estimate(
+        workspace=workspace.display_path(workspace.root),
+        files=len(shards),
+        documents=documents,
+        characters=round(measured.characters),
+        stages=stages,
+        seconds=sum(stage.seconds for stage in stages) + SECONDS_OF_START * any(stage.missing for stage in stages),
+        memory=memory,
+        memory_stage=memory_stage,
+        disk=sum(_bytes(stage, kept, settings, measured) for stage in stages),
+        disk_free=_free(settings.workspace) if workspace.url is None else None,
+    )
+
+
+def _free(folder: str) -> int:
+    """Return the bytes that are free where a folder is, or will be."""
+    path = Path(folder).absolute()
+    return shutil.disk_usage(next(one for one in (path, *path.parents) if one.is_dir())).free
+
+
+def _stage(status: StageStatus, kept: float, settings: PipelineSettings, measured: _Measured) -> StageEstimate:
+    found = StageEstimate(stage=status.stage, done=status.done, missing=status.missing)
+    if not status.missing:
+        return found
+    left = status.missing / (status.done + status.missing)
+    if status.documents_per_second and status.done:
+        found.seconds = kept * left / status.documents_per_second
+        found.rate = "this workspace"
+        return found
+    found.rate = "measured now" if _is_measured(status.stage, measured) else "benchmarks"
+    found.seconds = _seconds(status.stage, kept, settings, measured) * left
+    return found
+
+
+def _is_measured(stage: str, measured: _Measured) -> bool:
+    return (
+        stage == "ingest"
+        or (stage in {"score", "score_embed"} and bool(measured.score))
+        or (stage == "embed" and measured.embed is not None)
+    )
+
+
+def _seconds(stage: str, kept: float, settings: PipelineSettings, measured: _Measured) -> float:
+    """Return the seconds that a whole stage takes."""
+
+    def by(rate: str, documents: float = kept) -> float:
+        for_each, for_characters = SECONDS[rate]
+        return documents / MILLION * (for_each + for_characters * measured.characters)
+
+    ingest, scorers = settings.ingest, settings.quality.scorers
+    fitted = min(kept, settings.embedding.static_fit_documents)
+    scored = sum(
+        kept * measured.score[scorer.name]
+        if scorer.name in measured.score
+        else by("fasttext" if scorer.kind == "fasttext" else "column")
+        for scorer in scorers
+    )
+    seconds: dict[str, float] = {
+        "ingest": kept / max(measured.kept, 1e-3) * measured.ingest,
+        "dedup": (by("exact_dedup") if ingest.exact_dedup == "corpus" else 0.0)
+        + (by(ingest.near_dedup) if ingest.near_dedup != "off" else 0.0),
+        "fit": sum(SECONDS_OF_LABELS for scorer in scorers if scorer.kind == "fasttext")
+        + (by("static_fit", fitted) if settings.embedding.model == STATIC else 0.0),
+        "score": scored,
+        "score_embed": scored,
+        "embed": by("static") if measured.embed is None else kept * measured.embed,
+        "select": sum(by("pairwise" if name == "pairwise" else "metric") for name in settings.selection.metric_weights),
+        "materialize": by("materialize"),
+        "export": by("materialize"),
+        "report": SECONDS_OF_REPORT,
+    }
+    return seconds[stage]
+
+
+def _memory(settings: PipelineSettings, shard: float, measured: _Measured) -> tuple[str, int]:
+    """Return the stage that needs the most memory, and bytes."""
+    block = min(settings.selection.block_size, shard)
+    vectors = block * measured.dimensions * BYTES[settings.embedding.precision]
+    filters = FILTER_MEMORY * cores() if settings.ingest.filters else 0
+    needed = {
+        **MEMORY,
+        "ingest": MEMORY["ingest"] + filters,
+        "embed": STATIC_MEMORY if settings.embedding.model == STATIC else ENCODER_MEMORY,
+        "select": SELECT_MEMORY + round(1.3 * vectors),
+    }
+    return max(needed.items(), key=lambda pair: pair[1])
+
+
+def _bytes(stage: StageEstimate, kept: float, settings: PipelineSettings, measured: _Measured) -> int:
+    """Return the bytes that a stage would leave in the workspace."""
+    left = stage.missing / max(1, stage.done + stage.missing)
+    vector = measured.dimensions * BYTES[settings.embedding.precision]
+    dataset = settings.selection.select_ratio * (measured.text_bytes + BYTES_PER_DOCUMENT)
+    each: dict[str, float] = {
+        "ingest": BYTES_PER_DOCUMENT + (measured.text_bytes if settings.ingest.copy_text else 0),
+        "score": 8 * len(settings.quality.scorers),
+        "embed": vector if settings.embedding.keep else 0,
+        "score_embed": vector if settings.embedding.model == FROM_QUALITY else 0,
+        "select": 1,
+        "materialize": dataset,
+        "export": dataset * len(settings.materialize.export),
+    }
+    return round(kept * left * each.get(stage.stage, 0))
+
+
+def print_estimate(console: Console, found: Estimate) -> None:
+    """Print the table of the stages and the sums."""
+    files = "1 source file" if found.files == 1 else f"{found.files:,} source files"
+    print_line(
+        console,
+        f"{found.workspace}: {files}, about {found.documents:,} documents of {found.characters:,} characters",
+    )
+    table = new_table("stage", "done", "missing", "about", "rate", no_wrap=True)
+    for stage in found.stages:
+        about = duration_text(stage.seconds) if stage.missing else "-"
+        table.add_row(stage.stage, f"{stage.done:,}", f"{stage.missing:,}", about, stage.rate)
+    console.print(table)
+    print_line(console, f"time     about {duration_text(found.seconds)}")
+    print_line(console, f"memory   about {size_text(found.memory)}, in {found.memory_stage}")
+    free = "" if found.disk_free is None else f", {size_text(found.disk_free)} are free"
+    is_short = found.disk_free is not None and found.disk > found.disk_free
+    short = ": too few" if is_short else ""
+    print_line(console, f"disk     about {size_text(found.disk)}{free}{short}", "bold red" if is_short else None)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time in seconds, minutes, hours or days.
+
+    Examples
+    --------
+    >>> duration_text(0.2), duration_text(90), duration_text(5_000), duration_text(200_000)
+    ('1 s', '90 s', '83 min', '56 h')
+    """
+    for size, unit in ((1, "s"), (60, "min"), (3_600, "h")):
+        if seconds < 120 * size:
+            return f"{max(1, round(seconds / size))} {unit}"
+    return f"{round(seconds / 3_600)} h" if seconds < 3 * 86_400 else f"{round(seconds / 86_400):,} days"

@@ -1,0 +1,83 @@
+"""What a run would take, before it is begun."""
+
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.commands.setup import dry_run
+
+ROOT = Path(__file__).resolve().parents[4]
+SMALL = ("selection.metrics=pairwise", "embedding.static_vocabulary=500", "embedding.static_dimensions=16")
+SCORE = "quality.scorers=[{kind: column, column: token_count}]"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    first = sorted((ROOT / "data_samples" / "corpus").glob("*.parquet"))[0]
+    shutil.copy(first, folder / "a.parquet")
+    return folder
+
+
+def run(workspace: Path, corpus: Path, *arguments: str, code: int = 0) -> str:
+    sets = [f"--set={one}" for one in (*SMALL, SCORE, f"source.path={corpus}")]
+    result = CliRunner().invoke(app, ["run", "sample", f"--workspace={workspace}", *sets, *arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def estimated(workspace: Path, corpus: Path, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(workspace, corpus, "--dry-run", "--json", *arguments).splitlines()[-1])
+    return found
+
+
+@pytest.mark.long
+def test_what_is_missing_costs_time_and_what_is_done_does_not(tmp_path: Path, corpus: Path) -> None:
+    workspace = tmp_path / "workspace"
+    before = estimated(workspace, corpus)
+    assert not workspace.exists()
+    assert {stage["done"] for stage in before["stages"]} == {0}
+    assert {stage["stage"]: stage["rate"] for stage in before["stages"]}["ingest"] == "measured now"
+    assert min(stage["seconds"] for stage in before["stages"]) > 0
+    run(workspace, corpus)
+    after = estimated(workspace, corpus)
+    assert after["seconds"] == after["disk"] == 0
+    assert {stage["missing"] for stage in after["stages"]} == {0}
+    written = sum(path.stat().st_size for path in workspace.rglob("*.parquet"))
+    assert before["disk"] / 4 < written < 4 * before["disk"]
+
+    shutil.copy(corpus / "a.parquet", corpus / "b.parquet")
+    more = estimated(workspace, corpus)
+    rates = {stage["stage"]: stage["rate"] for stage in more["stages"] if stage["missing"]}
+    assert rates["ingest"] == "this workspace"
+    assert more["documents"] == 2 * before["documents"]
+
+
+def test_the_table_says_what_is_short(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(dry_run.shutil, "disk_usage", lambda _: usage(free=1_000))
+    lines = run(tmp_path / "workspace", corpus, "--dry-run").splitlines()
+    assert "1 source file, about" in lines[0]
+    assert lines[1].split() == ["stage", "done", "missing", "about", "rate"]
+    assert [line.split()[0] for line in lines[-3:]] == ["time", "memory", "disk"]
+    assert lines[-1].endswith("0.0 MiB are free: too few")
+
+
+def test_filters_are_timed_on_the_first_documents(tmp_path: Path, corpus: Path) -> None:
+    pytest.importorskip("datatrove")
+    without = estimated(tmp_path / "workspace", corpus)
+    filters = "--set=ingest.filters=[{kind: gopher_repetition}]"
+    slower = estimated(tmp_path / "workspace", corpus, filters)
+    assert slower["stages"][0]["seconds"] > 2 * without["stages"][0]["seconds"]
+    assert slower["memory_stage"] == "ingest"
+
+
+def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
+    run(tmp_path / "workspace", tmp_path / "none", "--dry-run", code=2)
