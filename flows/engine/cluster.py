@@ -69,7 +69,7 @@ class Cluster:
         self.per_node = max(1, -(-int(self._size.of("CPU")) // nodes))  # jobs that share a machine
         self._room = Room(settings.scratch, settings.scratch_bytes, self.per_node)
         self._running: dict[ObjectRef[Answer], Future[StageFile]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a job may end while it is started
         self._closed = threading.Event()
         self._gpus = _GpuWorkers(self._ray, settings, self._room, self._size)
         self._watcher = threading.Thread(target=self._stop_when_asked, daemon=True)
@@ -81,22 +81,32 @@ class Cluster:
         return self._settings.in_flight or min(MOST_IN_FLIGHT, max(2 * group, 2 * slots))
 
     def submit(self, job: StageJob) -> Future[StageFile]:
-        """Start a job and return its output, or its error, when it is there."""
-        if self._closed.is_set():
-            raise StoppedError(STOPPED)
+        """Start a job and return its output, or its error, when it is there.
+
+        Raises
+        ------
+        StoppedError
+            If the connection is closed, be it at this very moment.
+        """
         stage, text = job.stage.name, job.model_dump_json()
         done: Future[StageFile] = Future()
-        if job.uses_gpu and self._gpus.wanted:
-            self._gpus.submit(_Asked(stage, job.name, text, done))
-            return done
+        with self._lock:  # not between the steps of `close`
+            if self._closed.is_set():
+                raise StoppedError(STOPPED)
+            if job.uses_gpu and self._gpus.wanted:
+                self._gpus.submit(_Asked(stage, job.name, text, done))
+            else:
+                self._start(job, text, done)
+        return done
+
+    def _start(self, job: StageJob, text: str, done: Future[StageFile]) -> None:
+        stage = job.stage.name
         asked = self._settings.resources.get(stage, JobResources())
         memory = {} if asked.memory is None else {"memory": asked.memory}
         options = {"name": f"{stage} {job.name}", "num_cpus": asked.num_cpus, "scheduling_strategy": "SPREAD"}
         ref = self._function.options(**options, **memory).remote(stage, text, self._room)
-        with self._lock:
-            self._running[ref] = done
+        self._running[ref] = done
         ref.future().add_done_callback(lambda answer: self._end(ref, f"{stage} {job.name}", answer))
-        return done
 
     def gpu_processes(self) -> list[int]:
         """Return the ids of the processes that hold a GPU, on whichever machine they are."""
@@ -129,7 +139,8 @@ class Cluster:
 
     def close(self) -> None:
         """End what still runs, and disconnect; a Ray of this machine alone ends."""
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
         self._watcher.join()
         self._cancel()
         self._gpus.close()
@@ -163,6 +174,7 @@ def check_engine(settings: EngineSettings) -> str:
 
 def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that is not always there
     address = check_engine(settings)
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # read by the import: no call after the end starts another Ray
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing calls home
@@ -258,9 +270,10 @@ class _GpuWorkers:
         """Keep a process, and hand it jobs, until `close`."""
         while not self._closed:
             try:
-                actor = self._actor.remote()
                 with self._lock:
-                    self._actors[number] = actor
+                    if self._closed:
+                        return
+                    self._actors[number] = actor = self._actor.remote()
                 self._ray.get(actor.process.remote())  # it may wait for a GPU
             except self._ray.exceptions.RayActorError:
                 continue
@@ -306,7 +319,8 @@ class _GpuWorkers:
 
     def close(self) -> None:
         """End all processes and threads."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         for _ in self._threads:
             self._asked.put(None)
         self.cancel()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from fineweb_mask.flows.engine.cluster import Cluster
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.flows.summary import RunSummary
+from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
 from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.embed import EmbedJob, resolve_model
@@ -253,8 +255,9 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     tmp_path: Path,
 ) -> None:
     workspace = tmp_path / "workspace"
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", "deployments/recipes/sample.yaml"]
-    command += ["--workspace", str(workspace), *(f"--set={setting}" for setting in (*small_sample, *engine))]
+    command = [sys.executable, "-X", "faulthandler", "-m", "fineweb_mask.flows.cli"]
+    command += ["run", "deployments/recipes/sample.yaml", "--workspace", str(workspace)]
+    command += [*(f"--set={setting}" for setting in (*small_sample, *engine))]
     own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with (tmp_path / "output").open("wb") as output:
@@ -264,7 +267,12 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
         time.sleep(0.05)
     process.send_signal(how)
     started = time.monotonic()
-    assert process.wait(timeout=60) != 0
+    try:
+        assert process.wait(timeout=60) != 0
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # the traceback of every thread follows the output
+        process.wait()
+        raise AssertionError((tmp_path / "output").read_text()) from None
     assert time.monotonic() - started < 15, "it is 5 s on a machine that does nothing else"
     assert "interrupted; run the same command again to resume" in (tmp_path / "output").read_text()
     assert running_jobs() == []
@@ -311,6 +319,33 @@ def test_ends_of_processes_are_survived_and_functions_exported_once(
         assert len(gcs.internal_kv_keys(b"RemoteFunction:", b"fun")) == 1
     finally:
         cluster.close()
+
+
+@pytest.mark.long
+def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(nodes: Nodes, tmp_path: Path) -> None:
+    """It would be a second cluster, and a run that never ends."""
+    import ray
+
+    halfway, closed = threading.Event(), threading.Event()
+
+    class SlowJob(HashJob):
+        def model_dump_json(self, **options: Any) -> str:
+            halfway.set()
+            closed.wait(60)
+            return super().model_dump_json(**options)
+
+    documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
+    job = SlowJob(root=str(tmp_path), documents=documents)
+    cluster = Cluster(EngineSettings(kind="ray", address=nodes.cluster.address))
+    with ThreadPoolExecutor() as threads:
+        try:
+            answer = threads.submit(cluster.submit, job)
+            assert halfway.wait(60)
+        finally:
+            cluster.close()
+            closed.set()
+        assert isinstance(answer.exception(timeout=60), StoppedError)
+    assert not ray.is_initialized()
 
 
 def end_a_process(name: str) -> None:
