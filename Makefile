@@ -16,6 +16,7 @@ export DO_NOT_TRACK := 1
 
 demo: $(VENV)/.installed
 	$(BIN)/fineweb-mask run deployments/recipes/sample.yaml
+	@$(BIN)/python -m data_samples.outcome
 
 test: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -10,12 +10,12 @@ from io import BytesIO
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from prefect.settings import PREFECT_API_URL
 
+from data_samples.outcome import outcomes
 from fineweb_mask.flows.engine.garbage import collect_garbage
 from fineweb_mask.flows.engine.inspection import finished_run, workspace_status
 from fineweb_mask.flows.recipe import load_recipe
@@ -158,24 +158,14 @@ def test_deleted_files_are_all_that_is_rebuilt(workspace, run_sample, sample_cor
     assert masks(workspace) == before_masks
 
 
-def test_selection_has_less_spam_and_broader_topics_than_top_quality(finished, run_sample, sample_corpus, tmp_path):
-    top = Path(shutil.copytree(finished, tmp_path / "top"))
-    run_sample(top, "selection.solver=top_quality")
-    spam, topics = zip(*(known(workspace, sample_corpus) for workspace in (finished, top)), strict=True)
-    assert rows(finished).num_rows == rows(top).num_rows
-    assert spam[0] < 0.67 * spam[1]
-    assert topics[0] > 1.15 * topics[1]
-
-
-def known(workspace: Path, sample_corpus: Path) -> tuple[float, float]:
-    """Share of spam among the selected, and their effective number of topics (exp of the entropy)."""
-    truth = pq.read_table(sample_corpus / "truth.parquet").to_pylist()
-    by_id = {entry["id"]: entry for entry in truth if entry["id"] is not None}
-    entries = [by_id[name] for name in rows(workspace)["id"].to_pylist() if name in by_id]
-    assert len(entries) > 0.9 * rows(workspace).num_rows
-    counts = np.array(list(Counter(entry["topic"] for entry in entries).values()))
-    shares = counts / counts.sum()
-    return float(np.mean([entry["is_spam"] for entry in entries])), float(np.exp(-(shares * np.log(shares)).sum()))
+def test_selection_has_less_spam_fewer_near_copies_and_broader_topics_than_top_quality(finished):
+    """It is the table that `make demo` prints."""
+    found = outcomes(finished)
+    best, selected = found["best quality"], found["selected"]
+    assert selected.pages == best.pages == rows(finished).num_rows
+    assert selected.spam < 0.67 * best.spam
+    assert selected.topics > 1.15 * best.topics
+    assert selected.near_copies < 0.1 * found["all pages"].near_copies < best.near_copies
 
 
 @pytest.mark.long
