@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from fineweb_mask.models.embedding.encoder import Encoder
-from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens
+from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, without_cache
 from fineweb_mask.models.forward.vectors import Encoded, unit_rows
 from fineweb_mask.models.settings import EmbeddingSettings
 
@@ -25,6 +25,7 @@ class TokenVectorEncoder(Encoder[TokenIds]):
         self.dimensions = int(model.get_embedding_dimension() or 0)
         self._model = model
         self._tokenizer = cast("StaticEmbedding", model[0]).tokenizer
+        without_cache(self._tokenizer)
         truncation = self._tokenizer.truncation
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

@@ -36,6 +36,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import BpeTrainer
 
 from fineweb_mask.models.errors import DataError
+from fineweb_mask.models.forward.tokens import without_cache
 
 BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
@@ -119,6 +120,7 @@ def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     tokenizer.pre_tokenizer = Whitespace()
     trainer = BpeTrainer(vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
     tokenizer.train_from_iterator(_beginnings(texts, min(ALPHABET, vocabulary // 4)), trainer)
+    without_cache(tokenizer)
     return tokenizer
 
 
