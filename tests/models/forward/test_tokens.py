@@ -2,18 +2,19 @@
 
 import random
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
+from tokenizers.models import BPE, WordPiece
 from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, Whitespace
 from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import WordPieceTrainer
+from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from fineweb_mask.models.forward import tokens
-from fineweb_mask.models.forward.tokens import all_tokens, first_tokens
+from fineweb_mask.models.forward.tokens import all_tokens, first_tokens, without_cache
 
 CORPUS = ["the piano and the goal, harmony of strikers", "playing played player pianos unharmonious 1987-88"]
 
@@ -102,3 +103,31 @@ def test_a_word_longer_than_a_piece_is_cut(tokenizer, monkeypatch):
 
 def test_a_lone_surrogate_is_read_as_a_question_mark(tokenizer):
     assert all_tokens(tokenizer, ["goal \ud800"]).tolist() == all_tokens(tokenizer, ["goal ?"]).tolist()
+
+
+def test_without_its_cache_a_tokenizer_is_the_same_and_leaves_no_memory_behind():
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcdefgh", k=8)) for _ in range(12_000)]
+    texts = [" ".join(words[start : start + 1000]) for start in range(0, len(words), 1000)]
+    trained = Tokenizer(BPE(unk_token="[UNK]", ignore_merges=True))
+    trained.pre_tokenizer = Whitespace()
+    trained.train_from_iterator(texts, BpeTrainer(vocab_size=300, special_tokens=["[UNK]"], show_progress=False))
+    saved, ids = trained.to_str(), [encoding.ids for encoding in trained.encode_batch_fast(texts)]
+
+    def encode_once():
+        tokenizer = Tokenizer.from_str(saved)
+        without_cache(tokenizer)
+        assert tokenizer.to_str() == saved
+        assert [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)] == ids
+
+    encode_once()
+    before = psutil.Process().memory_info().rss
+    for _ in range(40):
+        encode_once()
+    assert psutil.Process().memory_info().rss - before < 20 * 2**20  # with their caches, more than twice that
+
+
+def test_a_model_that_is_not_bpe_is_left_alone(tokenizer):
+    saved = tokenizer.to_str()
+    without_cache(tokenizer)
+    assert tokenizer.to_str() == saved
