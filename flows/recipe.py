@@ -1,8 +1,8 @@
 """Read a recipe: a YAML file and `--set` overrides become settings, or an error that names the key to change."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,11 +11,26 @@ from pydantic import BaseModel
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.embedding import FROM_QUALITY, STATIC
 from fineweb_mask.models.settings.validation import validated
-from fineweb_mask.models.urls import redacted
+from fineweb_mask.models.urls import is_url, redacted
 
+INPUTS = (
+    "source.path",
+    "ingest.filters.*.options.model",
+    "ingest.against.*",
+    "ingest.decontaminate.*",
+    "quality.scorers.*.model",
+    "quality.scorers.*.labels.path",
+    "quality.scorers.*.path",
+    "embedding.model",
+    "materialize.export.*.tokenizer",
+)
+"""Settings that may name a file or folder that is read; `*` is every item of a list."""
 OF_THE_SOURCE = ("title", "license", "source_datasets")
 """Settings of `materialize` that describe the recipe's own source."""
+
+PACKAGED = Path(str(resources.files("fineweb_mask") / "deployments" / "recipes"))
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -37,7 +52,8 @@ def load_recipe(
     ----------
     path
         YAML file with the sections of `PipelineSettings`. A name such as `fineweb` that is no file here means the
-        recipe of that name in the package.
+        recipe of that name in the package. A relative path in it, of a file or folder to read, starts from the recipe's
+        folder; if nothing is there, from the working folder, as the workspace and the paths of overrides do.
     overrides
         `section.key=value`, the value in YAML; a number is an index of a list. Or sections with some settings, as
         `with_overrides` takes them. With another `source.path`, the recipe's title, licence and source data sets are
@@ -51,7 +67,8 @@ def load_recipe(
         If the file cannot be read, or has a key or value that is not allowed.
     """
     try:
-        content = yaml.safe_load(_text(Path(path)))
+        file = _file(Path(path))
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         names = ", ".join(_packaged_recipes())
         raise RecipeError(
@@ -67,6 +84,8 @@ def load_recipe(
         raise RecipeError(
             f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {redacted(repr(content))}"
         )
+    for key in INPUTS:
+        _start_from(file.resolve().parent, content, key.split("."))
     sections = overrides if isinstance(overrides, Mapping) else {}
     _describe_another_source(content, [parse_value(override) for override in overrides if not sections])
     if workspace is not None:
@@ -122,17 +141,46 @@ def _path_of(content: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return source.get("path") if isinstance(source, dict) else None
 
 
-def _text(path: Path) -> str:
+def _file(path: Path) -> Path:
     packaged = _packaged_recipes().get(str(path).removesuffix(".yaml"))
-    if packaged is not None and not path.is_file():
-        return packaged.read_text(encoding="utf-8")
-    return path.read_text(encoding="utf-8")
+    return path if packaged is None or path.is_file() else packaged
 
 
-def _packaged_recipes() -> dict[str, Traversable]:
-    files = (resources.files("fineweb_mask") / "recipes").iterdir()
-    recipes = (file for file in files if file.name.endswith(".yaml"))
-    return {file.name.removesuffix(".yaml"): file for file in sorted(recipes, key=lambda file: file.name)}
+def _packaged_recipes() -> dict[str, Path]:
+    return {file.stem: file for file in sorted(PACKAGED.glob("*.yaml"))}
+
+
+def _start_from(folder: Path, section: Any, keys: Sequence[str]) -> None:  # noqa: ANN401
+    """Have a relative path below a section of a recipe start from the recipe's folder, if something is there."""
+    key, *below = keys
+    places: Iterable[Any] = ()
+    if key == "*" and isinstance(section, list):
+        places = range(len(section))
+    elif isinstance(section, dict) and key in section:
+        places = (key,)
+    for place in places:
+        value = section[place]
+        if below:
+            _start_from(folder, value, below)
+        elif isinstance(value, str) and value not in {STATIC, FROM_QUALITY} and not is_url(value):
+            section[place] = _from_folder(folder, value)
+
+
+def _from_folder(folder: Path, path: str) -> str:
+    if not path or Path(path).is_absolute() or folder == Path.cwd() or not _is_there(folder, path):
+        return path
+    whole = os.path.normpath(folder / path)
+    here = os.path.relpath(whole)
+    return whole if here.startswith(os.pardir) else here
+
+
+def _is_there(folder: Path, path: str) -> bool:
+    """Return whether a path in a folder leads to something; it may be a glob, or have {shard} in a file's name."""
+    begun = path.partition("{shard}")[0]
+    try:
+        return (folder / begun).exists() or any(True for _ in folder.glob(begun))
+    except (OSError, ValueError):  # it is no path
+        return False
 
 
 def validate(model: type[Model], content: Mapping[str, Any]) -> Model:

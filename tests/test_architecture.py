@@ -253,10 +253,10 @@ def test_every_committed_recipe_loads_and_names_only_sections_of_the_settings(re
     assert set(yaml.safe_load(recipe.read_text())) <= set(type(settings).model_fields)
 
 
-def test_the_installed_package_is_made_of_the_floors_and_the_recipes():
+def test_the_installed_package_is_made_of_the_floors_the_recipes_and_the_sample():
     package = ROOT / "src" / "fineweb_mask"
     links = {path.name: path.resolve() for path in package.iterdir() if path.is_symlink()}
-    assert links == {**{floor: ROOT / floor for floor in FLOORS}, "recipes": ROOT / "deployments" / "recipes"}
+    assert links == {name: ROOT / name for name in (*FLOORS, "deployments", "data_samples")}
 
 
 def test_every_folder_of_code_is_a_package():

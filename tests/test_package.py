@@ -31,7 +31,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed_wheel: Installed
     expected = {"__init__.py", "py.typed"}
     for link, pattern in {
         **dict.fromkeys(HOSTILE, "*.py"),
-        "recipes": "*.[jy]*",
+        "deployments/recipes": "*.[jy]*",
+        "data_samples": "*.parquet",
         "tasks/reporting/templates": "*",
     }.items():
         real = (ROOT / "src" / "fineweb_mask" / link).resolve()
@@ -66,11 +67,17 @@ def test_the_command_prints_its_version_and_runs_a_corpus(installed_wheel: Insta
     assert (folder / "workspaces" / "sample" / "reports" / "index.html").is_file()
 
 
-def test_the_sample_recipe_says_what_is_missing_without_a_checkout(installed_wheel: Installed, folder):
-    done = installed_wheel.call(folder, "fineweb-mask", "run", "sample")
+def test_the_sample_is_there_without_a_checkout(installed_wheel: Installed, folder):
+    done = installed_wheel.call(folder, "fineweb-mask", "run", "sample", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in folder.iterdir()} == set(HOSTILE)
+
+
+def test_a_file_that_is_not_there_is_named(installed_wheel: Installed, folder):
+    done = installed_wheel.call(folder, "fineweb-mask", "run", "newsgroups")
     assert done.returncode == 2
     assert done.stderr.startswith("fineweb-mask: ")
-    assert "data_samples/" in done.stderr
+    assert "newsgroups20.parquet" in done.stderr
     assert {path.name for path in folder.iterdir()} == set(HOSTILE)
 
 

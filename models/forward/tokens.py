@@ -56,7 +56,8 @@ def without_cache(tokenizer: Tokenizer) -> None:
     """
     model = json.loads(tokenizer.to_str())["model"]
     if model.pop("type") == "BPE":
-        merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model.pop("merges")]
+        pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.pop("merges"))
+        merges = [(first, second) for first, second in pairs]
         options = {name: value for name, value in model.items() if value is not None}
         tokenizer.model = BPE(**options, merges=merges, cache_capacity=0)
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -277,6 +278,87 @@ def test_a_name_that_is_no_file_is_a_recipe_of_the_package(name, path, tmp_path,
     assert load_recipe(name).workspace == "workspaces/fineweb"
     path.rename("fineweb.yaml")
     assert load_recipe("fineweb.yaml").workspace == RECIPE["workspace"]
+
+
+INPUTS_OF_A_RECIPE = {
+    "source": {"path": "corpus/*.parquet"},
+    "ingest": {
+        "filters": [{"kind": "language", "options": {"model": "lid.bin"}}],
+        "against": ["older", "s3://bucket/set"],
+        "decontaminate": ["exams.parquet"],
+    },
+    "quality": {
+        "scorers": [
+            {"kind": "fasttext", "model": "a.bin", "labels": {"path": "labels.parquet"}},
+            {"kind": "sidecar", "path": "scores/{shard}.npy"},
+        ]
+    },
+    "embedding": {"model": "encoder"},
+    "materialize": {"export": [{"format": "megatron", "tokenizer": "tokenizer.json"}]},
+}
+
+
+def inputs_of(loaded):
+    """Return the paths that settings read, in the order of `INPUTS_OF_A_RECIPE`."""
+    own, sidecar = loaded.quality.scorers
+    return [
+        loaded.source.path,
+        loaded.ingest.filters[0].options["model"],
+        *loaded.ingest.against,
+        *loaded.ingest.decontaminate,
+        own.model,
+        own.labels.path,
+        sidecar.path,
+        loaded.embedding.model,
+        loaded.materialize.export[0].tokenizer,
+    ]
+
+
+@pytest.fixture
+def shared_recipe(tmp_path):
+    """A recipe with its files in a folder of its own."""
+    for name in ("corpus/a.parquet", "lid.bin", "older/x", "exams.parquet", "a.bin", "labels.parquet", "scores/a.npy"):
+        file = tmp_path / "team" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    for name in ("encoder", "static"):
+        (tmp_path / "team" / name).mkdir()
+    (tmp_path / "team" / "tokenizer.json").touch()
+    file = tmp_path / "team" / "recipe.yaml"
+    file.write_text(yaml.safe_dump({"workspace": "workspaces/x", **INPUTS_OF_A_RECIPE}))
+    return file
+
+
+def test_what_a_recipe_reads_starts_from_its_folder_and_the_workspace_from_the_working_folder(
+    shared_recipe, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path / "team")
+    written = inputs_of(load_recipe("recipe.yaml"))
+    assert written[0] == "corpus/*.parquet"
+    monkeypatch.chdir(tmp_path)
+    below = load_recipe("team/recipe.yaml")
+    assert inputs_of(below) == [path if "://" in path else f"team/{path}" for path in written]
+    assert below.workspace == "workspaces/x"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = inputs_of(load_recipe(shared_recipe))
+    assert found == [path if "://" in path else str(tmp_path / "team" / path) for path in written]
+
+
+def test_what_is_not_beside_the_recipe_or_is_overridden_starts_from_the_working_folder(shared_recipe, tmp_path):
+    (tmp_path / "team" / "a.bin").unlink()
+    loaded = load_recipe(shared_recipe, ["source.path=corpus", "embedding.model=static"])
+    assert loaded.source.path == "corpus"
+    assert loaded.quality.scorers[0].model == "a.bin"
+    assert loaded.embedding.model == "static"
+
+
+def test_a_recipe_of_the_package_finds_the_sample_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loaded = load_recipe("sample")
+    assert len(list(Path(loaded.source.path).glob("*.parquet"))) == 4
+    assert Path(loaded.quality.scorers[0].labels.path).is_file()
+    assert loaded.workspace == "workspaces/sample"
 
 
 def test_an_unknown_section_is_an_error(path):

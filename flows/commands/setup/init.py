@@ -64,8 +64,8 @@ def said_of(found: "Described") -> list[str]:
 
 
 def recipe_for(source: str, found: "Described", output: Path) -> str:
-    """Return a recipe for a source, with comments; paths in it start from the current folder."""
-    path = source if is_url(source) else os.path.relpath(source)
+    """Return a recipe for a source, with comments; the path in it starts from the recipe's folder."""
+    path = source if is_url(source) else os.path.relpath(source, output.parent)
     ratio = 0.25 if found.rows < SMALL else 0.1
     lines = [
         f"# yaml-language-server: $schema={_schema()}",
@@ -130,4 +130,4 @@ def _yaml(value: str) -> str:
 
 def _schema() -> str:
     """Return the path of the schema by which editors check recipes."""
-    return str(resources.files("fineweb_mask") / "recipes" / "recipe.schema.json")
+    return str(resources.files("fineweb_mask") / "deployments" / "recipes" / "recipe.schema.json")
