@@ -27,7 +27,7 @@ from benchmarks.tables import show
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_ASIDE = "sci.space"
-DEFAULT = "datamask"
+DEFAULT = "mean_field"
 CHANGED = {
     "lamb0.1": "lamb=0.1",
     "lamb0.3": "lamb=0.3",
@@ -46,7 +46,7 @@ ARMS = {
     "newsgroups20": [*SELECTORS, "lamb0.3", "no_charge", "pairwise", "disf", "facility"],
     "mixture": [*SELECTORS, "lamb0.3", "no_charge"],
 }
-"""By pool: every arm differs from `datamask`, which has the recipes' settings, in one of them."""
+"""By pool: every arm differs from `mean_field`, which has the recipes' settings, in one of them."""
 SETS = ["edu", "labelled", "topic"]
 TOKENS, SEEDS = 300_000, 3
 
@@ -100,7 +100,7 @@ def _run_one(output: Path, pool: str, tokens: int, seeds: int) -> str:
     started = time.perf_counter()
     recipe = output / pool / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(_recipe(output, pool)))
-    arms = ",".join(f"{arm}=datamask[{CHANGED[arm]}]" if arm in CHANGED else arm for arm in ARMS[pool])
+    arms = ",".join(f"{arm}=mean_field[{CHANGED[arm]}]" if arm in CHANGED else arm for arm in ARMS[pool])
     held_out = [part for name in SETS for part in ("--heldout", f"{name}={output / f'{name}.parquet'}")]
     command = [sys.executable, "-m", "fineweb_mask.flows.cli", "probe", str(recipe), "--arms", arms]
     command += ["--tokens", str(tokens), "--seeds", str(seeds), "--json", *held_out]

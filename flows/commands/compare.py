@@ -27,7 +27,7 @@ def compare(
     selectors: Annotated[
         str | None,
         typer.Option(
-            help="Selectors, separated by commas: datamask, policy_gradient, top_quality, random, quality_sampling, "
+            help="Selectors, separated by commas: mean_field, policy_gradient, top_quality, random, quality_sampling, "
             "semdedup, greedy.",
             show_default="all but policy_gradient, which takes long",
             metavar="NAMES",
@@ -45,7 +45,7 @@ def compare(
 ) -> None:
     """Compare selectors under the recipe's budget: a page with a table, overlaps, topics and plots.
 
-    Example: fineweb-mask compare deployments/recipes/sample.yaml --selectors datamask,random,greedy
+    Example: fineweb-mask compare deployments/recipes/sample.yaml --selectors mean_field,random,greedy
     """
     names = None if selectors is None else [name.strip() for name in selectors.split(",") if name.strip()]
 

@@ -29,10 +29,10 @@ def probe(
         str,
         typer.Option(
             help="What is compared, separated by commas: selectors of `compare`, with changed settings in brackets "
-            r"(datamask\[lamb=0.5]), or paths of datasets. A name may stand before each: theirs=data/other.parquet",
+            r"(mean_field\[lamb=0.5]), or paths of datasets. A name may stand before each: theirs=data/other.parquet",
             metavar="ARMS",
         ),
-    ] = "datamask,random,top_quality",
+    ] = "mean_field,random,top_quality",
     seeds: Annotated[int, typer.Option(help="Models of each arm; no verdict comes from one.")] = 3,
     preset: Annotated[
         str, typer.Option(help="Size of the model: cpu (1.3 million parameters), or DataDecide's 20m and 150m.")
@@ -74,7 +74,7 @@ def probe(
 ) -> None:
     """Train the same small language model on several selections and compare them on held-out documents.
 
-    Example: fineweb-mask probe deployments/recipes/sample.yaml --arms datamask,random --heldout books=books.parquet
+    Example: fineweb-mask probe deployments/recipes/sample.yaml --arms mean_field,random --heldout books=books.parquet
     """
     chosen: list[ProbeSettings] = []
 

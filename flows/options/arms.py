@@ -14,8 +14,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 def parse_arms(text: str) -> list[Arm]:
     """Return the arms of a list separated by commas.
 
-    An arm is a selector of `compare` (`random`), one with changed settings of the selection (`datamask[lamb=0.5]`), or
-    the path of a dataset (`data/other.parquet`). A name may stand before it: `theirs=data/other.parquet`.
+    An arm is a selector of `compare` (`random`), one with changed settings of the selection
+    (`mean_field[lamb=0.5]`), or the path of a dataset (`data/other.parquet`). A name may stand before it:
+    `theirs=data/other.parquet`.
 
     Raises
     ------
@@ -24,12 +25,12 @@ def parse_arms(text: str) -> list[Arm]:
 
     Examples
     --------
-    >>> [arm.name for arm in parse_arms("random,half=datamask[lamb=0.5,metrics=disf],theirs=data/other.parquet")]
+    >>> [arm.name for arm in parse_arms("random,half=mean_field[lamb=0.5,metrics=disf],theirs=data/other.parquet")]
     ['random', 'half', 'theirs']
     """
     arms = [_parse_arm(part.strip()) for part in _split(text) if part.strip()]
     if len(arms) < 2:
-        raise RecipeError(f"name at least two arms, such as datamask,random; received {text!r}")
+        raise RecipeError(f"name at least two arms, such as mean_field,random; received {text!r}")
     return arms
 
 

@@ -136,7 +136,7 @@ class ProbeSettings(Settings):
     """What the probe trains and measures."""
 
     arms: list[Arm] = Field(
-        [Arm(name=name, selector=name) for name in ("datamask", "random", "top_quality")],
+        [Arm(name=name, selector=name) for name in ("mean_field", "random", "top_quality")],
         min_length=2,
         description="What is compared.",
     )
@@ -156,7 +156,7 @@ class ProbeSettings(Settings):
     def _check(self) -> Self:
         names = [arm.name for arm in self.arms]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two arms are called {twice[0]}: name one of them, as in other=datamask[lamb=0.5]")
+            raise ValueError(f"two arms are called {twice[0]}: name one of them, as in other=mean_field[lamb=0.5]")
         if taken := {POOL, GROUPS} & set(self.heldout):
             raise ValueError(f"heldout: {sorted(taken)[0]!r} is the probe's own set, choose another name")
         return self

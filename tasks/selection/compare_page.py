@@ -34,7 +34,7 @@ DRAWN_TOPICS = 40
 LABELS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
 """What a column of topics may hold."""
 DEFINITIONS = (
-    "datamask maximises J = lamb * quality + (1 - lamb) * diversity, less a charge for near-duplicates, in closed "
+    "mean_field maximises J = lamb * quality + (1 - lamb) * diversity, less a charge for near-duplicates, in closed "
     "form, policy_gradient by the algorithm of the paper, greedy by adding the document that increases J most, one at "
     "a time. top_quality takes the highest scores. quality_sampling draws documents in proportion to exp(score), "
     "random draws them uniformly. semdedup keeps the least redundant documents of each cluster.",

@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.measures import Measures
     from fineweb_mask.models.selection.ranges import Ranges
 
-SELECTORS: dict[str, Solver] = {
-    "datamask": "mean_field",
-    "policy_gradient": "policy_gradient",
-    "top_quality": "top_quality",
-    "random": "random",
-    "quality_sampling": "quality_sampling",
-    "semdedup": "semdedup",
-    "greedy": "greedy",
-}
-"""By the name that a comparison gives them: DATAMASK in its closed form, the paper's learner, and the baselines."""
-USUAL_SELECTORS = [name for name in SELECTORS if name != "policy_gradient"]
+SELECTORS: tuple[Solver, ...] = (
+    "mean_field",
+    "policy_gradient",
+    "top_quality",
+    "random",
+    "quality_sampling",
+    "semdedup",
+    "greedy",
+)
+"""The solvers of `selection.solver`, in the order of a comparison: DATAMASK in closed form, its learner, the others."""
+USUAL_SELECTORS: list[str] = [name for name in SELECTORS if name != "policy_gradient"]
 """Those compared unless others are named: the learner takes an hour where the others take a minute."""
 FIGURES = {
     "selected": Column("selected", "count"),
@@ -176,7 +176,7 @@ class ContenderJob(TimedJob):
     @property
     def solved(self) -> PipelineSelectionSettings:
         """The settings with the selector's solver."""
-        return self.settings.model_copy(update={"solver": SELECTORS[self.selector]})
+        return self.settings.model_copy(update={"solver": self.selector})
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut."""

@@ -19,9 +19,9 @@ from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
 DEFINITIONS = (
-    "Each value of lamb gives one selection by datamask, which maximises J = lamb * quality + (1 - lamb) * diversity, "
-    "less a charge for near-duplicates. No selection has a J above the upper bound. The gap is the distance from J to "
-    "that bound, as a share of the distance from a random selection to it.",
+    "Each value of lamb gives one selection by mean_field, which maximises J = lamb * quality + "
+    "(1 - lamb) * diversity, less a charge for near-duplicates. No selection has a J above the upper bound. The gap is "
+    "the distance from J to that bound, as a share of the distance from a random selection to it.",
     "The recommended value is the knee of the curve: the selection farthest from the straight line between the two "
     "ends, after quality and diversity are both scaled to the range from 0 to 1. It is a starting point, not the best "
     "value for every use.",
@@ -130,7 +130,7 @@ def _charts(job: SweepJob, metrics: Mapping[str, Any], amount: str) -> list[Figu
     marked = [job.lambs.index(metrics["recommended_lamb"])] if metrics["recommended_lamb"] is not None else []
     labels = [f"lamb {lamb:g}" if place in marked else f"{lamb:g}" for place, lamb in enumerate(job.lambs)]
     points = [charts.MapLabel(one["mean_quality"], one[axis], name) for name, one in baselines.items()]
-    curve = charts.Series("datamask at each lamb", quality, diversity, marked, labels)
+    curve = charts.Series("mean_field at each lamb", quality, diversity, marked, labels)
     title, x_label = "Frontier of quality and diversity", "mean quality (standardised score)"
     frontier = charts.trade_off(title, x_label, y_label, points, curve=curve, note=note)
     alt = "Mean quality against diversity of the selection at each lamb, with the baselines as points."

@@ -219,7 +219,7 @@ def contest(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Contest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fineweb_mask.models.runtime.progress.SECONDS", 0.0)
         token = listener.set(hearing)
-        compared = run_compare(settings, ["datamask", "random", "greedy"], "dump")
+        compared = run_compare(settings, ["mean_field", "random", "greedy"], "dump")
         swept = run_sweep(settings, "0,0.25,...,1")
         listener.reset(token)
     return Contested(workspace, compared, swept, hearing.heard)

@@ -41,11 +41,13 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     compared = contest.compared
     assert built(compared) == {"scale": 1, "contend": 3, "compare": 1}
     assert compared.documents == 1892
-    assert compared.selectors.keys() == {"datamask", "random", "greedy"}
+    assert compared.selectors.keys() == {"mean_field", "random", "greedy"}
     for path in (contest.workspace / "masks").glob("*.parquet"):
-        assert any((contest.workspace / "compare" / "masks" / "datamask").glob(f"{path.name.split('.')[0]}.*.parquet"))
+        assert any(
+            (contest.workspace / "compare" / "masks" / "mean_field").glob(f"{path.name.split('.')[0]}.*.parquet")
+        )
     again = run_compare(
-        settings.model_copy(update={"workspace": str(contest.workspace)}), ["datamask", "random", "greedy"], "dump"
+        settings.model_copy(update={"workspace": str(contest.workspace)}), ["mean_field", "random", "greedy"], "dump"
     )
     assert built(again) == {}
     assert again.selectors == compared.selectors
@@ -102,7 +104,7 @@ def test_the_page_is_opened_on_request(contest, small_sample, server, monkeypatc
     ("arguments", "message"),
     [
         (["sweep", "--lamb", "0,2"], "--lamb takes values from 0 to 1, received 2"),
-        (["compare", "--selectors", "random,best"], "selectors may be datamask, policy_gradient"),
+        (["compare", "--selectors", "random,best"], "selectors may be mean_field, policy_gradient"),
         (["compare", "--selectors", ","], "name at least one selector"),
         (
             ["compare", "--label-column", "topic"],

@@ -16,7 +16,7 @@ def built(summary):
 
 def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     settings = LastRun.load(Workspace(workspace)).settings.model_copy(update={"workspace": str(workspace)})
-    arms = f"random,other=datamask[lamb=0.3,metrics=pairwise],theirs={workspace / 'dataset'}"
+    arms = f"random,other=mean_field[lamb=0.3,metrics=pairwise],theirs={workspace / 'dataset'}"
     models = ProbeSettings(arms=parse_arms(arms), seeds=2, by="dump", tokens=2048, held_out_share=0.03)
     found = run_probe(settings, models)
     assert built(found) == {

@@ -318,7 +318,7 @@ def scenarios(soak: Soak, undisturbed: Path, seconds: float, kills: int) -> dict
         check(workspace, undisturbed, {})
         return f"{outcome}, then identical"
 
-    selectors = "datamask,random,greedy"
+    selectors = "mean_field,random,greedy"
     return {
         "run, renames": lambda: disturbed("renames", renames),
         "run, moments": lambda: disturbed("moments", moments),

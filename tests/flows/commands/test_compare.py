@@ -5,7 +5,7 @@ import pytest
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--selectors", "datamask,nosuch"], "nosuch"), (["--label-column", "nosuch"], "nosuch")],
+    [(["--selectors", "mean_field,nosuch"], "nosuch"), (["--label-column", "nosuch"], "nosuch")],
 )
 def test_wrong_names_end_with_2_before_any_work(invoke, recipe, tmp_path, arguments, message):
     done = invoke("compare", recipe, *arguments)

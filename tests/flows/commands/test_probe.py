@@ -8,9 +8,9 @@ from tokenizers.models import WordLevel
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--arms", "datamask,nosuch"], "nosuch"),
+        (["--arms", "mean_field,nosuch"], "nosuch"),
         (["--arms", "random"], "at least two arms"),
-        (["--arms", "random,datamask[lambda=1]"], "did you mean 'lamb'"),
+        (["--arms", "random,mean_field[lambda=1]"], "did you mean 'lamb'"),
         (["--arms", "random,nosuch.parquet"], "nosuch.parquet"),
         (["--preset", "7b"], "preset"),
         (["--heldout", "books"], "NAME=FILE"),

@@ -10,10 +10,10 @@ from fineweb_mask.flows.recipe import RecipeError
     ("text", "expected"),
     [
         ("random", {"name": "random", "selector": "random"}),
-        ("datamask[lamb=0.5]", {"name": "datamask-lamb-0.5", "selector": "datamask", "changes": {"lamb": 0.5}}),
+        ("mean_field[lamb=0.5]", {"name": "mean_field-lamb-0.5", "selector": "mean_field", "changes": {"lamb": 0.5}}),
         (
-            "x = datamask[metrics={pairwise: 1, disf: 2}, near_duplicates.weight=0,seed=3]",
-            {"name": "x", "selector": "datamask"}
+            "x = mean_field[metrics={pairwise: 1, disf: 2}, near_duplicates.weight=0,seed=3]",
+            {"name": "x", "selector": "mean_field"}
             | {"changes": {"metrics": {"pairwise": 1, "disf": 2}, "near_duplicates.weight": 0, "seed": 3}},
         ),
         ("data/other.parquet", {"name": "other.parquet", "path": "data/other.parquet"}),
@@ -31,12 +31,12 @@ def test_an_arm_is_a_selector_with_changes_or_a_path(text, expected):
     [
         ("random", "at least two arms"),
         ("", "at least two arms"),
-        ("random,datamask[lamb=1", "not closed"),
-        ("random,datamask]", "not opened"),
-        ("random,datamask[lamb]", "key=value"),
-        ("random,a b=datamask", "no name"),
+        ("random,mean_field[lamb=1", "not closed"),
+        ("random,mean_field]", "not opened"),
+        ("random,mean_field[lamb]", "key=value"),
+        ("random,a b=mean_field", "no name"),
         ("random,x=data/a.parquet[lamb=1]", "takes no settings in brackets"),
-        ('random,datamask[lamb="]', "must be valid YAML"),
+        ('random,mean_field[lamb="]', "must be valid YAML"),
     ],
 )
 def test_what_cannot_be_understood_is_named(text, message):

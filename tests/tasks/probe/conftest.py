@@ -86,7 +86,7 @@ def run_probe(built: Any, theirs: Any) -> Probed:
     eligible = [shard.model_copy(update={"duplicates": excluded[shard.name]}) for shard in shards]
     contenders: dict[str, list[ContenderJob]] = {}
     tokens, trained = {}, {}
-    for arm, selector in (("best", "datamask"), ("random", "random")):
+    for arm, selector in (("best", "mean_field"), ("random", "random")):
         contenders[arm] = [
             ContenderJob(
                 root=root, shards=group, settings=built.recipe.selection, selector=selector, arm=arm, ranges=None

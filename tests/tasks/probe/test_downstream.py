@@ -51,7 +51,7 @@ def test_gold_answers_are_compared_as_held_out_documents_are(
         arms[arm] = ArmFiles(tokens=probed.tokens[arm], groups=groups, models=models, answers=answers)
     page = ProbeJob(
         root=probed.hold_out.root,
-        settings=ProbeSettings(arms=parse_arms("best=datamask,random"), seeds=2, heldout={"theirs": "x"}),
+        settings=ProbeSettings(arms=parse_arms("best=mean_field,random"), seeds=2, heldout={"theirs": "x"}),
         selection=probed.built.recipe.selection,
         n_tokens=640,
         is_verdict=True,

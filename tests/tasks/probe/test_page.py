@@ -21,7 +21,7 @@ from fineweb_mask.tasks.probe.training import read_bits
 
 
 def page_job(probed: Any, **changes: Any) -> ProbeJob:
-    settings = {"arms": parse_arms("best=datamask,random"), "seeds": 2, "by": "topic", "heldout": {"theirs": "x"}}
+    settings = {"arms": parse_arms("best=mean_field,random"), "seeds": 2, "by": "topic", "heldout": {"theirs": "x"}}
     return ProbeJob(
         root=probed.hold_out.root,
         settings=ProbeSettings(**(settings | changes)),

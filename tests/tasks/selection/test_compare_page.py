@@ -18,7 +18,7 @@ from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.source.discovery import discover
 from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
 
-SELECTORS = ["datamask", "random", "top_quality"]
+SELECTORS = ["mean_field", "random", "top_quality"]
 HOSTILE = "<img src=x onerror=alert(1)> | `a`"
 
 
@@ -86,12 +86,12 @@ def test_the_numbers_of_a_comparison(labelled: Any) -> None:
         assert one["effective_topics"] == pytest.approx(math.exp(-sum(s * math.log(s) for s in shares if s)))
         assert one["rarest_topic"] == pytest.approx(min(shares))
         assert one["selected"] == len(chosen[name])
-        assert one["upper_bound"] == metrics["selectors"]["datamask"]["upper_bound"]  # proved once, for all
+        assert one["upper_bound"] == metrics["selectors"]["mean_field"]["upper_bound"]  # proved once, for all
         tokens = labelled.read(labelled.documents[0])["token_count"].to_pylist()
         assert one["tokens"] == sum(tokens[row] for row in chosen[name])
     assert metrics["selectors"]["random"]["seconds"] == 0.25
-    assert metrics["selectors"]["datamask"]["seconds"] is None
-    assert metrics["selectors"]["random"]["gap"] > metrics["selectors"]["datamask"]["gap"]
+    assert metrics["selectors"]["mean_field"]["seconds"] is None
+    assert metrics["selectors"]["random"]["gap"] > metrics["selectors"]["mean_field"]["gap"]
 
 
 def test_hostile_topics_are_text_on_the_page(labelled: Any) -> None:
@@ -118,7 +118,7 @@ def test_without_a_label_column_there_are_no_topics(copied: Any) -> None:
     assert metrics["selectors"]["random"]["topics"] is None
     assert "Topics" not in (job.folder / "index.html").read_text()
     assert metrics["documents"] == copied.counts.documents_eligible
-    assert metrics["selectors"]["datamask"]["selected"] == copied.counts.selected
+    assert metrics["selectors"]["mean_field"]["selected"] == copied.counts.selected
 
 
 def test_the_label_column_must_hold_labels(tmp_path: Any, make_parquet: Any, make_document: Any) -> None:

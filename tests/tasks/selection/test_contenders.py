@@ -42,11 +42,11 @@ def settings(copied: Any) -> PipelineSelectionSettings:
 def test_datamask_contends_with_the_masks_of_the_pipeline(copied: Any) -> None:
     """Two blocks, each with a seed and ranges of its own: the same selection as `select` made, in another folder."""
     before = {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks}
-    for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "datamask"):
+    for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "mean_field"):
         contenders.run_selector(job)
         for file in job.shard_files() or []:
             ours, theirs = copied.read(file), pq.read_table(newest(copied.workspace, "masks", file.name))
-            assert file.path == f"compare/masks/datamask/{file.name}.{job.key.tag}.parquet"
+            assert file.path == f"compare/masks/mean_field/{file.name}.{job.key.tag}.parquet"
             assert ours.equals(theirs)
     assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
 
@@ -60,9 +60,9 @@ def test_every_selector_is_judged_by_the_same_objective(copied: Any, settings: P
         [found[selector]] = first.details["blocks"]
     assert len({block["selected"] for block in found.values()}) == 1
     assert len({block["random_objective"] for block in found.values()}) == 1
-    bound = found["datamask"]["upper_bound"]
+    bound = found["mean_field"]["upper_bound"]
     assert all(block["objective"] <= bound + 1e-6 for block in found.values())
-    assert found["datamask"]["objective"] >= max(block["objective"] for block in found.values()) - 1e-6
+    assert found["mean_field"]["objective"] >= max(block["objective"] for block in found.values()) - 1e-6
     for block in found.values():
         assert block["measures"].keys() == {"mean_quality", *METRICS, "near_duplicates"}
         assert block["measures"]["mean_quality"] == pytest.approx(block["terms"]["mean_quality"], abs=1e-6)
@@ -155,8 +155,8 @@ def test_a_budget_of_tokens_finds_its_own_ranges(copied: Any) -> None:
 
 def test_unknown_selectors_are_refused_with_the_known_ones() -> None:
     assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
-    with pytest.raises(SelectorError, match=r"selectors may be datamask, policy_gradient.*received 'mean_field'"):
-        check_selectors(["random", "mean_field"])
+    with pytest.raises(SelectorError, match=r"selectors may be mean_field, policy_gradient.*received 'datamask'"):
+        check_selectors(["random", "datamask"])
     with pytest.raises(SelectorError, match="at least one"):
         check_selectors([])
 
