@@ -259,10 +259,8 @@ def test_interrupted_a_run_ends_in_seconds_and_leaves_nothing_on_the_cluster(
     command += ["run", "deployments/recipes/sample.yaml", "--workspace", str(workspace)]
     command += [*(f"--set={setting}" for setting in (*small_sample, *engine))]
     own = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with (tmp_path / "output").open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=output, stderr=subprocess.STDOUT)
-    signal.signal(signal.SIGINT, before)
     while process.poll() is None and not list((workspace / "fitted").glob("*encoder*")):
         time.sleep(0.05)
     process.send_signal(how)
