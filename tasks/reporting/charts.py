@@ -1,8 +1,9 @@
 """Draw the charts of every page in one style: a title, axes with units, n, colours for colour-blind readers.
 
 A chart is a PNG on white. In dark mode a page inverts it and keeps the hues; yellow would turn dark, so no chart uses
-it. Text from the web is drawn literally: no markup, and a box for each character that the font lacks. Matplotlib is
-imported inside the functions, so a run without charts does not load it.
+it. `on_any_background` makes a chart readable in both modes, for places that cannot invert it. Text from the web is
+drawn literally: no markup, and a box for each character that the font lacks. Matplotlib is imported inside the
+functions, so a run without charts does not load it.
 """
 
 import io
@@ -28,6 +29,10 @@ MARKERS = "osD^vP"
 """One for each colour, so that lines differ in black-and-white print, too."""
 BEFORE, AFTER = "#9aa5b1", BLUE
 INK, QUIET, FAINT = "#1c2733", "#5b6875", "#e3e8ed"
+MIDDLE = (118, 128, 140)
+"""A grey with a contrast of 4 to white and of 5 to black."""
+GREY_RANGE = 40
+"""Most that red, green and blue of a grey differ; those of the inks differ by 26, of the colours by 83 and more."""
 WIDTH, HEIGHT = 6.6, 3.7  # inches
 DOTS = 150  # per inch
 PALETTE_COLOURS = 256
@@ -407,6 +412,30 @@ def _halo() -> list[Any]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def on_any_background(png: bytes) -> bytes:
+    """Return a chart whose white is transparent and whose black and grey can be read on white and on black.
+
+    Only the palette changes: every colour becomes the one that gives itself again on white, as transparent as possible,
+    and what has no hue becomes `MIDDLE`, as opaque as it was dark.
+    """
+    from PIL import Image
+
+    image: Image.Image = Image.open(io.BytesIO(png))
+    if image.mode != "P":
+        image = image.convert("RGB").quantize(PALETTE_COLOURS, dither=Image.Dither.NONE)
+    palette = np.asarray(image.getpalette("RGB"), dtype=np.float64).reshape(-1, 3)
+    opacity = (255 - palette.min(axis=1, keepdims=True)) / 255
+    colours = 255 - (255 - palette) / np.maximum(opacity, 1 / 255)
+    grey = np.ptp(palette, axis=1) <= GREY_RANGE
+    colours[grey] = MIDDLE
+    opacity[grey] = np.minimum(opacity[grey] * 255 / (255 - min(MIDDLE)), 1)
+    image.putpalette(colours.round().clip(0, 255).astype(np.uint8).tobytes(), "RGB")
+    stream = io.BytesIO()
+    transparency = (opacity[:, 0] * 255).round().astype(np.uint8).tobytes()
+    image.save(stream, format="png", optimize=True, transparency=transparency)
+    return stream.getvalue()
 
 
 def _legend(axes: "Axes", *, outside: bool = False) -> Any:  # noqa: ANN401 - matplotlib's own type lacks its handles'

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 from matplotlib.image import imread
+from PIL import Image
 
 from fineweb_mask.models.quality.evaluation import evaluate
 from fineweb_mask.tasks.reporting import charts
@@ -118,3 +119,28 @@ def test_threads_that_draw_leave_no_files_open() -> None:
 
     before = opened(1)
     assert opened(4) == before
+
+
+def test_without_a_background_colours_stay_and_text_can_be_read_in_light_and_dark_mode() -> None:
+    png = KINDS["bars"](["a", "b", "c"])
+    original = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=np.float64)
+    clear = np.asarray(Image.open(io.BytesIO(charts.on_any_background(png))).convert("RGBA"), dtype=np.float64)
+    opacity = clear[..., 3:] / 255
+    on_white, on_black = (clear[..., :3] * opacity + 255 * light * (1 - opacity) for light in (1, 0))
+    hue = np.ptp(original, axis=2) > charts.GREY_RANGE
+    assert hue.any()
+    assert np.abs(on_white - original)[hue].max() < 3
+    ink = original.sum(axis=2) < 200
+    assert ink.any()
+    assert contrast(on_white[ink].mean(axis=0), np.full(3, 255.0)) > 3.5
+    assert contrast(on_black[ink].mean(axis=0), np.zeros(3)) > 4.5
+    assert (opacity[(original == 255).all(axis=2)] == 0).all()
+
+
+def contrast(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the contrast ratio of two sRGB colours, as WCAG 2 defines it."""
+    low, high = sorted(
+        float(np.where(c <= 0.03928, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])
+        for c in (one / 255, other / 255)
+    )
+    return (high + 0.05) / (low + 0.05)
