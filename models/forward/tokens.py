@@ -49,10 +49,10 @@ class TokenIds:
 
 
 def without_cache(tokenizer: Tokenizer) -> None:
-    """Have a tokenizer merge the parts of a word anew each time it is seen; other models than BPE are left alone.
+    """Have a tokenizer merge the parts of a word each time it is seen; models other than BPE are left alone.
 
-    The cache of words makes it a twentieth faster, and its memory is never freed: 2 MB for each tokenizer that a
-    process ever used, and for each thread.
+    The library's cache of words is kept for each thread and never freed, even if the tokenizer is: megabytes for every
+    tokenizer that a process has used.
     """
     model = json.loads(tokenizer.to_str())["model"]
     if model.pop("type") == "BPE":

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 RESAMPLES = 1000
 LEVEL = 0.95
 POWER = 0.8
-LEAST_P = 1e-12  # a smaller p value is not told apart
+LEAST_P = 1e-12  # smaller p values are not distinguished
 
 
 class Comparison(NamedTuple):

@@ -9,7 +9,7 @@ from fineweb_mask.models.settings.base import Settings
 
 Unit = Literal["documents", "tokens"]
 Graph = Literal["auto", "exact", "approximate"]
-Solver = Literal["mean_field", "policy_gradient", "greedy", "top_quality", "random", "quality_sampling", "semdedup"]
+Solver = Literal["mean_field", "policy_gradient", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Remember in which order shards came into a workspace: of equal texts, that of the shard that came first is kept.
 
 Shards that came together are in the order of their names. With the order of the names alone, a new shard whose name
-comes first would take the copies of others, whose selections would all be made anew.
+comes first would take the copies of others, whose selections would all be made again.
 """
 
 import json

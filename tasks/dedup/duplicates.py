@@ -9,7 +9,7 @@ Of equal texts, that of the shard that came into the workspace first is kept; of
 first name (`arrivals`). The order of work does not matter.
 
 A file's name tells what is in it, and a shard without duplicates has no file: when a shard is added, no other shard's
-file is written again, and no selection is made anew.
+file is written again, and no selection is made again.
 """
 
 from collections.abc import Iterator

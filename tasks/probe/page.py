@@ -258,13 +258,13 @@ def _page(job: ProbeJob, metrics: Mapping[str, Any]) -> Page:
 def _finding(metrics: Mapping[str, Any], name: str) -> str:
     """Return what one held-out set says of all arms, in a sentence."""
     against, baseline = _against(metrics, name), metrics["baseline"]
-    told = [
+    verdicts = [
         f"{arm} is {one['verdict']} than {baseline} by {abs(one['difference']):.3f} bits per byte"
         for arm, one in sorted(against.items(), key=lambda pair: pair[1]["difference"])
         if one["verdict"] in {"better", "worse"}
     ]
-    if told:
-        return f"On {name}, {'; '.join(told)}."
+    if verdicts:
+        return f"On {name}, {'; '.join(verdicts)}."
     if metrics["seeds"] < 2:
         return f"On {name}: no verdict from one seed."
     missed = min(one["visible"] for one in against.values())

@@ -43,7 +43,7 @@ LONGEST_LABEL, LONGEST_MAP_LABEL = 34, 24  # characters
 REPLACEMENT = "\N{WHITE SQUARE}"
 
 _drawing = ThreadPoolExecutor(1)
-"""Draws every chart: matplotlib opens its fonts anew in each thread, and keeps them."""
+"""Draws every chart: matplotlib opens its fonts again in each thread, and keeps them."""
 
 
 class Share(NamedTuple):

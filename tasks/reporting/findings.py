@@ -12,8 +12,8 @@ from fineweb_mask.tasks.reporting.sections import GROUPS, claim
 from fineweb_mask.tasks.workspace.counts import Counts
 
 DROPPED = 0.5  # share of the source above which it is said that most of it never came to the selection
-DUPLICATES = 0.01  # share of near-duplicates from which they are told
-LARGE_GROUP = 0.01  # share of the eligible documents from which a group's absence is told
+DUPLICATES = 0.01  # share of near-duplicates from which they are reported
+LARGE_GROUP = 0.01  # share of the eligible documents from which a group's absence is reported
 LOST = 0.1  # share of what a group would have at random below which it has vanished
 FROM_THE_TOP = 0.6  # share of the selection that is of the best tenth, above which quality alone decides
 LENGTH_CHANGE = 2.0  # times that the median length grew or shrank

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.measures import relative_gap
@@ -38,17 +38,9 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.measures import Measures
     from fineweb_mask.models.selection.ranges import Ranges
 
-SELECTORS: tuple[Solver, ...] = (
-    "mean_field",
-    "policy_gradient",
-    "top_quality",
-    "random",
-    "quality_sampling",
-    "semdedup",
-    "greedy",
-)
-"""The solvers of `selection.solver`, in the order of a comparison: DATAMASK in closed form, its learner, the others."""
-USUAL_SELECTORS: list[str] = [name for name in SELECTORS if name != "policy_gradient"]
+SELECTORS: tuple[str, ...] = get_args(Solver)
+"""The solvers of `selection.solver`: DATAMASK in closed form, its learner, and the baselines."""
+USUAL_SELECTORS = [name for name in SELECTORS if name != "policy_gradient"]
 """Those compared unless others are named: the learner takes an hour where the others take a minute."""
 FIGURES = {
     "selected": Column("selected", "count"),

@@ -37,7 +37,7 @@ HIDDEN = (".", "_")
 
 
 class SourceError(SettingsError):
-    """The source has no files, or files that cannot be told apart."""
+    """The source has no files, or files whose names cannot be distinguished."""
 
 
 class SourceShard(BaseModel):

@@ -29,7 +29,7 @@ _markers: list[Path] = []
 def written_beside(marker: Path) -> Iterator[None]:
     """Let this process write files below the folder of `marker` only while that file exists.
 
-    A folder that is moved or removed while work goes on is then not made anew, with a part of what it held.
+    A folder that is moved or removed while work goes on is then not made again, with a part of what it held.
     """
     marker = marker.absolute()
     _markers.append(marker)

@@ -156,7 +156,7 @@ class Workspace:
         Parent folder of the mirror; by default the one that this process uses for the URL already, else the folder in
         FINEWEB_MASK_SCRATCH, else the user's cache folder.
     scratch_bytes
-        Most bytes of its files on this machine; by default what this process was told before, else 90% of what is free.
+        Most bytes of its files on this machine; by default what this process was given, else 90% of what is free.
 
     Examples
     --------

@@ -100,7 +100,7 @@ def _packages() -> Iterator[Found]:
     found = {name: _version(name) for name in NEEDED}
     yield Found("packages", ", ".join(f"{name} {one}" for name, one in found.items() if one))
     for name in (name for name, one in found.items() if not one):
-        yield Found(name, "is not installed: install fineweb-mask anew", failed=True)
+        yield Found(name, "is not installed: install fineweb-mask again", failed=True)
     for name, (purpose, remedy) in OPTIONAL.items():
         installed = _version(name)
         yield Found(name, f"{installed}, for {purpose}" if installed else f"not installed; for {purpose}: {remedy}")

@@ -46,7 +46,7 @@ def pick_greedily(problem: Problem, *, part: tuple[float, float] = (0, 0)) -> So
 
 
 def pick_among_candidates(problem: Problem, n_candidates: int, n_rounds: int) -> Tensor:
-    """Pick greedily among the candidates of largest gain, which are found anew in every round: (n,) bool.
+    """Pick greedily among the candidates of largest gain, which are found again in every round: (n,) bool.
 
     All metrics must have gains that can be restricted (`RestrictableGains`). A round costs one pass over all documents
     and one product of the candidates with each other, where `pick_greedily` takes a pass for every pick.

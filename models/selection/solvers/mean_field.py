@@ -14,7 +14,7 @@ probabilities would leave both at one half.
 Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, unless a metric is curved in v
 (`disf`) and K is not large. The relaxed optimum then shows which documents may be kept but not which complement each
 other, and its top K overlap by chance. There the documents are picked greedily, in a large block among candidates
-that are found anew in every round. The answer is the best selection met on the way, the
+that are found again in every round. The answer is the best selection met on the way, the
 start included, so no setting ends below its own start.
 """
 
