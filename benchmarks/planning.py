@@ -31,7 +31,7 @@ from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySe
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, no_duplicates
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
-from fineweb_mask.tasks.fit import FitJob
+from fineweb_mask.tasks.fit.job import FitJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files

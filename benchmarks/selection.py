@@ -41,7 +41,7 @@ from fineweb_mask.models.selection.certificate import tightened_bound
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
 from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics
-from fineweb_mask.models.selection.selector import SOLVERS, checked_block
+from fineweb_mask.models.selection.selector import checked_block, solver_of
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
@@ -128,7 +128,7 @@ def measure(block: Block, solver: str, *, prove: bool = True) -> Measured:
     generator = torch.Generator(device).manual_seed(settings.seed)
     problem = Problem(block.problem.rows, objective, settings, generator)
     started = time.perf_counter()
-    solution = SOLVERS[solver](problem)
+    solution = solver_of(solver)(problem)
     synchronise(str(device))
     seconds = time.perf_counter() - started + block.pairs_seconds
     if solver == "mean_field":
@@ -233,7 +233,7 @@ def learner(arguments: argparse.Namespace) -> None:
         problem = Problem(block.problem.rows, block.problem.objective, settings, generator)
         problem.history.progress = Goal(goal)
         with contextlib.suppress(GoalReachedError):
-            SOLVERS["policy_gradient"](problem)
+            solver_of("policy_gradient")(problem)
         step, seconds, objective = problem.history.entries[-1]
         share = (objective - low) / (ours.objective - low)
         table.append(
@@ -349,7 +349,7 @@ def _learning_seconds(problem: Problem, n_epochs: int) -> float:
     generator = torch.Generator(device).manual_seed(settings.seed)
     problem = Problem(problem.rows, problem.objective, settings, generator)
     started = time.perf_counter()
-    SOLVERS["policy_gradient"](problem)
+    solver_of("policy_gradient")(problem)
     synchronise(str(device))
     return time.perf_counter() - started
 

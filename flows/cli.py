@@ -21,6 +21,7 @@ from fineweb_mask.flows.commands.dataset.verify import verify
 from fineweb_mask.flows.commands.explore import explore
 from fineweb_mask.flows.commands.probe import probe
 from fineweb_mask.flows.commands.report import report
+from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
 from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.setup.doctor import doctor
@@ -76,6 +77,7 @@ app.command()(sql)
 app.command()(verify)
 app.command()(export)
 app.command()(push)
+app.add_typer(rule, name="rule")
 app.command("train-quality")(train_quality)
 
 

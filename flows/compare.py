@@ -13,7 +13,14 @@ from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
-from fineweb_mask.tasks.selection.contenders import USUAL_SELECTORS, check_selectors, contested
+from fineweb_mask.tasks.selection.contenders import (
+    USUAL_SELECTORS,
+    check_selectors,
+    contested,
+    left_out,
+    missing_for,
+    reads_targets,
+)
 
 
 class CompareSummary(PageSummary):
@@ -38,7 +45,8 @@ def compare(
     settings
         The recipe: its documents, budget, metrics, lamb and seed are everybody's.
     selectors
-        Names of selectors; all but `policy_gradient`, which takes long, where omitted.
+        Names of selectors; `all` is every one that has what it reads and does not take long. Where omitted, DATAMASK's
+        solvers and the baselines.
     label_column
         Column of the documents that holds known topics, of which the coverage is measured.
     budget_by
@@ -50,20 +58,23 @@ def compare(
     Raises
     ------
     SelectorError
-        If a selector is not known.
+        If a selector is not known, or the recipe has not what it reads.
     LabelColumnError
         If the documents have no such column of labels.
     BadShardError
         If there is nothing to select from.
     """
     settings = with_overrides(settings, overrides)
-    names = check_selectors(USUAL_SELECTORS if selectors is None else selectors)
+    asked, missing = USUAL_SELECTORS if selectors is None else selectors, missing_for(settings)
+    names = check_selectors(asked, missing)
     check(settings, label_column)
     selection = contested(settings.selection, budget_by)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()
         plan.check_prepared()
-        runs = SelectorRuns(run, plan.selectable, selection)
+        if reads_targets(names):
+            plan.fit_targets()
+        runs = SelectorRuns(run, plan.selectable, selection, plan.targets)
         runs.find_ranges()
         runs.run(names)
         job = CompareJob(
@@ -74,6 +85,7 @@ def compare(
             masks=runs.masks,
             groups=runs.files,
             seconds=runs.seconds,
+            left_out=left_out(asked, missing),
         )
         written = run.run_one(job)
         found = written.details["selectors"]

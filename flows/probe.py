@@ -25,7 +25,15 @@ from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob
 from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
 from fineweb_mask.tasks.selection.compare_page import check_label_column
-from fineweb_mask.tasks.selection.contenders import ContenderJob, check_selectors, contested
+from fineweb_mask.tasks.selection.contenders import (
+    ALL,
+    ContenderJob,
+    SelectorError,
+    check_selectors,
+    contested,
+    missing_for,
+    reads_targets,
+)
 from fineweb_mask.tasks.selection.groups import grouped, remembered_groups
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.job import StageJob
@@ -76,7 +84,10 @@ def probe(
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()
         plan.check_prepared()
-        trained = _Probe(run, plan.selectable, settings, models, contested(settings.selection, budget_by))
+        if reads_targets(selectors_of(models)):
+            plan.fit_targets()
+        selection = contested(settings.selection, budget_by)
+        trained = _Probe(run, plan.selectable, settings, models, selection, plan.targets)
         job = trained.run()
         written = run.run_one(job)
         table = [
@@ -120,7 +131,7 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
         from fineweb_mask.models.probe.downstream import check_tasks
 
         check_tasks(tasks, None if models.tasks_folder is None else Path(models.tasks_folder))
-    check_selectors([arm.selector for arm in models.arms if arm.selector is not None] or ["random"])
+    check_selectors(selectors_of(models) or ["random"], missing_for(settings))
     for arm in models.arms:
         arm_settings(settings.selection, arm)
         if arm.path is not None:
@@ -163,6 +174,20 @@ def arm_settings(selection: PipelineSelectionSettings, arm: Arm) -> PipelineSele
     return validate(PipelineSelectionSettings, content)
 
 
+def selectors_of(models: ProbeSettings) -> list[str]:
+    """Return the selectors of a probe's arms.
+
+    Raises
+    ------
+    SelectorError
+        If an arm is `all`.
+    """
+    found = [arm.selector for arm in models.arms if arm.selector is not None]
+    if ALL in found:
+        raise SelectorError(f"arms: {ALL} is no selector: name each, because every arm is trained on")
+    return found
+
+
 class _Probe:
     """Runs the jobs of one probe, in the order of what they need."""
 
@@ -173,8 +198,10 @@ class _Probe:
         settings: PipelineSettings,
         models: ProbeSettings,
         selection: PipelineSelectionSettings,
+        targets: StageFile | None,
     ) -> None:
         self._run = run
+        self._targets = targets
         self._root = run.workspace.address
         self._shards = shards
         self._models = models
@@ -272,6 +299,7 @@ class _Probe:
                 selector=arm.selector,
                 arm=arm.name,
                 ranges=None,
+                targets=self._targets,
             )
             for arm in self._models.arms
             if arm.selector is not None

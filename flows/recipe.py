@@ -24,6 +24,8 @@ INPUTS = (
     "quality.scorers.*.labels.path",
     "quality.scorers.*.path",
     "embedding.model",
+    "selection.targets.path",
+    "selection.given.path",
     "materialize.export.*.tokenizer",
 )
 """Settings that may name a file or folder that is read; `*` is every item of a list."""

@@ -200,8 +200,8 @@ def _topics(unit: Unit, texts: Sequence[str | None]) -> list[str]:
     from fineweb_mask.models.selection.rows import Rows
 
     n_topics = int(np.clip(len(unit) // TOPIC_DOCUMENTS, 1, TOPICS))
-    found, _ = k_means(Rows(torch.from_numpy(unit)), n_topics, TOPIC_ITERATIONS, torch.Generator().manual_seed(SEED))
-    labels: NDArray[np.int64] = found.numpy()
+    found = k_means(Rows(torch.from_numpy(unit)), n_topics, TOPIC_ITERATIONS, torch.Generator().manual_seed(SEED))
+    labels: NDArray[np.int64] = found.labels.numpy()
     step = max(1, -(-len(unit) // NAMING_DOCUMENTS))
     words = telling_words([text or "" for text in texts[::step]], labels[::step], n_topics)
     names = [name or f"topic {number + 1}" for number, name in enumerate(words)]

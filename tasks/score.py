@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fineweb_mask.models.quality import combine
 from fineweb_mask.models.quality.combine import combine_scores
 from fineweb_mask.models.quality.registry import Scorer
 from fineweb_mask.models.runtime.progress import track_by_size
@@ -87,8 +88,10 @@ class ScoreJob(ShardJob):
             weights if self.settings.combine == "weighted_sum" else sorted(name for name in weights if weights[name])
         )
         sidecars = {name: sidecar.fingerprint for name, sidecar in self.sidecars.items()}
+        raw = sorted(scorer.name for scorer in self.settings.scorers if not scorer.standardise)
+        by = [] if self.settings.by is None else [self.settings.by]
         return Dependencies(
-            settings=[self.settings.combine, counted, *([] if self.settings.by is None else [self.settings.by])],
+            settings=[self.settings.combine, counted, *by, *([{"raw": raw}] if raw else [])],
             inputs=[
                 self.documents.fingerprint,
                 [model.identity for model in self.models],
@@ -153,6 +156,7 @@ class ScoreWriter:
         self.schema = schema
         self._scorers = scorers
         self._job = job
+        self._raw = {scorer.name for scorer in job.settings.scorers if not scorer.standardise}
         self._weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
         self._writer = writer
 
@@ -164,7 +168,7 @@ class ScoreWriter:
         BadShardError
             If a quality is not finite.
         """
-        statistics = self._job.statistics.details
+        statistics = combine.with_raw(self._job.statistics.details, self._raw)
         quality = combine_scores(
             values.scores,
             self._weights,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.blocks import NOT_READ, BlocksJob, Group, Masks, describe, select_block
+from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_key, describe, select_block
 from fineweb_mask.tasks.selection.budgets import Budgets
 from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group, times_used
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
@@ -63,8 +63,7 @@ class SelectJob(BlocksJob):
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut, and those of groups where there are any."""
-        by_group = {"groups", "passes", "directions"} if self.settings.groups is not None else set()
-        return self.settings.model_dump(exclude=NOT_READ - by_group)
+        return block_key(self.settings, by_group=self.settings.groups is not None)
 
 
 @stage_task

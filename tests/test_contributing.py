@@ -1,22 +1,28 @@
 """CONTRIBUTING.md: its examples run, and its tree is the repository's."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fineweb_mask.models.quality import registry
-from fineweb_mask.models.selection import selector
+from fineweb_mask.models.settings.selectors import registry as selectors
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 EXAMPLES = re.findall(r"^## Write your own ([\w ]+)\n.*?^```python\n(.*?)^```\n", TEXT, re.MULTILINE | re.DOTALL)
 
 
+def restore(table, before):
+    table.clear()
+    table.update(before)
+
+
 @pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in EXAMPLES])
-def test_an_example_runs(code, monkeypatch):
-    for module, table in ((registry, "SCORERS"), (selector, "SOLVERS")):  # what it adds is gone after the test
-        monkeypatch.setattr(module, table, dict(getattr(module, table)))
+def test_an_example_runs(code, request):
+    for table in (registry.SCORERS, selectors.SELECTORS):  # what it adds is gone after the test
+        request.addfinalizer(partial(restore, table, dict(table)))
     line = TEXT[: TEXT.index(code)].count("\n")
     exec(compile("\n" * line + code, ROOT / "CONTRIBUTING.md", "exec"), {})
 

@@ -27,9 +27,8 @@ def compare(
     selectors: Annotated[
         str | None,
         typer.Option(
-            help="Selectors, separated by commas: mean_field, policy_gradient, top_quality, random, quality_sampling, "
-            "semdedup, greedy.",
-            show_default="all but policy_gradient, which takes long",
+            help="Selectors, separated by commas, of docs/selectors.md; all: every one that has what it reads.",
+            show_default="DATAMASK's solver, greedy and the baselines",
             metavar="NAMES",
         ),
     ] = None,
@@ -51,10 +50,10 @@ def compare(
 
     def check(settings: "PipelineSettings") -> None:
         from fineweb_mask.flows.compare import check as check_compare
-        from fineweb_mask.tasks.selection.contenders import check_selectors
+        from fineweb_mask.tasks.selection.contenders import check_selectors, missing_for
 
         if names is not None:
-            check_selectors(names)
+            check_selectors(names, missing_for(settings))
         check_compare(settings, label_column)
 
     settings = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)

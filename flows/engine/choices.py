@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple, Self, TypeGuard
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, ScorerSettings, SidecarScorerSettings
 from fineweb_mask.tasks import embed
-from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
+from fineweb_mask.tasks.fit.targets import FitTargetsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.source.sidecars import Sidecars
@@ -20,7 +21,7 @@ REFITTED: dict[Refit, list[Stage]] = {
     "encoder": [FitEncoderJob.stage],
     "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
     "blocks": [],  # the record of the groups is deleted
-    "selection": [KeepRuleJob.stage],
+    "selection": [KeepRuleJob.stage, FitTargetsJob.stage],
 }
 
 

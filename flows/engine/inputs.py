@@ -8,6 +8,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.inference.scorers import check_scorers
+from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.source.column_checks import check_columns
 from fineweb_mask.tasks.source.column_types import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, check_apart, discover, find_files
@@ -42,6 +43,9 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
         find_files(path, "ingest.against")
     for path in settings.ingest.decontaminate:
         find_files(path, "ingest.decontaminate")
+    if settings.selection.targets is not None:
+        find_files(settings.selection.targets.path, "selection.targets.path")
+    EarlierSelection.of(settings)
     shards = settle(discover(settings.source), settings.source)
     check_apart(settings.source.path, shards, {"workspace": workspace.address, **_output(settings)})
     check_columns(settings, shards)

@@ -29,6 +29,7 @@ from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.judge import JudgeJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.selection.contenders import reads_targets
 from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -225,6 +226,7 @@ def stage_statuses(found: Inspection) -> list[StageStatus]:
 def fits(settings: PipelineSettings) -> int:
     """Return how many models and statistics a recipe fits on the corpus."""
     lists = bool(settings.ingest.against) + bool(settings.ingest.decontaminate)
+    lists += reads_targets([settings.selection.solver])
     return sum(map(is_trained, settings.quality.scorers)) + 1 + (settings.embedding.model == STATIC) + lists
 
 

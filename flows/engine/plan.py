@@ -35,7 +35,9 @@ from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.exclusion.benchmarks import BenchmarksJob
 from fineweb_mask.tasks.exclusion.known import KnownJob
 from fineweb_mask.tasks.export import ExportJob
-from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitJob, FitStatisticsJob, sampled_shards
+from fineweb_mask.tasks.fit.job import FitJob, sampled_shards
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
+from fineweb_mask.tasks.fit.targets import FitTargetsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
 from fineweb_mask.tasks.ingest import IngestJob
@@ -46,7 +48,9 @@ from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import merged
+from fineweb_mask.tasks.selection.contenders import reads_targets
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
+from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar
@@ -126,6 +130,8 @@ class Plan:
         self._encoder = models.encoder
         self._sidecars = models.sidecars
         self._statistics: StageFile | None = None
+        self.targets: StageFile | None = None  # examples of target tasks
+        self._given = EarlierSelection.of(settings)
         self._refresh = frozenset(refresh)
         self._refit = frozenset(stage.name for name in refit for stage in REFITTED[name])
         self._sample = sampled_shards(workspace, list(self._shards), refit=self._refit)
@@ -264,6 +270,33 @@ class Plan:
         self.deduplicate()
         self._finish_preparation()
 
+    def fit_targets(self) -> None:
+        """Embed the target examples, when the documents are embedded."""
+        settings = self._settings
+        if settings.selection.targets is None or self._encoder is None or not self.documents:
+            return
+        job = FitTargetsJob(
+            root=self._root,
+            documents=[self.documents[name] for name in self._sample if name in self.documents],
+            files=find_files(settings.selection.targets.path, "selection.targets.path"),
+            settings=settings.selection.targets,
+            embedding=settings.embedding,
+            encoder=self._encoder.path,
+            encoder_fingerprint=self._encoder.fingerprint,
+            force=FitTargetsJob.stage.name in self._refit,
+        )
+        self._jobs.expect("fit", 1)
+        self._jobs.add(job, self._on_targets)
+        self._jobs.finish()
+
+    def _on_targets(self, file: StageFile | None) -> None:
+        self.targets = file
+
+    @property
+    def _reads_targets(self) -> bool:
+        """Whether the recipe's solver reads target examples or compares texts with theirs."""
+        return reads_targets([self._settings.selection.solver])
+
     def select(self) -> None:
         """Select from every block: when its shards are prepared if that can be known, else when all shards are.
 
@@ -275,6 +308,8 @@ class Plan:
         self.select_early()
         self._finish_preparation()
         self.check_prepared()
+        if self._reads_targets:
+            self.fit_targets()
         settings = self._settings.selection
         if settings.scope == "global":
             self._select_from_corpus()
@@ -331,7 +366,8 @@ class Plan:
         """
         settings = self._settings
         selection = settings.selection
-        if (settings.ingest.exact_dedup != "corpus" and settings.ingest.near_dedup == "off") and (
+        is_apart = settings.ingest.exact_dedup != "corpus" and settings.ingest.near_dedup == "off"
+        if (is_apart and not self._reads_targets) and (
             selection.scope,
             selection.blocks,
             selection.block_budget,
@@ -356,7 +392,12 @@ class Plan:
         return name in self._jobs.quarantined or (name in self._ingested and name not in self.documents)
 
     def _select_from(self, groups: Groups, settings: PipelineSelectionSettings) -> None:
-        self._add_selecting([SelectJob(root=self._root, shards=group, settings=settings) for group in groups])
+        self._add_selecting(
+            [
+                SelectJob(root=self._root, shards=group, settings=settings, targets=self.targets, given=self._given)
+                for group in groups
+            ]
+        )
 
     def _add_selecting(self, jobs: list[SelectJob]) -> None:
         """Add jobs, unless they were added before."""
@@ -589,6 +630,13 @@ class Plan:
     def _on_encoder(self, file: StageFile | None) -> None:
         self._encoder = None if file is None else embed.fitted_model(file)
         self._changed()
+
+    @property
+    def models(self) -> tuple[list[QualityModel], StageFile, str, str] | None:
+        """The scorers, their statistics, and the path and fingerprint of the encoder; None if one is not there."""
+        if self._statistics is None or self._encoder is None or len(self._models) < len(self._settings.quality.scorers):
+            return None
+        return self._models_in_order, self._statistics, self._encoder.path, self._encoder.fingerprint
 
     @property
     def _models_in_order(self) -> list[QualityModel]:

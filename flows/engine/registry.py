@@ -19,7 +19,8 @@ from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.exclusion.benchmarks import list_benchmarks
 from fineweb_mask.tasks.exclusion.known import list_known
 from fineweb_mask.tasks.export import export
-from fineweb_mask.tasks.fit import fit_classifier, fit_encoder, fit_statistics
+from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics
+from fineweb_mask.tasks.fit.targets import fit_targets
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.judge import judge
 from fineweb_mask.tasks.materialize import materialize
@@ -67,6 +68,7 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     find_charges,
     measure_charged,
     keep_rule,
+    fit_targets,
     judge,
     measure_curves,
     divide_budget,

@@ -1,24 +1,19 @@
 """Run a transformers classifier over texts, from safetensors only: the loop of the kinds `edu` and `classes`."""
 
-import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForSequenceClassification
 
-from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
-from fineweb_mask.models.forward.device import choose_device
+from fineweb_mask.models.forward.batches import PaddedTokens, for_each_batch
 from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
+from fineweb_mask.models.quality.transformer import TransformerScorer
 from fineweb_mask.models.settings.quality import TransformerSettings
 
 
-class Classifier:
+class Classifier(TransformerScorer):
     """A sequence-classification model and its tokenizer.
 
     `model_path` is the folder of both. Weights are read only from safetensors, and code of the model is not run.
@@ -31,27 +26,9 @@ class Classifier:
         If `max_tokens` is more than the model reads.
     """
 
-    column = "text"
-    reads_arrow = False
-
     def __init__(self, settings: TransformerSettings, model_path: str) -> None:
         self.settings = settings
-        self.device = choose_device(settings.device)
-        self._budget = TokenBudget(settings.batch_tokens)
-        self._lock = threading.Lock()  # held during a forward pass
-        self._model = _load_model(model_path, _precision(settings, self.device)).to(self.device).eval()
-        tokenizer = _load_tokenizer(model_path)
-        self._tokenizer = tokenizer.backend_tokenizer
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._padding = tokenizer.pad_token_id or 0
-        allowed = min(tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", 512))
-        if settings.max_tokens is not None and settings.max_tokens > allowed:
-            raise SettingsError(
-                f"scorer {settings.name!r}: its model reads {allowed} tokens, max_tokens is {settings.max_tokens}: "
-                f"set it to at most {allowed}"
-            )
-        self.max_tokens = settings.max_tokens or allowed
+        super().__init__(settings, model_path, AutoModelForSequenceClassification, "classifier")
 
     @property
     def outputs(self) -> int:
@@ -76,40 +53,3 @@ class Classifier:
 
             for_each_batch(tokens.lengths, self._budget, forward)
         return found
-
-
-def _precision(settings: TransformerSettings, device: str) -> torch.dtype:
-    if settings.precision == "auto":
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[settings.precision]
-
-
-def _load_model(folder: str, precision: torch.dtype) -> Any:  # noqa: ANN401
-    if not any(Path(folder).glob("*.safetensors")):
-        raise ModelError(
-            f"the model {folder!r} has no safetensors, and other weights are never loaded: save it as safetensors"
-        )
-    try:
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            dtype=precision,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load {folder!r} as a sequence-classification model: {error}") from error
-    if missing := sorted(loading["missing_keys"]):
-        raise ModelError(f"the model {folder!r} has no weights for {missing[0]!r}: it must be a trained classifier")
-    return model
-
-
-def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot load the tokenizer of {folder!r}: {error}") from error
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ModelError(f"the model {folder!r} has no tokenizer.json: save its fast tokenizer in that folder")
-    return tokenizer

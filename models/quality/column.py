@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.settings.quality import ColumnScorerSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, DifferenceScorerSettings
 
 
 class ColumnValueError(DataError):
@@ -41,23 +41,74 @@ class ColumnScorer:
         ColumnValueError
             If a value is not a number, or is null or not finite and `missing` is not set.
         """
-        for position, value in enumerate(values):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | Decimal)):
-                raise ColumnValueError(
-                    f"the column {self.column!r} must hold numbers, its value is {value!r:.80}: "
-                    f"set the column of the scorer {self.settings.name!r} to a numeric one",
-                    position,
-                )
-        numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)  # type: ignore[arg-type]
-        with np.errstate(over="ignore"):
-            scores = numbers.astype(np.float32)
-        absent = ~np.isfinite(scores)
-        if absent.any():
-            if self.settings.missing is None:
-                raise ColumnValueError(
-                    f"the column {self.column!r} is null or not finite in {int(absent.sum()):,} of {len(values):,} "
-                    f"rows of a batch: set `missing` of the scorer {self.settings.name!r} to the score of such rows",
-                    int(np.flatnonzero(absent)[0]),
-                )
-            scores[absent] = self.settings.missing
-        return scores
+        return numbers_of(values, self.column, self.settings)
+
+
+class DifferenceScorer:
+    """Score a document with one of its columns minus another.
+
+    Examples
+    --------
+    >>> settings = DifferenceScorerSettings(column="loss_before", minus="loss_after")
+    >>> DifferenceScorer(settings).score([(3.0, 2.5), (2.0, 2.25)])
+    array([ 0.5 , -0.25], dtype=float32)
+    """
+
+    reads_arrow = False
+
+    def __init__(self, settings: DifferenceScorerSettings) -> None:
+        self.settings = settings
+        self.column = settings.column
+        self.columns = (settings.column, settings.minus)
+
+    def score(self, values: Sequence[tuple[object, object]]) -> NDArray[np.float32]:
+        """Return the differences of pairs of values as scores, (n,).
+
+        Raises
+        ------
+        ColumnValueError
+            As for one column.
+        """
+        first, second = (
+            numbers_of([pair[place] for pair in values], column, self.settings, np.nan)
+            for place, column in enumerate(self.columns)
+        )
+        found = first - second
+        if self.settings.missing is not None:
+            found[~np.isfinite(found)] = self.settings.missing
+        return found
+
+
+def numbers_of(
+    values: Sequence[object],
+    column: str,
+    settings: ColumnScorerSettings | DifferenceScorerSettings,
+    instead: float | None = None,
+) -> NDArray[np.float32]:
+    """Return values of a column as numbers, (n,); those that are not, as `instead`, or else as `missing`.
+
+    Raises
+    ------
+    ColumnValueError
+        If a value is not a number, or is null or not finite and `missing` is not set.
+    """
+    for position, value in enumerate(values):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | Decimal)):
+            raise ColumnValueError(
+                f"the column {column!r} must hold numbers, its value is {value!r:.80}: "
+                f"set the column of the scorer {settings.name!r} to a numeric one",
+                position,
+            )
+    numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)  # type: ignore[arg-type]
+    with np.errstate(over="ignore"):
+        scores = numbers.astype(np.float32)
+    absent = ~np.isfinite(scores)
+    if absent.any():
+        if settings.missing is None:
+            raise ColumnValueError(
+                f"the column {column!r} is null or not finite in {int(absent.sum()):,} of {len(values):,} "
+                f"rows of a batch: set `missing` of the scorer {settings.name!r} to the score of such rows",
+                int(np.flatnonzero(absent)[0]),
+            )
+        scores[absent] = settings.missing if instead is None else instead
+    return scores

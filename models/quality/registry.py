@@ -6,9 +6,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.quality.column import ColumnScorer
+from fineweb_mask.models.quality.column import ColumnScorer, DifferenceScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer
-from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, ScorerSettings
+from fineweb_mask.models.settings.quality import (
+    ClassesScorerSettings,
+    EduScorerSettings,
+    PerplexityScorerSettings,
+    ScorerSettings,
+)
 
 
 class Scorer(Protocol):
@@ -30,7 +35,7 @@ class Scorer(Protocol):
     """
 
     column: str
-    """Name of the column that `score` takes."""
+    """Name of the column that `score` takes; with several, `columns`, it takes a tuple of their values."""
 
     reads_arrow: bool
     """True if `score` also takes the column as an Arrow array."""
@@ -54,13 +59,27 @@ def _classes(settings: ClassesScorerSettings, model_path: str) -> Scorer:
     return ClassesScorer(settings, model_path)
 
 
+def _perplexity(settings: PerplexityScorerSettings, model_path: str) -> Scorer:
+    from fineweb_mask.models.quality.perplexity import PerplexityScorer
+
+    return PerplexityScorer(settings, model_path)
+
+
 SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "fasttext": FastTextScorer,
     "edu": _edu,
     "classes": _classes,
     "column": lambda settings, _: ColumnScorer(settings),
+    "difference": lambda settings, _: DifferenceScorer(settings),
+    "perplexity": _perplexity,
 }
 """The class of each kind; one of kind `sidecar` is made for each shard (`tasks/inference/scorers.py`)."""
+
+
+def columns_of(scorer: Scorer) -> tuple[str, ...]:
+    """Return the columns that a scorer takes."""
+    columns: tuple[str, ...] = getattr(scorer, "columns", (scorer.column,))
+    return columns
 
 
 def load_scorer(settings: ScorerSettings, model_path: str) -> Scorer:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.inputs import SelectionInputError
+    from fineweb_mask.models.selection.inputs import Given, SelectionInputError, SelectorInputs, Targets
     from fineweb_mask.models.selection.selector import Selection, select
 
-__all__ = ["Selection", "SelectionInputError", "SelectionSettings", "select"]
+__all__ = ["Given", "Selection", "SelectionInputError", "SelectionSettings", "SelectorInputs", "Targets", "select"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,9 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +20,81 @@ LARGEST_QUALITY = 1e30  # sums of it over a billion documents stay finite in flo
 
 class SelectionInputError(DataError):
     """An input that cannot be selected from; the message names column, row and remedy."""
+
+
+class Targets(NamedTuple):
+    """Examples of target tasks, embedded by the encoder that embedded the documents."""
+
+    vectors: Any  # (t, d) float32, unit length
+    tasks: Any  # (t,) int64, each example's task, from 0
+
+
+class Given(NamedTuple):
+    """Documents of an earlier selection, which the selected documents are to go with."""
+
+    vectors: Any  # (h, d), of the encoder that embedded the documents
+    quality: Any  # (h,), of the scorers that scored them
+
+
+@dataclass(frozen=True, eq=False)
+class SelectorInputs:
+    """What some selectors read of n documents besides their vectors and their quality; numpy or torch.
+
+    >>> SelectorInputs(scores={"edu": np.array([2.5, 1.0])}).scores["edu"].tolist()
+    [2.5, 1.0]
+    """
+
+    scores: Mapping[str, Any] = field(default_factory=dict)  # (n,) each, by the scorer's name
+    groups: Any = None  # (n,) labels
+    targets: Targets | None = None
+    log_weights: Any = None  # (n,), log importance weights; minus infinity: selected last
+    given: Given | None = None  # for `mean_field`
+
+    def checked(self, n: int, d: int, device: torch.device) -> "SelectorInputs":
+        """Return them as tensors on a device, groups as numbers from 0.
+
+        Raises
+        ------
+        SelectionInputError
+            If one has another length than the documents, or holds NaN.
+        """
+        scores = {name: _checked_column(column, f"scores {name!r}", n, device) for name, column in self.scores.items()}
+        for name, column in scores.items():
+            _reject_first(~torch.isfinite(column), f"scores {name!r}", "is not finite", "score that document again")
+        groups = None
+        if self.groups is not None:
+            labels = np.asarray(self.groups).astype(str)
+            if labels.shape != (n,):
+                raise SelectionInputError(
+                    f"groups must have one label per row of features ({n}), received shape {labels.shape}"
+                )
+            groups = torch.from_numpy(np.unique(labels, return_inverse=True)[1]).to(device)
+        log_weights = None
+        if self.log_weights is not None:
+            log_weights = _checked_column(self.log_weights, "log_weights", n, device)
+        return SelectorInputs(scores, groups, _checked_targets(self.targets, d, device), log_weights, self.given)
+
+
+def _checked_column(values: Any, name: str, n: int, device: torch.device) -> Tensor:  # noqa: ANN401
+    column = as_tensor(values, name, device).float()
+    if column.shape != (n,):
+        raise SelectionInputError(
+            f"{name} must have one value per row of features ({n}), received shape {tuple(column.shape)}"
+        )
+    _reject_first(torch.isnan(column), name, "is NaN", "compute that document's value again")
+    return column
+
+
+def _checked_targets(targets: Targets | None, d: int, device: torch.device) -> Targets | None:
+    if targets is None:
+        return None
+    vectors, tasks = as_tensor(targets.vectors, "targets", device).float(), torch.as_tensor(targets.tasks).to(device)
+    if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != d or tasks.shape != (len(vectors),):
+        raise SelectionInputError(
+            f"targets must be vectors (examples, {d}) with a task for each, received shapes {tuple(vectors.shape)} "
+            f"and {tuple(tasks.shape)}: embed them with the encoder of the documents"
+        )
+    return Targets(torch.nn.functional.normalize(vectors, dim=1), tasks.long())
 
 
 def as_tensor(

@@ -1,9 +1,10 @@
 """Cluster unit rows by spherical k-means, deterministically and in bounded memory.
 
-Used by `semdedup`, by the clusters of the report and by approximate lists of neighbours.
+Used by the selectors that cluster, by the clusters of the report and by approximate lists of neighbours.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,14 +15,24 @@ from fineweb_mask.models.selection.rows import Rows
 CENTRE_PRODUCTS = 1 << 25  # entries of one block of similarities to centres
 
 
-def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Cluster unit rows (n, d) by cosine, starting from random documents.
+class Clusters(NamedTuple):
+    """The clusters of n documents."""
 
-    Return the cluster of each document, (n,) int64, and its cosine with the cluster's centre, (n,) float32.
-    """
+    labels: Tensor  # (n,) int64, the cluster of each document
+    closeness: Tensor  # (n,) float32, its cosine with the cluster's centre
+    centres: Tensor  # (c, d) float32, unit length
+
+    @property
+    def sizes(self) -> Tensor:
+        """Documents of each cluster, (c,) int64."""
+        return torch.bincount(self.labels, minlength=len(self.centres))
+
+
+def k_means(rows: Rows, n_clusters: int, n_iterations: int, generator: torch.Generator) -> Clusters:
+    """Cluster unit rows (n, d) by cosine, starting from random documents."""
     centres = fit_centres(rows, n_clusters, n_iterations - 1, generator)
     closeness, labels = map(torch.cat, zip(*_nearest_centre(rows, centres), strict=True))
-    return labels, closeness
+    return Clusters(labels, closeness, centres)
 
 
 def fit_centres(rows: Rows, n_clusters: int, n_moves: int, generator: torch.Generator) -> Tensor:

@@ -29,6 +29,8 @@ class Objective:
     constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
     knapsack: Knapsack | None = None
     toll: float = 0.0  # what one unit of mass costs by enlarging the denominators, where masses are not costs
+    held: Tensor | None = None  # (n,) bool: documents that every selection holds, see `holding`
+    penalty: float = 0.0  # what J loses with each of them that a mask leaves out
 
     @property
     def n(self) -> int:
@@ -54,7 +56,8 @@ class Objective:
     def linear(self) -> Tensor:
         """Each document's contribution to J through its quality and what else is linear, (n,) float32."""
         if self.knapsack is None:
-            return self.quality * (self.linear_weight / self.budget)
+            linear = self.quality * (self.linear_weight / self.budget)
+            return linear if self.held is None else linear + self.penalty * self.held
         linear = self.knapsack.masses * (self.quality * (self.linear_weight / self.size) - self.toll)
         credit = self.credit
         return linear if credit is None else linear + credit * self.size**-2
@@ -83,7 +86,9 @@ class Objective:
         return probabilities(worth, temperature, self.budget)
 
     def deviation(self, worth: Tensor) -> float:
-        """Compute the standard deviation of a worth (n,) over the documents; with a knapsack, per token."""
+        """Compute the standard deviation of a worth (n,) over the documents not held; with a knapsack, per token."""
+        if self.held is not None:
+            worth = worth[~self.held]
         return float(worth.double().std(correction=0)) if self.knapsack is None else self.knapsack.deviation(worth)
 
     def priority(self, worth: Tensor) -> Tensor:
@@ -135,7 +140,16 @@ class Objective:
             for name, metric in self.active.items()
         }
         knapsack = None if self.knapsack is None else self.knapsack.restrict(index)
-        return replace(self, quality=self.quality[index], budget=budget, metrics=metrics, knapsack=knapsack)
+        held = None if self.held is None else self.held[index]
+        return replace(self, quality=self.quality[index], budget=budget, metrics=metrics, knapsack=knapsack, held=held)
+
+    def holding(self, held: Tensor, penalty: float) -> "Objective":
+        """Return the same J for selections that hold some documents (n,) bool, by a penalty for leaving one out.
+
+        `budget` counts them. Where the penalty is larger than what any document is worth more than another, no
+        selection without one of them is best, and bounds on J are bounds on the selections that hold them all.
+        """
+        return replace(self, held=held, penalty=penalty, constant=self.constant - penalty * int(held.sum()))
 
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate a group of masks, (G, n) bool: (G,) float64."""
@@ -149,6 +163,8 @@ class Objective:
             else:
                 quality = (masks.float() @ self.quality).double()
         total = quality / counts * self.linear_weight + self.constant
+        if self.held is not None:
+            total = total + self.penalty * masks[:, self.held].sum(1, dtype=torch.float64)
         for name, metric in self.active.items():
             total = total + metric.value(masks).to(total) * self.weights[name]
         return total

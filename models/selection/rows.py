@@ -79,6 +79,12 @@ class Rows:
         """Return the rows of an index (b,): (b, d) float32."""
         return self._read(index)
 
+    def only(self, index: Tensor) -> "Rows":
+        """Return some rows (b,) as rows of their own, in the type that they are stored in."""
+        scale, centre, inverse_deviation, final_scale = self._transform
+        own, final = (None if factor is None else factor[index] for factor in (scale, final_scale))
+        return Rows(self._stored[index], own, centre, inverse_deviation, final)
+
     def _read(self, rows: slice | Tensor) -> Tensor:
         scale, centre, inverse_deviation, final_scale = self._transform
         block = self._stored[rows]

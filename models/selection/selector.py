@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from torch import Tensor
 from fineweb_mask.models.selection.certificate import assumption, tightened_bound
 from fineweb_mask.models.selection.graphs.pairs import similar_pairs
 from fineweb_mask.models.selection.inputs import (
+    Given,
     SelectionInputError,
+    SelectorInputs,
+    Targets,
     checked_budget,
     checked_features,
     checked_quality,
@@ -24,31 +28,28 @@ from fineweb_mask.models.selection.metrics.base import Metric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.ranges import NEAR_DUPLICATES, Ranges, Scaled, built_in_metrics, find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.solvers.baselines import (
-    solve_quality_sampling,
-    solve_random,
-    solve_semdedup,
-    solve_top_quality,
-)
-from fineweb_mask.models.selection.solvers.greedy import solve_greedy
-from fineweb_mask.models.selection.solvers.mean_field import check_gradients, solve_mean_field
-from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
+from fineweb_mask.models.selection.solvers.mean_field import check_gradients
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.token_swaps import settle
 from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.models.settings.validation import validated
 
-__all__ = ["SOLVERS", "Selection", "SelectionInputError", "SelectionSettings", "select", "term_ranges"]
+__all__ = [
+    "Given",
+    "Selection",
+    "SelectionInputError",
+    "SelectionSettings",
+    "SelectorInputs",
+    "Targets",
+    "select",
+    "solver_of",
+    "term_ranges",
+]
 
-SOLVERS: dict[str, Callable[[Problem], Solution]] = {
-    "mean_field": solve_mean_field,
-    "policy_gradient": solve_policy_gradient,
-    "greedy": solve_greedy,
-    "top_quality": solve_top_quality,
-    "random": solve_random,
-    "quality_sampling": solve_quality_sampling,
-    "semdedup": solve_semdedup,
-}
+HELD_BY = 4.0  # penalty of an earlier document left out, in the largest difference of what documents are worth
+LEAST_DIFFERENCE = 1e-6  # of what documents are worth, where all are worth the same
+RANDOM_SELECTIONS = 8  # whose mean objective is the random one, given an earlier selection
 FORBIDDING = 3.0  # least weight of near-duplicates that are forbidden, while the objective is maximised
 BOUNDED = {"mean_field", "greedy"}  # solvers close enough to the optimum for a useful bound
 
@@ -83,6 +84,8 @@ class Selection:
         (step, seconds since the start, best objective so far).
     bound_assumes
         What the bound takes for granted: approximate lists of `facility`. None if it is proven, or there is no bound.
+    copies
+        How often each selected document is taken, (K,) int64; None: once.
     """
 
     indices: NDArray[np.int64]
@@ -94,6 +97,7 @@ class Selection:
     random_objective: float
     history: list[tuple[int, float, float]]
     bound_assumes: str | None = None
+    copies: NDArray[np.int64] | None = None
 
     def __repr__(self) -> str:
         """Return what it is in a line, without its arrays."""
@@ -110,6 +114,7 @@ def select(
     *,
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+    also: SelectorInputs | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ranges: Ranges | None = None,
     scales: Ranges | None = None,
@@ -132,6 +137,9 @@ def select(
     tokens
         Token count of each document, (n,) integers; required with `budget_by="tokens"`. The selection then
         never exceeds the budget of tokens and leaves no room for another document.
+    also
+        What some solvers read besides: the scores of several scorers, groups, target examples, importance weights.
+        With `given`, documents of an earlier selection, J and its bound are those of both selections together.
     own_metrics
         Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
         A metric has `value(masks)`; further methods enable more solvers and the upper bound, see
@@ -175,6 +183,10 @@ def select(
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
     block = checked_block(features, quality, settings, device=device, tokens=tokens, own_metrics=own_metrics)
+    block.also = (also or SelectorInputs()).checked(block.rows.n, block.rows.d, block.rows.device)
+    check_reads(settings, block.also)
+    if block.also.given is not None:
+        return select_given(block, block.also.given, ranges=ranges, progress=progress)
     if scales is not None:
         ranges = block.on_scale(scales)
     if ranges is not None:
@@ -223,8 +235,104 @@ def checked_block(
     combined = checked_quality(quality, rows.n, device, settings.quality_weights)
     block = BlockSolver(rows, combined, settings, own_metrics or {})
     if settings.budget_by == "tokens":
-        block.limit_tokens(checked_tokens(tokens, rows.n, device))
+        block.tokens = checked_tokens(tokens, rows.n, device)
+        block.limit_tokens(block.tokens)
+    elif tokens is not None:
+        block.tokens = checked_tokens(torch.as_tensor(tokens).clamp(min=1), rows.n, device)
     return block
+
+
+def select_given(
+    block: "BlockSolver",
+    given: Given,
+    *,
+    ranges: Ranges | None = None,
+    progress: Callable[[int, float, float], None] | None = None,
+) -> Selection:
+    """Select documents of a block so that they and those of an earlier selection together maximise J.
+
+    The earlier documents join the block, in every selection; the terms' scales are those of the block alone. The
+    objective, its terms, the bound and `random_objective` are of both selections together; `random_objective` is the
+    mean over a few random selections from the block.
+
+    Raises
+    ------
+    SelectionInputError
+        If the earlier vectors have other dimensions, or the settings cannot be combined with an earlier selection.
+    """
+    settings = block.settings
+    if block.own_metrics:
+        raise SelectionInputError("given: own_metrics know nothing of earlier documents: leave one of them out")
+    if settings.solver != "mean_field" or block.knapsack is not None or settings.near_duplicates.forbid:
+        raise SelectionInputError(
+            "given: an earlier selection needs solver: mean_field, budget_by: documents and no near_duplicates.forbid: "
+            "set these, or leave it out"
+        )
+    device, n, budget = block.rows.device, block.rows.n, block.budget
+    earlier = checked_features(given.vectors, device)
+    if earlier.d != block.rows.d:
+        raise SelectionInputError(
+            f"given: its vectors must have {block.rows.d} dimensions, as those of the documents, received {earlier.d}: "
+            "embed both with one encoder"
+        )
+    quality = torch.cat([block.quality, checked_quality(given.quality, earlier.n, device, None)])
+    rows = Rows(torch.cat([block.rows.block(slice(0, n)), earlier.block(slice(0, earlier.n))]))
+    both = BlockSolver(rows, quality, settings.model_copy(update={"budget": budget + earlier.n}), {})
+    both.take_ranges(both.on_scale(block.ranges(budget) if ranges is None else ranges))
+    plain = both.scaled(both.budget, settings.lamb)
+    held = torch.arange(rows.n, device=device) >= n
+    generator = block.generator()
+    random = [_random_with(held, budget, generator) for _ in range(RANDOM_SELECTIONS)]
+    worth = plain.objective.worth(random[0])
+    penalty = HELD_BY * max(float(worth.max() - worth.min()), LEAST_DIFFERENCE)
+    history = History(progress)
+    while True:
+        scaled = replace(plain, objective=plain.objective.holding(held, penalty))
+        solution = both.solution(scaled, history)
+        if bool(solution.mask[held].all()):
+            break
+        penalty *= HELD_BY
+    random_objective = float(torch.tensor([scaled.objective.value_of(mask) for mask in random]).mean())
+    found = both.selection(scaled, solution, history, settings.lamb, random_objective=random_objective)
+    chosen = found.indices[found.indices < n]
+    return replace(found, indices=chosen, inclusion=found.inclusion[:n])
+
+
+def _random_with(held: Tensor, budget: int, generator: torch.Generator) -> Tensor:
+    """Draw a mask of all held documents and as many others as the budget, at random: (n,) bool."""
+    keys = torch.rand(len(held), generator=generator, device=held.device).masked_fill_(held, -1.0)
+    mask = held.clone()
+    mask[keys.topk(budget).indices] = True
+    return mask
+
+
+def check_reads(settings: SelectionSettings, also: SelectorInputs) -> None:
+    """Check that the solver has what it reads.
+
+    Raises
+    ------
+    SelectionInputError
+        With what is missing.
+    """
+    reads = SELECTORS[settings.solver].reads
+    has_targets = (also.targets if "targets" in reads else also.log_weights) is not None
+    missing = missing_inputs(settings.solver, has_targets=has_targets, scorers=len(also.scores))
+    if missing is not None:
+        raise SelectionInputError(f"solver {settings.solver}: {missing}; in Python, pass it in `also`")
+
+
+def solver_of(name: str) -> Callable[[Problem], Solution]:
+    """Return the function of a solver, importing its module.
+
+    >>> solver_of("random").__name__
+    'solve_random'
+    """
+    solve = SELECTORS[name].solve
+    if not isinstance(solve, str):
+        return solve
+    module, _, function = solve.partition(":")
+    solver: Callable[[Problem], Solution] = getattr(import_module(f"fineweb_mask.models.selection.{module}"), function)
+    return solver
 
 
 class BlockSolver:
@@ -237,12 +345,14 @@ class BlockSolver:
             raise SelectionInputError(
                 f"own_metrics {sorted(taken)} have the names of built-in metrics in use: rename them"
             )
-        self._own = {name: metric for name, (metric, _) in own_metrics.items()}
+        self.own_metrics = {name: metric for name, (metric, _) in own_metrics.items()}
         if settings.solver == "mean_field":
-            check_gradients(self._own)  # before the ranges are found, which takes minutes
+            check_gradients(self.own_metrics)  # before the ranges are found, which takes minutes
         self.rows, self.quality, self.settings = rows, quality, settings
         self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
         self.knapsack: Knapsack | None = None
+        self.tokens: Tensor | None = None
+        self.also = SelectorInputs()
         self._metrics: dict[str, Metric] = {}
         self._pairs: NearDuplicates | None = None
         self._ranges: dict[int, Ranges] = {}  # by budget
@@ -267,7 +377,7 @@ class BlockSolver:
         """Return the metrics, made for the first budget requested."""
         if not self._metrics:
             masses = None if self.knapsack is None else self.knapsack.masses
-            self._metrics = built_in_metrics(self.rows, self.settings, budget, masses) | self._own
+            self._metrics = built_in_metrics(self.rows, self.settings, budget, masses) | self.own_metrics
         return self._metrics
 
     def take_ranges(self, ranges: Ranges) -> None:
@@ -298,7 +408,7 @@ class BlockSolver:
             settings,
             self.metrics(budget),
             budget=budget,
-            generator=self._generator(),
+            generator=self.generator(),
             knapsack=self.knapsack,
         )
 
@@ -328,12 +438,27 @@ class BlockSolver:
     def solve(self, budget: int, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
         """Maximise the objective of selections of `budget` documents."""
         scaled = self.scaled(budget, lamb)
-        problem = Problem(self.rows, scaled.objective, self.settings, self._generator(), history, start)
-        solver = SOLVERS[self.settings.solver]
+        return scaled, self.solution(scaled, history, start)
+
+    def solution(self, scaled: Scaled, history: History, start: Tensor | None = None) -> Solution:
+        """Maximise an objective."""
+        problem = Problem(
+            self.rows,
+            scaled.objective,
+            self.settings,
+            self.generator(),
+            history,
+            start,
+            also=self.also,
+            tokens=self.tokens,
+        )
+        solver = solver_of(self.settings.solver)
         solution = settle(problem, solver) if self.settings.solver in BOUNDED else solver(problem)
         if self.settings.near_duplicates.forbid:
             solution = replace(solution, mask=self._kept_apart(solution))
-        return scaled, solution
+            if solution.copies is not None:
+                solution = replace(solution, copies=solution.copies.clamp(min=1) * solution.mask)
+        return solution
 
     def _kept_apart(self, solution: Solution) -> Tensor:
         """Drop the worse of every two near-duplicates and fill up with the next best that have none: (n,) bool."""
@@ -358,17 +483,24 @@ class BlockSolver:
             worse = torch.where(rank[first] > rank[second], first, second)
             order = order[~torch.isin(order, worse)]
 
-    def _generator(self) -> torch.Generator:
+    def generator(self) -> torch.Generator:
         """Return a newly seeded generator, so that a solver's draws do not depend on those that found the ranges."""
         return torch.Generator(self.rows.device).manual_seed(self.settings.seed)
 
     def selection(
-        self, scaled: Scaled, solution: Solution, history: History, lamb: float, effort_share: float = 1.0
+        self,
+        scaled: Scaled,
+        solution: Solution,
+        history: History,
+        lamb: float,
+        effort_share: float = 1.0,
+        random_objective: float | None = None,
     ) -> Selection:
-        """Evaluate and prove a solution."""
+        """Evaluate and prove a solution; `random_objective` takes the place of the block's own."""
         objective = scaled.objective
         reached = objective.value_of(solution.mask)
-        random_objective = scaled.random_objective(lamb)
+        if random_objective is None:
+            random_objective = scaled.random_objective(lamb)
         bound = None
         if self.settings.solver in BOUNDED and objective.is_filled_by(solution.mask):
             pi = solution.mask.float() if solution.relaxed is None else solution.relaxed
@@ -383,6 +515,7 @@ class BlockSolver:
             random_objective=random_objective,
             history=history.entries,
             bound_assumes=None if bound is None else assumption(objective),
+            copies=None if solution.copies is None else solution.copies[solution.mask].cpu().numpy(),
         )
 
 

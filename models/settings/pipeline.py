@@ -24,11 +24,12 @@ from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
 from fineweb_mask.models.settings.quality import (
     ClassesScorerSettings,
-    ColumnScorerSettings,
     EduScorerSettings,
     QualitySettings,
 )
 from fineweb_mask.models.settings.selection import METRICS, GroupSettings, SelectionSettings, Solver
+from fineweb_mask.models.settings.selectors.options import GivenSettings
+from fineweb_mask.models.settings.selectors.registry import missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
@@ -66,6 +67,11 @@ class PipelineSelectionSettings(SelectionSettings):
         None,
         description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget. "
         "`sweep` and `compare` take no notice of them.",
+    )
+    given: GivenSettings | None = Field(
+        None,
+        description="block: an earlier selection. Quality, diversity and near-duplicates are then those of both "
+        "together. `sweep`, `compare` and `probe` take no notice of it. None: the blocks stand alone.",
     )
     block_size: int = Field(1_000_000, ge=1, description="Maximum documents per block.")
     blocks: Literal["mixed", "by_shard"] = Field(
@@ -119,10 +125,28 @@ class PipelineSelectionSettings(SelectionSettings):
             raise ValueError(f"weigh_by: {option} weighs by what budget_by counts: leave it out, or use {instead}")
         return self
 
+    @model_validator(mode="after")
+    def _an_earlier_selection_is_known_to_the_solver(self) -> Self:
+        if self.given is None:
+            return self
+        others = {
+            "solver: mean_field": self.solver == "mean_field",
+            "scope: block": self.scope == "block",
+            "block_budget: fixed": self.block_budget == "fixed",
+            "budget_by: documents": self.budget_by == "documents",
+            "no groups": self.groups is None,
+            "near_duplicates.forbid: false": not self.near_duplicates.forbid,
+        }
+        if missing := [name for name, holds in others.items() if not holds]:
+            raise ValueError(f"given: an earlier selection needs {' and '.join(missing)}")
+        return self
+
     @property
     def may_repeat(self) -> bool:
         """Whether a document may be selected more than once."""
-        return self.groups is not None and self.groups.max_repeats > 1
+        if self.groups is not None:
+            return self.groups.max_repeats > 1
+        return self.solver == "quadmix" and self.quadmix.max_repeats > 1
 
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
@@ -168,10 +192,11 @@ class PipelineSettings(Settings):
         if kept == "all":
             return self
         for index, scorer in enumerate(self.quality.scorers):
-            if isinstance(scorer, ColumnScorerSettings) and scorer.column not in {*NUMERIC_COLUMNS, *kept}:
-                raise ValueError(
-                    f"quality.scorers.{index}.column: {scorer.column!r} is not read: add it to source.extra_columns"
-                )
+            for key, column in scorer.source_columns.items():
+                if column not in {*NUMERIC_COLUMNS, *kept}:
+                    raise ValueError(
+                        f"quality.scorers.{index}.{key}: {column!r} is not read: add it to source.extra_columns"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -207,15 +232,33 @@ class PipelineSettings(Settings):
     @model_validator(mode="after")
     def _source_keeps_the_groups_column(self) -> Self:
         groups, kept = self.selection.groups, self.source.extra_columns
-        if groups is None:
-            return self
-        if groups.column in {"text", self.source.text_column}:
-            raise ValueError(f"selection.groups.column: received {groups.column!r}: {TEXT_IS_NO_GROUP}")
+        named = {
+            "groups.column": None if groups is None else groups.column,
+            "group_column": self.selection.group_column,
+        }
         classes = {scorer.name for scorer in self.quality.scorers if isinstance(scorer, ClassesScorerSettings)}
-        if kept != "all" and groups.column not in {*LABEL_COLUMNS, *kept, *classes}:
+        for key, column in named.items():
+            if column in {"text", self.source.text_column}:
+                raise ValueError(f"selection.{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
+            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept, *classes}:
+                raise ValueError(
+                    f"selection.{key}: {column!r} is not read: add it to source.extra_columns, or name one "
+                    f"of {', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _solver_has_what_it_reads(self) -> Self:
+        selection = self.selection
+        missing = missing_inputs(
+            selection.solver, has_targets=selection.targets is not None, scorers=len(self.quality.scorers)
+        )
+        if missing is not None:
+            raise ValueError(f"selection.solver: {selection.solver}: {missing}")
+        if selection.targets is not None and self.embedding.model == FROM_QUALITY:
             raise ValueError(
-                f"selection.groups.column: {groups.column!r} is not read: add it to source.extra_columns, or name one "
-                f"of {', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
+                f"selection.targets: with embedding.model: {FROM_QUALITY} vectors are made while documents are scored: "
+                "name another embedding.model, or leave the targets out"
             )
         return self
 

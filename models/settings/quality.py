@@ -68,7 +68,7 @@ class FastTextTrainingSettings(Settings):
 class ScorerBase(Settings):
     """Settings that all scorers have."""
 
-    NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight"})
+    NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight", "standardise"})
     """Settings excluded from the cache key: the score does not depend on them.
 
     A model is identified by a hash of its content instead of its path.
@@ -76,6 +76,16 @@ class ScorerBase(Settings):
 
     name: ScorerName
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
+    standardise: bool = Field(
+        True,
+        description="Whether the combined quality takes the score in standard deviations from its mean over the "
+        "corpus; else as it is, which methods need that sample by raw log weights.",
+    )
+
+    @property
+    def source_columns(self) -> dict[str, str]:
+        """The columns of the source that the score is made from, by the setting that names them."""
+        return {}
 
     @model_validator(mode="after")
     def _name_is_free(self) -> Self:
@@ -87,7 +97,7 @@ class ScorerBase(Settings):
 class FastTextScorerSettings(ScorerBase):
     """A fastText classifier; the score is the probability of its positive label."""
 
-    NOT_IN_SCORE_KEY = frozenset({"weight", "model", "labels", "training"})
+    NOT_IN_SCORE_KEY = frozenset({"weight", "standardise", "model", "labels", "training"})
 
     name: ScorerName = "fasttext"
     kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
@@ -113,7 +123,7 @@ class FastTextScorerSettings(ScorerBase):
 class TransformerSettings(ScorerBase):
     """Settings of a scorer that is a transformers classifier."""
 
-    NOT_IN_SCORE_KEY = frozenset({"weight", "model", "batch_tokens", "device"})
+    NOT_IN_SCORE_KEY = frozenset({"weight", "standardise", "model", "batch_tokens", "device"})
 
     model: str = Field(
         min_length=1, description="Folder of a sequence-classification model in safetensors, or its hub name."
@@ -164,6 +174,67 @@ class ColumnScorerSettings(ScorerBase):
     missing: float | None = Field(
         None, allow_inf_nan=False, description="Score for a null or non-finite value; null: such a value is an error."
     )
+
+    @property
+    def source_columns(self) -> dict[str, str]:
+        """The column."""
+        return {"column": self.column}
+
+
+class DifferenceScorerSettings(ScorerBase):
+    """One column of the source minus another, such as the losses of two models (CoLoR-Filter, arXiv 2406.10670).
+
+    CoLoR-Filter's score is the loss of a model of the whole corpus minus that of one trained on the target texts, too.
+    """
+
+    name: ScorerName = "difference"
+    kind: Literal["difference"] = Field("difference", description="Kind of scorer.")
+    column: str = Field(min_length=1, description="Numeric column of the source, such as the loss of the prior model.")
+    minus: str = Field(
+        min_length=1, description="Numeric column to subtract, such as the loss of the conditional model."
+    )
+    missing: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="Score where a value is null or not finite; null: such a value is an error.",
+    )
+
+    @property
+    def source_columns(self) -> dict[str, str]:
+        """Both columns."""
+        return {"column": self.column, "minus": self.minus}
+
+
+class PerplexityScorerSettings(TransformerSettings):
+    """A causal language model; the score is minus the mean loss of the text's tokens, in nats.
+
+    The model is one of the hub, or one that `fineweb-mask probe` trained.
+    """
+
+    name: ScorerName = "perplexity"
+    kind: Literal["perplexity"] = Field("perplexity", description="Kind of scorer.")
+    model: str = Field(min_length=1, description="Folder of a causal language model in safetensors, or its hub name.")
+    max_tokens: int | None = Field(
+        None, ge=2, description="Maximum tokens read per document; null: 512, or the model's limit if it is less."
+    )
+    share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the tokens, those of the largest losses, that the mean is over: 0.2 is Min-K%.",
+    )
+    buckets: list[float] | None = Field(
+        None,
+        min_length=1,
+        description="Perplexities, ascending, between CCNet's buckets: the score is then the number of them that are "
+        "above the document's, 0 for the tail. null: the loss itself.",
+    )
+
+    @model_validator(mode="after")
+    def _buckets_ascend(self) -> Self:
+        if self.buckets is not None and (sorted(set(self.buckets)) != self.buckets or self.buckets[0] <= 0):
+            raise ValueError(f"buckets: perplexities must be positive and ascend, received {self.buckets}")
+        return self
 
 
 class SidecarScorerSettings(ScorerBase):
@@ -221,7 +292,9 @@ ScorerSettings = Annotated[
     | Annotated[EduScorerSettings, Tag("kind[edu]")]
     | Annotated[ColumnScorerSettings, Tag("kind[column]")]
     | Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
-    | Annotated[ClassesScorerSettings, Tag("kind[classes]")],
+    | Annotated[ClassesScorerSettings, Tag("kind[classes]")]
+    | Annotated[DifferenceScorerSettings, Tag("kind[difference]")]
+    | Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")],
     Discriminator(_kind),
 ]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.selectors import options
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 Unit = Literal["documents", "tokens"]
 Graph = Literal["auto", "exact", "approximate"]
-Solver = Literal["mean_field", "policy_gradient", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,10 @@ METRICS = {
 
 if TYPE_CHECKING:
     MetricName = str
+    Solver = str
 else:
     MetricName = Literal[tuple(METRICS)]
+    Solver = Literal[tuple(SELECTORS)]
 
 
 class MeanFieldSettings(Settings):
@@ -96,28 +99,6 @@ class PolicyGradientSettings(Settings):
         0.0, ge=0, lt=1, description="Share of the documents, lowest quality first, left out of learning."
     )
     log_every: int = Field(50, ge=1, description="Steps between two entries of the history (count).")
-
-
-class QualitySamplingSettings(Settings):
-    """Options of sampling in proportion to exp(quality / temperature), without replacement (QuRating)."""
-
-    temperature: float = Field(
-        1.0, gt=0, description="Standard deviations of the quality: near 0 is top quality, large is random."
-    )
-
-
-class SemDedupSettings(Settings):
-    """Options of semantic deduplication: k-means, then the least redundant documents of every cluster."""
-
-    n_clusters: int | None = Field(
-        None, ge=1, description="Clusters of k-means (count). None: the square root of the document count."
-    )
-    n_iterations: int = Field(10, ge=1, description="Iterations of k-means (count).")
-    keep: Literal["quality", "hard", "easy"] = Field(
-        "quality",
-        description="Which of two near-duplicates stays: the one of higher quality, "
-        "or the one farther from (hard) or nearer to (easy) its cluster's centre.",
-    )
 
 
 class NearDuplicateSettings(Settings):
@@ -211,11 +192,51 @@ class SelectionSettings(Settings):
     policy_gradient: PolicyGradientSettings = Field(
         default_factory=PolicyGradientSettings, description="Options of the paper's solver."
     )
-    quality_sampling: QualitySamplingSettings = Field(
-        default_factory=QualitySamplingSettings, description="Options of sampling by quality."
+    group_column: str | None = Field(
+        None,
+        min_length=1,
+        description="quadmix: column whose values are the groups that documents are ranked in. None: one group.",
     )
-    semdedup: SemDedupSettings = Field(
-        default_factory=SemDedupSettings, description="Options of semantic deduplication."
+    targets: options.TargetSettings | None = Field(
+        None, description="Examples of target tasks, for the selectors that read them."
+    )
+    quality_sampling: options.QualitySamplingSettings = Field(
+        default_factory=options.QualitySamplingSettings, description="Options of sampling by quality."
+    )
+    semdedup: options.SemDedupSettings = Field(
+        default_factory=options.SemDedupSettings, description="Options of semantic deduplication."
+    )
+    quadmix: options.QuadmixSettings = Field(
+        default_factory=options.QuadmixSettings, description="Options of sampling by rank inside groups."
+    )
+    dsir: options.DsirSettings = Field(
+        default_factory=options.DsirSettings, description="Options of selection by importance weights."
+    )
+    ssl_prototypes: options.SslPrototypesSettings = Field(
+        default_factory=options.SslPrototypesSettings,
+        description="Options of selection far from the clusters' centres.",
+    )
+    d4: options.D4Settings = Field(default_factory=options.D4Settings, description="Options of D4.")
+    density_pruning: options.DensityPruningSettings = Field(
+        default_factory=options.DensityPruningSettings, description="Options of density-based pruning."
+    )
+    betr: options.BetrSettings = Field(
+        default_factory=options.BetrSettings, description="Options of ranking by target examples."
+    )
+    gist: options.GistSettings = Field(
+        default_factory=options.GistSettings, description="Options of greedy independent sets."
+    )
+    kmq: options.KmqSettings = Field(
+        default_factory=options.KmqSettings, description="Options of k-means-quality sampling."
+    )
+    odis: options.OdisSettings = Field(
+        default_factory=options.OdisSettings, description="Options of selection from the components of the scores."
+    )
+    ingenious: options.IngeniousSettings = Field(
+        default_factory=options.IngeniousSettings, description="Options of sampling by gains of coverage."
+    )
+    quad: options.QuadSettings = Field(
+        default_factory=options.QuadSettings, description="Options of the bandit over clusters."
     )
 
     @field_validator("metrics")
@@ -232,6 +253,13 @@ class SelectionSettings(Settings):
         if self.weigh_by == "tokens" and self.budget_by == "documents":
             raise ValueError("weigh_by: tokens needs budget_by: tokens")
         return self
+
+    @property
+    def not_used(self) -> set[str]:
+        """Names of the settings that the selection does not depend on: others' options, and where files are."""
+        others = {name for name, entry in SELECTORS.items() if entry.has_options and name != self.solver}
+        groups = set() if "groups" in SELECTORS[self.solver].reads else {"group_column"}
+        return others | groups | {"targets", "given"}
 
     @property
     def weighed_by(self) -> Unit:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         StorageError,
         WorkspaceError,
     )
-    from fineweb_mask.models.selection import Selection, SelectionSettings, select
+    from fineweb_mask.models.selection import Given, Selection, SelectionSettings, SelectorInputs, Targets, select
     from fineweb_mask.models.settings import PipelineSettings
 
     __version__: str
@@ -42,15 +42,18 @@ __all__ = [
     "CompareSummary",
     "DataError",
     "FinewebMaskError",
+    "Given",
     "ModelError",
     "OpenedWorkspace",
     "PipelineSettings",
     "RunSummary",
     "Selection",
     "SelectionSettings",
+    "SelectorInputs",
     "SettingsError",
     "StorageError",
     "SweepSummary",
+    "Targets",
     "WorkspaceError",
     "__version__",
     "compare",
@@ -67,7 +70,7 @@ _MODULES = {
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary",),
-    "models.selection": ("Selection", "SelectionSettings", "select"),
+    "models.selection": ("Given", "Selection", "SelectionSettings", "SelectorInputs", "Targets", "select"),
     "models.settings": ("PipelineSettings",),
 }
 

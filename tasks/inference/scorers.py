@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.quality.column import ColumnValueError
-from fineweb_mask.models.quality.registry import Scorer, load_scorer
+from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
 from fineweb_mask.models.quality.sidecar import SidecarScorer
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
+    DifferenceScorerSettings,
     FastTextScorerSettings,
     ScorerSettings,
     SidecarScorerSettings,
@@ -89,7 +90,7 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     ModelNotFoundError
         If the file or folder does not exist or cannot be downloaded.
     """
-    if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
+    if isinstance(settings, ColumnScorerSettings | DifferenceScorerSettings | SidecarScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
     setting = f"scorer {settings.name!r}, model"
     if isinstance(settings, TransformerSettings):
@@ -142,7 +143,7 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
     BadShardError
         If the shard lacks one of them.
     """
-    wanted = {scorer.column for scorer in scorers} | ({"text"} if with_text else set())
+    wanted = {column for scorer in scorers for column in columns_of(scorer)} | ({"text"} if with_text else set())
     if missing := sorted(wanted.difference(documents.names)):
         raise BadShardError(
             f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
@@ -176,7 +177,10 @@ def score_columns(
     scores = {}
     for name, scorer in scorers.items():
         try:
-            scores[name] = scorer.score(columns[scorer.column])
+            names = columns_of(scorer)
+            several = len(names) > 1
+            values = list(zip(*(columns[one] for one in names), strict=True)) if several else columns[names[0]]
+            scores[name] = scorer.score(values)
         except ColumnValueError as error:
             raise BadShardError(f"{place(error.position)}: {error}") from error
     return scores
@@ -186,7 +190,9 @@ def batch_scores(scorers: Mapping[str, Scorer], batch: pa.RecordBatch, shard: st
     """Return every scorer's scores (n,) of a batch of n documents of a shard; see `score_columns`."""
     reads_arrow = {name: scorer for name, scorer in scorers.items() if scorer.reads_arrow}
     others = {name: scorer for name, scorer in scorers.items() if name not in reads_arrow}
-    lists = {name: batch[name].to_pylist() for name in {scorer.column for scorer in others.values()}}
+    lists = {
+        name: batch[name].to_pylist() for name in {one for scorer in others.values() for one in columns_of(scorer)}
+    }
     arrays = {scorer.column: batch[scorer.column] for scorer in reads_arrow.values()}
 
     def place(position: int) -> str:

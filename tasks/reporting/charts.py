@@ -44,6 +44,8 @@ REPLACEMENT = "\N{WHITE SQUARE}"
 
 _drawing = ThreadPoolExecutor(1)
 """Draws every chart: matplotlib opens its fonts again in each thread, and keeps them."""
+MOST_NUMBERED = 12
+"""Columns of a matrix whose cells are wide enough for their values."""
 
 
 class Share(NamedTuple):
@@ -245,16 +247,17 @@ def heat_map(
     note: str = "",
     form: str = "{:.2f}",
 ) -> bytes:
-    """Draw a matrix with its values in the cells."""
+    """Draw a matrix, with its values in the cells where they fit."""
     figure, axes = _figure(title, "", "", note, height=max(2.8, 0.42 * len(rows) + 1.7))
     low, high = limits or (float(np.nanmin(values)), float(np.nanmax(values)))
     image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high, aspect="auto")
     for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
+        if np.isfinite(value) and len(columns) <= MOST_NUMBERED:
             colour = INK if (value - low) / max(high - low, 1e-12) < 0.55 else "white"
             axes.text(column, row, form.format(value), ha="center", va="center", fontsize=8, color=colour)
     _name_rows(axes, rows, inverted=False)
-    axes.set_xticks(range(len(columns)), [safe(name) for name in columns], rotation=30, ha="right")
+    turned = 30 if len(columns) <= MOST_NUMBERED else 60
+    axes.set_xticks(range(len(columns)), [safe(name) for name in columns], rotation=turned, ha="right")
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label=safe(value_label, 60)).outline.set_visible(False)
     return _png(figure)

@@ -159,8 +159,8 @@ def _clusters(
 
     n_clusters = int(np.clip(len(before) // CLUSTER_DOCUMENTS, 1, CLUSTERS))
     seeded = torch.Generator().manual_seed(SEED)
-    found, _ = k_means(Rows(torch.from_numpy(before)), n_clusters, CLUSTER_ITERATIONS, seeded)
-    labels = found.numpy()
+    found = k_means(Rows(torch.from_numpy(before)), n_clusters, CLUSTER_ITERATIONS, seeded)
+    labels = found.labels.numpy()
     members = [np.flatnonzero(labels == cluster) for cluster in range(n_clusters)]
     centres = np.stack([before[rows].sum(axis=0) for rows in members])
     centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)

@@ -18,17 +18,20 @@ from numpy.typing import NDArray
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import masks_schema
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import group_name
+from fineweb_mask.tasks.selection.selector_inputs import InputColumns
 from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_groups, read_vectors
 from fineweb_mask.tasks.workspace.counts import add_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
-from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection import Selection
+    from fineweb_mask.models.selection import Selection, SelectorInputs
     from fineweb_mask.models.selection.ranges import Ranges
 
 
@@ -36,11 +39,24 @@ NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample"
 """Settings on which the selection from a block does not depend."""
 
 
+def block_key(settings: PipelineSelectionSettings, *left_out: str, by_group: bool = False) -> dict[str, Any]:
+    """Return the settings that the selection from a block depends on, `left_out` and others' options aside."""
+    kept = {"groups", "passes", "directions"} if by_group else set()
+    return settings.model_dump(exclude=NOT_READ - kept | settings.not_used | set(left_out))
+
+
 class BlocksJob(GroupJob):
     """Select from a group of shards: several as one block, or one shard in one or more slices."""
 
     shards: list[ShardFiles]
     settings: PipelineSelectionSettings
+    targets: StageFile | None = None  # for solvers that read target examples, or texts
+    given: EarlierSelection | None = None
+
+    @property
+    def solved(self) -> PipelineSelectionSettings:
+        """The settings with the solver that selects."""
+        return self.settings
 
     @property
     def name(self) -> str:
@@ -78,7 +94,10 @@ class BlocksJob(GroupJob):
             for shard in self.shards
         ]
         how = [self.slices, *(["mixed"] if self.is_mixed else [])]
-        return Dependencies(settings=[digest(self.settings_read()), *how], inputs=files)
+        read = SELECTORS[self.solved.solver].reads
+        targets = [self.targets.fingerprint] if self.targets is not None and read & {"targets", "text"} else []
+        given = [] if self.given is None else [self.given.fingerprint]
+        return Dependencies(settings=[digest(self.settings_read()), *how], inputs=[*files, *targets, *given])
 
 
 class Block(NamedTuple):
@@ -91,6 +110,7 @@ class Block(NamedTuple):
     tokens: NDArray[np.int64]
     lots: NDArray[np.float64] | None = None  # these two with budgets by group
     groups: NDArray[np.object_] | None = None
+    also: "SelectorInputs | None" = None
 
 
 class Group(NamedTuple):
@@ -101,6 +121,7 @@ class Group(NamedTuple):
     candidate: NDArray[np.bool_]  # (rows,): neither a duplicate nor without a vector
     tokens: NDArray[np.int64]  # (rows,)
     excluded: dict[str, int]  # rows that are no candidates, by reason
+    inputs: InputColumns = InputColumns()
 
     @classmethod
     def read(cls, job: BlocksJob) -> Self:
@@ -110,7 +131,8 @@ class Group(NamedTuple):
             np.concatenate([getattr(shard, name) for shard in shards]) for name in ("quality", "candidate", "tokens")
         )
         excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
-        return cls(job, quality, candidate, tokens, dict(excluded))
+        inputs = InputColumns.read(job.workspace, job.shards, job.solved, job.targets, job.given)
+        return cls(job, quality, candidate, tokens, dict(excluded), inputs)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the group's blocks, reading one at a time; one without a candidate is left out."""
@@ -120,7 +142,9 @@ class Group(NamedTuple):
             drawn = np.concatenate([lots(job.settings.seed, shard.name, shard.rows) for shard in job.shards])
             groups = np.concatenate([read_groups(job.workspace, shard, by_group.column) for shard in job.shards])
         for name, rows in track("blocks", list(self._places()), part=(0, 1)):
-            block = Block(name, rows, self._vectors(rows), self.quality[rows], self.tokens[rows])
+            block = Block(
+                name, rows, self._vectors(rows), self.quality[rows], self.tokens[rows], also=self.inputs.of(rows)
+            )
             yield block if drawn is None or groups is None else block._replace(lots=drawn[rows], groups=groups[rows])
 
     def _places(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
@@ -166,12 +190,15 @@ class Masks:
         self._selected = np.zeros(n, dtype=bool)
         self._inclusion = np.full(n, np.nan, dtype=np.float32)  # NaN and no name where the document was in no block
         self._names = np.full(n, None, dtype=object)
-        self._repeats = np.zeros(n, dtype=np.uint32) if group.job.settings.may_repeat else None
+        self._repeats = np.zeros(n, dtype=np.uint32) if group.job.solved.may_repeat else None
 
     def enter(self, block: Block, selection: "Selection", repeats: NDArray[np.integer[Any]] | None = None) -> None:
         """Enter what was selected from a block, and how often each document is used, if not once."""
         selected = np.zeros(len(block.rows), dtype=bool)
         selected[selection.indices] = True
+        if repeats is None and selection.copies is not None:
+            repeats = np.zeros(len(block.rows), dtype=np.int64)
+            repeats[selection.indices] = selection.copies
         self.enter_rows(block.rows, selected, selection.inclusion, block.name, repeats)
 
     def enter_rows(
@@ -248,6 +275,7 @@ def select_block(
             block_settings(settings, block),
             device=device,
             tokens=block.tokens,
+            also=block.also,
             ranges=ranges,
             scales=scales,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.blocks import NOT_READ, Block, BlocksJob, Group, block_settings
+from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, block_key, block_settings
 from fineweb_mask.tasks.selection.corpus.arrays import write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -45,7 +45,7 @@ class PriceJob(_InterimJob, BlocksJob):
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut."""
-        return self.settings.model_dump(exclude=NOT_READ)
+        return block_key(self.settings)
 
 
 @stage_task

@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.selection.contenders import (
@@ -34,10 +36,8 @@ DRAWN_TOPICS = 40
 LABELS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
 """What a column of topics may hold."""
 DEFINITIONS = (
-    "mean_field maximises J = lamb * quality + (1 - lamb) * diversity, less a charge for near-duplicates, in closed "
-    "form, policy_gradient by the algorithm of the paper, greedy by adding the document that increases J most, one at "
-    "a time. top_quality takes the highest scores. quality_sampling draws documents in proportion to exp(score), "
-    "random draws them uniformly. semdedup keeps the least redundant documents of each cluster.",
+    "The solvers maximise J = lamb * quality + (1 - lamb) * diversity, less a charge for near-duplicates; the other "
+    "selectors do not know J, and have the same budget.",
     "Quality is standardised over the corpus. Diversity metrics are raw values: larger is more diverse. They are "
     "measured for every selection, whether or not it maximised them. No selection has a J above the upper bound. The "
     "gap is the distance from J to that bound, as a share of the distance from a random selection to it.",
@@ -77,18 +77,24 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
 class CompareJob(PageJob):
     """Write the page of a comparison."""
 
-    stage: ClassVar[Stage] = Stage("compare", version=1, folders=("compare",))
+    stage: ClassVar[Stage] = Stage("compare", version=2, folders=("compare",))
     settings: PipelineSelectionSettings
     label_column: str | None
     documents: list[StageFile]
     masks: dict[str, list[StageFile]]  # by selector, in the order of the documents
     groups: dict[str, list[StageFile]]  # by selector
     seconds: dict[str, float]  # by selector, as far as it is known
+    left_out: dict[str, str] = Field(default_factory=dict)  # why, by selector
 
     def depends_on(self) -> Dependencies:
         """Return what the page says of the settings, and the fingerprints of the selections."""
         return Dependencies(
-            settings=[self.settings.model_dump(exclude={"device"}), self.label_column, list(self.groups)],
+            settings=[
+                self.settings.model_dump(exclude={"device"}),
+                self.label_column,
+                list(self.groups),
+                self.left_out,
+            ],
             inputs=[[file.fingerprint for file in files] for files in (self.documents, *self.groups.values())],
         )
 
@@ -132,6 +138,8 @@ def _with_shared_bounds(blocks: list[dict[str, Any]], everyone: list[list[dict[s
     for place, block in enumerate(blocks):
         bounds = [others[place]["upper_bound"] for others in everyone]
         bound = min((bound for bound in bounds if bound is not None), default=None)
+        if bound is not None and block["upper_bound"] is None and block["objective"] > bound:
+            bound = None  # it selected less than the budget, about which the bound says nothing
         gap = relative_gap(block["objective"], bound, block["random_objective"])
         shared.append(block | {"upper_bound": bound, "gap": gap})
     return shared
@@ -187,7 +195,7 @@ def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:
             Tile(str(len(selectors)), "selectors"),
             Tile(best, "highest J"),
         ],
-        sections=[*sections, Section("How to read this", definitions)],
+        sections=[*sections, Section("How to read this", definitions, tables=[_sources(list(selectors))])],
         footer=f"fineweb-mask {version('fineweb-mask')}",
         metrics=metrics,
     )
@@ -199,7 +207,21 @@ def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
     names[names.index("objective") : names.index("objective")] = topics
     note = "Seconds: the selection alone. The selectors ran one after the other, each on all cores."
     note += " Topics: their effective number, explained below." if topics else ""
+    if job.left_out:
+        reasons = "; ".join(f"{name}: {why}" for name, why in job.left_out.items())
+        note += f" Left out: {reasons}."
     return figures_table("All selectors", Column("selector"), metrics["selectors"].items(), names, note)
+
+
+def _sources(names: Sequence[str]) -> Table:
+    """Return what each selector is after, and where it comes from."""
+    columns = [Column("selector"), Column("looks for"), Column("by chance"), Column("source")]
+    rows = [
+        [name, entry.maximises, "yes" if entry.is_sampled else "no", entry.source]
+        for name, entry in SELECTORS.items()
+        if name in names
+    ]
+    return Table("Selectors", columns, rows, wide=True)
 
 
 def _trade_offs(job: CompareJob, metrics: Mapping[str, Any], note: str) -> list[Figure]:

@@ -10,20 +10,21 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.measures import relative_gap
-from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.selection import METRICS, Solver, Unit
+from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
+from fineweb_mask.models.settings.selection import METRICS, Unit
+from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.reporting.page import Column, Table
 from fineweb_mask.tasks.selection.blocks import (
-    NOT_READ,
     Block,
     BlocksJob,
     Group,
     Masks,
+    block_key,
     block_settings,
     describe,
     select_block,
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.measures import Measures
     from fineweb_mask.models.selection.ranges import Ranges
 
-SELECTORS: tuple[str, ...] = get_args(Solver)
-"""The solvers of `selection.solver`: DATAMASK in closed form, its learner, and the baselines."""
-USUAL_SELECTORS = [name for name in SELECTORS if name != "policy_gradient"]
-"""Those compared unless others are named: the learner takes an hour where the others take a minute."""
+USUAL_SELECTORS = ["mean_field", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
+"""Those compared unless others are named: all that read nothing but vectors and quality are `all`'s."""
+ALL = "all"
+"""Stands for every selector that can run and is not slow."""
 FIGURES = {
     "selected": Column("selected", "count"),
     "mean_quality": Column("mean quality", "number"),
@@ -54,28 +55,63 @@ FIGURES = {
     "seconds": Column("seconds", "seconds"),
 }
 """The columns that tables of selections are made of."""
-NOT_SCALED = {"lamb", "near_duplicates", "solver", *NOT_READ, "quality_sampling", "semdedup"}
-"""Settings that the ranges of the terms do not depend on."""
 
 
 class SelectorError(SettingsError):
     """A selector has no such name."""
 
 
-def check_selectors(names: list[str]) -> list[str]:
-    """Return the selectors, each once.
+def check_selectors(names: list[str], missing: Mapping[str, str] | None = None) -> list[str]:
+    """Return the selectors, each once; `all` stands for those that have what they read and are not slow.
+
+    Parameters
+    ----------
+    names
+        The selectors.
+    missing
+        What selectors read that there is not, by their names.
 
     Raises
     ------
     SelectorError
-        If there is none, or one is not known.
+        If there is none, or one is not known, or what one reads is missing.
     """
+    missing = missing or {}
+    found = list[str]()
     for name in names:
-        if name not in SELECTORS:
-            raise SelectorError(f"selectors may be {', '.join(SELECTORS)}, received {name!r}")
-    if not names:
-        raise SelectorError(f"name at least one selector: {', '.join(SELECTORS)}")
-    return list(dict.fromkeys(names))
+        if name == ALL:
+            found += [one for one, entry in SELECTORS.items() if not entry.is_slow and one not in missing]
+        elif name not in SELECTORS:
+            raise SelectorError(f"selectors may be {', '.join([ALL, *SELECTORS])}, received {name!r}")
+        elif name in missing:
+            remedy = missing[name]
+            raise SelectorError(f"selector {name}: {remedy}")
+        else:
+            found.append(name)
+    if not found:
+        raise SelectorError(f"name at least one selector: {', '.join([ALL, *SELECTORS])}")
+    return list(dict.fromkeys(found))
+
+
+def reads_targets(names: Iterable[str]) -> bool:
+    """Return whether one of these selectors reads target examples, or compares texts with theirs."""
+    return any(SELECTORS[name].reads & {"targets", "text"} for name in names)
+
+
+def missing_for(settings: PipelineSettings) -> dict[str, str]:
+    """Return what selectors read that a recipe does not provide, by their names."""
+    has_targets = settings.selection.targets is not None
+    found = {
+        name: missing_inputs(name, has_targets=has_targets, scorers=len(settings.quality.scorers)) for name in SELECTORS
+    }
+    return {name: why for name, why in found.items() if why is not None}
+
+
+def left_out(names: list[str], missing: Mapping[str, str]) -> dict[str, str]:
+    """Return why each selector that `all` stands for is not run; nothing without `all`."""
+    slow = {name: "it takes long: name it to run it" for name, entry in SELECTORS.items() if entry.is_slow}
+    found = {**slow, **missing} if ALL in names else {}
+    return {name: why for name, why in found.items() if name not in names}
 
 
 def contested(settings: PipelineSelectionSettings, budget_by: Unit) -> PipelineSelectionSettings:
@@ -98,9 +134,14 @@ class RangesJob(ProductJob, BlocksJob):
         """The file of the ranges."""
         return self.workspace.root / self.folder / f"{self.group}.{self.key.tag}.json"
 
+    @property
+    def solved(self) -> PipelineSelectionSettings:
+        """The settings with the solver by which the ends of the ranges are found."""
+        return self.settings.model_copy(update={"solver": "mean_field"})
+
     def settings_read(self) -> object:
         """Return the settings that the ranges depend on."""
-        return self.settings.model_dump(exclude=NOT_SCALED)
+        return block_key(self.solved, "lamb", "near_duplicates", "solver")
 
 
 @stage_task
@@ -172,7 +213,7 @@ class ContenderJob(TimedJob):
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut."""
-        return self.solved.model_dump(exclude=NOT_READ)
+        return block_key(self.solved)
 
 
 @stage_task

@@ -10,11 +10,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.schemas import ROW
+from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import (
-    NOT_READ,
     Block,
     Group,
+    block_key,
     block_settings,
     describe,
     write_shards,
@@ -29,9 +30,14 @@ class FrontierJob(TimedJob):
     stage: ClassVar[Stage] = Stage("frontier", version=2, folders=("sweep/masks",))
     lambs: tuple[float, ...]
 
+    @property
+    def solved(self) -> PipelineSelectionSettings:
+        """The settings with the solver that a sweep selects by."""
+        return self.settings.model_copy(update={"solver": "mean_field"})
+
     def settings_read(self) -> object:
         """Return the settings that a sweep reads, and the weights of quality."""
-        return [self.settings.model_dump(exclude={*NOT_READ, "solver", "lamb"}), self.lambs]
+        return [block_key(self.solved, "solver", "lamb"), self.lambs]
 
 
 @stage_task

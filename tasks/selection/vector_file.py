@@ -123,7 +123,7 @@ def select_file(
     SelectionInputError
         If the numbers cannot be selected from.
     """
-    from fineweb_mask.models.selection import SelectionInputError, select
+    from fineweb_mask.models.selection import SelectionInputError, SelectorInputs, select
 
     check_vector_file(source, columns)
     features = read_vectors(source, columns.features)
@@ -139,6 +139,7 @@ def select_file(
             settings,
             device=device,
             tokens=tokens,
+            also=SelectorInputs(scores=dict(zip(columns.quality, quality.T, strict=True))),
             progress=progress,
         )
     except SelectionInputError as error:

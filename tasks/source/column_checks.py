@@ -8,7 +8,6 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
-from fineweb_mask.models.settings.quality import ColumnScorerSettings
 from fineweb_mask.tasks.source.column_types import schema_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.jsonl import first_columns
@@ -111,8 +110,10 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
 def _named(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:
     """Yield every setting that names a column of the documents, the column, and the other values it may have."""
     for index, scorer in enumerate(settings.quality.scorers):
-        if isinstance(scorer, ColumnScorerSettings):
-            yield f"quality.scorers.{index}.column", scorer.column, []
+        for key, column in scorer.source_columns.items():
+            yield f"quality.scorers.{index}.{key}", column, []
+    if settings.selection.group_column is not None:
+        yield "selection.group_column", settings.selection.group_column, []
     if settings.selection.groups is not None:
         yield "selection.groups.column", settings.selection.groups.column, []
     if settings.materialize.layout != FLAT:

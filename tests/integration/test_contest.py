@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -11,6 +12,8 @@ from fineweb_mask.flows.commands._common import WRONG_USAGE
 from fineweb_mask.flows.compare import run_compare
 from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.flows.sweep import run_sweep
+from fineweb_mask.models.settings.selectors.options import TargetSettings
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
@@ -104,7 +107,7 @@ def test_the_page_is_opened_on_request(contest, small_sample, server, monkeypatc
     ("arguments", "message"),
     [
         (["sweep", "--lamb", "0,2"], "--lamb takes values from 0 to 1, received 2"),
-        (["compare", "--selectors", "random,best"], "selectors may be mean_field, policy_gradient"),
+        (["compare", "--selectors", "random,best"], "selectors may be all, mean_field, policy_gradient"),
         (["compare", "--selectors", ","], "name at least one selector"),
         (
             ["compare", "--label-column", "topic"],
@@ -125,3 +128,26 @@ def test_wrong_options_end_with_2_before_anything_starts(arguments, message, mon
     assert message in result.stderr
     assert message in json.loads(result.stdout.splitlines()[-1])["error"]
     assert not (tmp_path / "w").exists()
+
+
+def test_all_stands_for_every_selector_that_has_what_it_reads(contest, tmp_path, sample_corpus):
+    """With target examples, one task for each dump."""
+    settings = LastRun.load(Workspace(contest.workspace)).settings
+    file = sorted((sample_corpus / "corpus").rglob("*.parquet"))[0]
+    examples = pq.read_table(file, columns=["text", "dump"]).slice(0, 40)
+    pq.write_table(examples, tmp_path / "targets.parquet")
+    targets = TargetSettings(path=str(tmp_path / "targets.parquet"), task_column="dump")
+    selection = settings.selection.model_copy(update={"targets": targets, "group_column": "dump"})
+    before = contents(contest.workspace)
+    compared = run_compare(
+        settings.model_copy(update={"workspace": str(contest.workspace), "selection": selection}), ["all"], "dump"
+    )
+    assert compared.selectors.keys() == SELECTORS.keys() - {"policy_gradient"}
+    assert contents(contest.workspace) == before
+    page = Path(compared.page).read_text()
+    for name in SELECTORS:
+        assert name in page
+    assert "policy_gradient: it takes long" in page
+    tokens = {name: one["tokens"] for name, one in compared.selectors.items() if name != "gist"}
+    assert max(tokens.values()) - min(tokens.values()) < 0.02 * max(tokens.values())
+    assert compared.selectors["gist"]["near_duplicates"] <= compared.selectors["top_quality"]["near_duplicates"]

@@ -113,7 +113,7 @@ def test_attacks_are_read_and_not_run(opened, hostile_run):
     ("name", "figures", "tables"),
     [
         ("sweep", {"frontier", "shares"}, 2),
-        ("compare", {"near-duplicates", "overlap", "topics", "trade-off"}, 4),
+        ("compare", {"near-duplicates", "overlap", "topics", "trade-off"}, 5),
     ],
 )
 def test_a_page_on_selections_is_whole_without_a_network(opened, contest, name, figures, tables, scheme):

@@ -28,8 +28,9 @@ from fineweb_mask.models.settings.quality import (
     LabelSettings,
     QualitySettings,
 )
-from fineweb_mask.tasks import embed, fit, ingest, materialize, report, score, select
+from fineweb_mask.tasks import embed, ingest, materialize, report, score, select
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
+from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.column_types import settle

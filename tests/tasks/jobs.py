@@ -10,7 +10,7 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.hashes import HashJob, sort_hashes
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob, find_repeats
 from fineweb_mask.tasks.embed import EmbedJob
-from fineweb_mask.tasks.fit import FitClassifierJob, FitEncoderJob, FitStatisticsJob
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.score import ScoreJob
@@ -91,8 +91,12 @@ def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
     return [RangesJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
 
 
-def contender_job(workspace: Any, group: Any, settings: Any, selector: str, ranges: Any) -> ContenderJob:
-    return ContenderJob(root=str(workspace.root), shards=group, settings=settings, selector=selector, ranges=ranges)
+def contender_job(
+    workspace: Any, group: Any, settings: Any, selector: str, ranges: Any, targets: Any = None
+) -> ContenderJob:
+    return ContenderJob(
+        root=str(workspace.root), shards=group, settings=settings, selector=selector, ranges=ranges, targets=targets
+    )
 
 
 def frontier_job(workspace: Any, group: Any, settings: Any, lambs: Any, ranges: Any) -> FrontierJob:

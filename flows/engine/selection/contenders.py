@@ -28,15 +28,24 @@ class SelectorRuns:
         The shards that are selected from.
     settings
         The settings of every selection, the solver aside.
+    targets
+        The examples of target tasks, for the selectors that read them.
     """
 
-    def __init__(self, scheduler: Scheduler, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        shards: list[ShardFiles],
+        settings: PipelineSelectionSettings,
+        targets: StageFile | None = None,
+    ) -> None:
         self.groups = grouped(shards, settings, remembered_groups(scheduler.workspace, settings))
         self.files: dict[str, list[StageFile]] = {}  # by selector, of every group
         self.masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
         self.frontiers: list[StageFile] = []  # of every group
         self.seconds: dict[str, float] = {}  # by selector or value of lamb
         self._settings = settings
+        self._targets = targets
         self._scheduler = scheduler
         self._root = scheduler.workspace.address
         self._ranges: dict[str, StageFile | None] = {}
@@ -66,7 +75,12 @@ class SelectorRuns:
             for group in self.groups:
                 ranges = self._ranges.get(group_name(group))
                 job = ContenderJob(
-                    root=self._root, shards=group, settings=self._settings, selector=selector, ranges=ranges
+                    root=self._root,
+                    shards=group,
+                    settings=self._settings,
+                    selector=selector,
+                    ranges=ranges,
+                    targets=self._targets,
                 )
                 self._scheduler.add(job, partial(self._on_selected, job))
             get_run_logger().info("contend: %s selects", selector)

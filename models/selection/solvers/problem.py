@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.selection.inputs import SelectorInputs
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import SelectionSettings
@@ -37,7 +38,7 @@ class Problem:
 
     Examples
     --------
-    A solver of your own, which takes the first K documents, entered in `SOLVERS`:
+    A solver of your own, which takes the first K documents, to be entered in `SELECTORS`:
 
     >>> def solve_first(problem):
     ...     mask = torch.arange(problem.objective.n) < problem.objective.budget
@@ -54,6 +55,8 @@ class Problem:
     generator: torch.Generator  # on the rows' device, seeded
     history: History = field(default_factory=History)
     start: Tensor | None = None  # (n,) probabilities that solved a similar problem, from which `mean_field` starts
+    also: SelectorInputs = field(default_factory=SelectorInputs)  # what some selectors read, on the rows' device
+    tokens: Tensor | None = None  # (n,) int64, if they are known
 
 
 @dataclass
@@ -63,3 +66,11 @@ class Solution:
     mask: Tensor  # (n,) bool, K of them true, or full by tokens
     inclusion: Tensor  # (n,) float32: learned logit or probability; larger ranks higher
     relaxed: Tensor | None = None  # (n,) probabilities that fill the budget, from which the bound is computed
+    copies: Tensor | None = None  # (n,) int64, how often each document is taken; None: those of the mask once
+
+
+def finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None, copies: Tensor | None = None) -> Solution:
+    """Return the solution of one step: a mask (n,), or the documents of the highest inclusion (n,) that fill K."""
+    mask = problem.objective.top(inclusion) if mask is None else mask
+    problem.history.record(1, problem.objective.value_of(mask))
+    return Solution(mask, inclusion, copies=copies)

@@ -133,7 +133,7 @@ class LearnJob(CorpusJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings, the sample, and what came before."""
-        settings = self.settings.model_dump(exclude=NOT_LEARNED)
+        settings = self.settings.model_dump(exclude=NOT_LEARNED | self.settings.not_used)
         before = None if self.before is None else self.before.fingerprint
         files = [[file.fingerprint for file in group] for group in (self.samples, self.tallies, self.charged)]
         return Dependencies(settings=[settings, self.number, self.settings.passes], inputs=[files, before])
@@ -394,7 +394,9 @@ class KeepRuleJob(ProductJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the models."""
-        settings = self.settings.model_dump(exclude={"device", "block_size", "blocks", "block_budget"})
+        settings = self.settings.model_dump(
+            exclude={"device", "block_size", "blocks", "block_budget"} | self.settings.not_used
+        )
         return Dependencies(settings=settings, inputs=self.models)
 
 

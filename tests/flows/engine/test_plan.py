@@ -21,12 +21,12 @@ from fineweb_mask.models.settings import (
     SourceSettings,
 )
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks import fit
 from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.dedup import repeats
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob
+from fineweb_mask.tasks.fit import job as fit
 from fineweb_mask.tasks.inference.scorers import resolve_model
 from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.source.discovery import SourceShard, discover

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.quality.column import ColumnScorer, ColumnValueError
-from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.settings.quality import ColumnScorerSettings
+from fineweb_mask.models.quality.registry import columns_of, load_scorer
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, DifferenceScorerSettings
 
 
 def scorer(**settings):
@@ -40,3 +40,25 @@ def test_a_missing_value_is_an_error_or_the_score_that_was_set(value):
         scorer().score([1.0, value, value, 2.0])
     assert caught.value.position == 1
     assert scorer(missing=-1.5).score([1.0, value, 2.0]).tolist() == [1.0, -1.5, 2.0]
+
+
+def difference(**settings):
+    return load_scorer(DifferenceScorerSettings(column="prior", minus="conditional", **settings), "")
+
+
+def test_a_difference_is_of_two_columns():
+    scorer = difference()
+    assert columns_of(scorer) == ("prior", "conditional")
+    assert scorer.score([(3.0, 2.5), (2, Decimal("2.25"))]).tolist() == [0.5, -0.25]
+
+
+@pytest.mark.parametrize("pair", [(None, 1.0), (1.0, None), (float("nan"), 1.0), (1.0, float("inf"))])
+def test_a_difference_with_a_value_missing_is_an_error_or_the_score_that_was_set(pair):
+    with pytest.raises(ColumnValueError, match="null or not finite in 1 of 2 rows"):
+        difference().score([(2.0, 1.0), pair])
+    assert difference(missing=-9).score([(2.0, 1.0), pair]).tolist() == [1.0, -9.0]
+
+
+def test_a_difference_of_texts_is_an_error_that_names_the_column():
+    with pytest.raises(ColumnValueError, match="column 'conditional' must hold numbers"):
+        difference().score([(1.0, "2")])

@@ -22,10 +22,9 @@ from fineweb_mask.models.settings.quality import FastTextTrainingSettings
 from fineweb_mask.models.settings.selection import (
     MeanFieldSettings,
     PolicyGradientSettings,
-    QualitySamplingSettings,
     SelectionSettings,
-    SemDedupSettings,
 )
+from fineweb_mask.models.settings.selectors.options import QualitySamplingSettings, SemDedupSettings
 from fineweb_mask.models.settings.training import TrainQualitySettings
 
 WITH_DEFAULTS = [

@@ -151,6 +151,7 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
         "sample",
         "directions",
         "groups",
+        "given",
         "blocks",
         "block_size",
         "block_budget",

@@ -7,10 +7,12 @@ from fineweb_mask.models.quality.registry import SCORERS
 from fineweb_mask.models.settings.quality import (
     ClassesScorerSettings,
     ColumnScorerSettings,
+    DifferenceScorerSettings,
     EduScorerSettings,
     FastTextScorerSettings,
     FastTextTrainingSettings,
     LabelSettings,
+    PerplexityScorerSettings,
     QualitySettings,
     SidecarScorerSettings,
 )
@@ -110,6 +112,8 @@ def test_every_kind_of_scorer_has_its_class():
         EduScorerSettings().kind,
         ColumnScorerSettings(column="c").kind,
         ClassesScorerSettings(name="topic", model="m").kind,
+        DifferenceScorerSettings(column="before", minus="after").kind,
+        PerplexityScorerSettings(model="m").kind,
     }
     assert kinds == set(SCORERS)
 

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.tasks import fit, score
+from fineweb_mask.tasks import score
+from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models
 from fineweb_mask.tasks.inference.scoring_pool import (
     ROWS_WORTH_PROCESSES,

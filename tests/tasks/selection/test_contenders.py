@@ -5,16 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
+from fineweb_mask.tasks.fit.targets import fit_targets
 from fineweb_mask.tasks.selection import contenders, frontier
-from fineweb_mask.tasks.selection.contenders import SELECTORS, SelectorError, check_selectors, contested
+from fineweb_mask.tasks.selection.contenders import (
+    SELECTORS,
+    SelectorError,
+    check_selectors,
+    contested,
+    left_out,
+    missing_for,
+)
 from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.fit.test_targets import EXAMPLES, job_of
 from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
 from tests.tasks.stage_files import newest
 
@@ -27,11 +37,17 @@ def scales(workspace: Workspace, shards: Any, settings: PipelineSelectionSetting
 
 
 def jobs(
-    workspace: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str
+    workspace: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str, targets: Any = None
 ) -> Iterator[contenders.ContenderJob]:
     found = scales(workspace, shards, settings)
     for group in grouped(shards, settings):
-        yield contender_job(workspace, group, settings, selector, found.get(group_name(group)))
+        yield contender_job(workspace, group, settings, selector, found.get(group_name(group)), targets)
+
+
+@pytest.fixture
+def targets(copied: Any, tmp_path: Path) -> StageFile:
+    pq.write_table(pa.Table.from_pylist(EXAMPLES), tmp_path / "examples.parquet")
+    return fit_targets(job_of(copied, tmp_path / "examples.parquet"))
 
 
 @pytest.fixture
@@ -51,18 +67,23 @@ def test_datamask_contends_with_the_masks_of_the_pipeline(copied: Any) -> None:
     assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
 
 
-def test_every_selector_is_judged_by_the_same_objective(copied: Any, settings: PipelineSelectionSettings) -> None:
+def test_every_selector_is_judged_by_the_same_objective(
+    copied: Any, settings: PipelineSelectionSettings, targets: StageFile
+) -> None:
     found = {}
     for selector in SELECTORS:
         [first, *_] = [
-            contenders.run_selector(job) for job in jobs(copied.workspace, copied.selection_shards, settings, selector)
+            contenders.run_selector(job)
+            for job in jobs(copied.workspace, copied.selection_shards, settings, selector, targets)
         ]
         [found[selector]] = first.details["blocks"]
-    assert len({block["selected"] for block in found.values()}) == 1
+    assert len({block["selected"] for name, block in found.items() if name != "gist"}) == 1
+    assert found["gist"]["selected"] <= found["random"]["selected"]
     assert len({block["random_objective"] for block in found.values()}) == 1
     bound = found["mean_field"]["upper_bound"]
-    assert all(block["objective"] <= bound + 1e-6 for block in found.values())
-    assert found["mean_field"]["objective"] >= max(block["objective"] for block in found.values()) - 1e-6
+    full = {name: block for name, block in found.items() if name != "gist"}
+    assert all(block["objective"] <= bound + 1e-6 for block in full.values())
+    assert found["mean_field"]["objective"] >= max(block["objective"] for block in full.values()) - 1e-6
     for block in found.values():
         assert block["measures"].keys() == {"mean_quality", *METRICS, "near_duplicates"}
         assert block["measures"]["mean_quality"] == pytest.approx(block["terms"]["mean_quality"], abs=1e-6)
@@ -155,10 +176,47 @@ def test_a_budget_of_tokens_finds_its_own_ranges(copied: Any) -> None:
 
 def test_unknown_selectors_are_refused_with_the_known_ones() -> None:
     assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
-    with pytest.raises(SelectorError, match=r"selectors may be mean_field, policy_gradient.*received 'datamask'"):
+    with pytest.raises(SelectorError, match=r"selectors may be all, mean_field, policy_gradient.*received 'datamask'"):
         check_selectors(["random", "datamask"])
     with pytest.raises(SelectorError, match="at least one"):
         check_selectors([])
+
+
+def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) -> None:
+    missing = missing_for(built.recipe)
+    assert missing.keys() == {"betr", "rds", "dsir"}
+    found = check_selectors(["random", "all"], missing)
+    assert found[0] == "random"
+    assert set(found) == SELECTORS.keys() - missing.keys() - {"policy_gradient"}
+    assert left_out(["random", "all"], missing).keys() == {"betr", "rds", "dsir", "policy_gradient"}
+    assert left_out(["policy_gradient", "all"], missing).keys() == missing.keys()
+    assert left_out(["random"], missing) == {}
+    with pytest.raises(SelectorError, match=r"selector betr: it reads target examples: set selection\.targets"):
+        check_selectors(["betr"], missing)
+
+
+def test_options_of_other_selectors_change_no_key(copied: Any, settings: PipelineSelectionSettings) -> None:
+    other = settings.model_copy(update={"gist": settings.gist.model_copy(update={"distances": 3})})
+
+    def keys(of: PipelineSelectionSettings, selector: str) -> list[str]:
+        return [job.key.fingerprint for job in jobs(copied.workspace, copied.selection_shards, of, selector)]
+
+    assert keys(settings, "random") == keys(other, "random")
+    assert keys(settings, "gist") != keys(other, "gist")
+
+
+def test_documents_that_a_selector_repeats_are_written_as_often(
+    copied: Any, settings: PipelineSelectionSettings
+) -> None:
+    often = settings.model_copy(update={"quadmix": settings.quadmix.model_copy(update={"max_repeats": 3})})
+    for job in jobs(copied.workspace, copied.selection_shards, often, "quadmix"):
+        blocks = contenders.run_selector(job).details["blocks"]
+        masks = pa.concat_tables([copied.read(file) for file in job.shard_files() or []])
+        wanted = sum(round(often.select_ratio * block["documents"]) for block in blocks)
+        repeats, selected = masks["repeats"].to_numpy(), masks["selected"].to_numpy()
+        assert repeats.sum() == wanted
+        assert repeats.max() > 1
+        assert ((repeats > 0) == selected).all()
 
 
 def test_contenders_get_the_same_share_of_the_tokens_unless_the_recipe_counts(
@@ -174,13 +232,13 @@ def test_contenders_get_the_same_share_of_the_tokens_unless_the_recipe_counts(
 
 
 def test_every_selector_fills_the_same_tokens_and_is_measured_in_the_terms_of_j(
-    copied: Any, settings: PipelineSelectionSettings
+    copied: Any, settings: PipelineSelectionSettings, targets: StageFile
 ) -> None:
     by_tokens = contested(settings, "tokens")
     for selector in SELECTORS:
-        for job in jobs(copied.workspace, copied.selection_shards, by_tokens, selector):
+        for job in jobs(copied.workspace, copied.selection_shards, by_tokens, selector, targets):
             for block in contenders.run_selector(job).details["blocks"]:
-                assert 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
+                assert selector == "gist" or 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
                 assert block["tokens_selected"] <= round(by_tokens.select_ratio * block["tokens"])
                 for name in ("mean_quality", "pairwise"):
                     assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)

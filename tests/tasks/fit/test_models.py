@@ -12,7 +12,8 @@ import pytest
 
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings, SidecarScorerSettings
-from fineweb_mask.tasks import fit
+from fineweb_mask.tasks.fit import models as fit
+from fineweb_mask.tasks.fit.job import sampled_texts
 from fineweb_mask.tasks.inference.scorers import load_models, resolve_model
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.storage.atomic import remove_file, tree_files
@@ -83,7 +84,7 @@ def test_statistics_read_an_even_sample(built: Any, tmp_path: Path) -> None:
     texts = [text for file in built.documents for text in built.read(file)["text"].to_pylist()]
     for limit in (1, 7, 30, len(texts), 10**6):
         step = -(-len(texts) // min(limit, len(texts)))
-        sampled = fit.sampled_texts(built.workspace, built.documents, limit)
+        sampled = sampled_texts(built.workspace, built.documents, limit)
         assert list(sampled()) == texts[::step] == list(sampled())
 
 
@@ -175,16 +176,15 @@ def test_statistics_follow_the_models_and_not_the_weights(built: Any, scorer: Fa
     assert job.current() is None
 
 
-def test_statistics_of_groups_are_those_of_their_documents(built: Any, tmp_path: Path) -> None:
-    settings = built.recipe.quality.model_copy(update={"by": "dump", "by_documents": 10})
-    job = statistics_job(Workspace(tmp_path), built.documents, built.models, settings)
-    job = job.model_copy(update={"root": str(built.workspace.root)})
-    assert job.key != built.statistics_job.key
+def test_statistics_of_groups_are_those_of_their_documents(copied: Any) -> None:
+    settings = copied.recipe.quality.model_copy(update={"by": "dump", "by_documents": 10})
+    job = statistics_job(copied.workspace, copied.documents, copied.models, settings)
+    assert job.key != copied.statistics_job.key
     found = fit.fit_statistics(job).details
-    assert found["statistics"] == built.statistics.details["statistics"]
-    tables = [built.read(file).select(["dump", "text"]) for file in built.documents]
+    assert found["statistics"] == copied.statistics.details["statistics"]
+    tables = [copied.read(file).select(["dump", "text"]) for file in copied.documents]
     rows = [row for table in tables for row in table.to_pylist()]
-    scorer = load_models(built.workspace, built.models)["space"]
+    scorer = load_models(copied.workspace, copied.models)["space"]
     for dump in {row["dump"] for row in rows}:
         scores = scorer.score([row["text"] for row in rows if row["dump"] == dump]).astype(np.float64)
         assert found["by_group"][dump]["space"] == pytest.approx([scores.mean(), scores.std()], rel=1e-6)

@@ -1,16 +1,6 @@
-"""Fit models on the corpus: the quality classifier, the score statistics, the built-in encoder.
-
-A fitted model is kept in `fitted/` and reused while the corpus grows, because all shards must share one encoder. It is
-fitted again if a refit is requested; other settings have a model of their own. A lost or damaged model is fitted again
-on the same shards as before if these are unchanged.
-
-The files of a model are never replaced, because jobs may be reading them: their names tell the settings and what the
-model was fitted on. Only the manifest is, whose name tells the settings.
-"""
+"""Fit the quality classifier, the score statistics and the built-in encoder."""
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -21,12 +11,11 @@ from pydantic import Field
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
-from fineweb_mask.models.quality.registry import Scorer
+from fineweb_mask.models.quality.registry import Scorer, columns_of
 from fineweb_mask.models.quality.sidecar import SidecarScorer
-from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, QualitySettings
+from fineweb_mask.tasks.fit.job import FitJob, sampled_documents, sampled_texts
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
     batch_scores,
@@ -40,127 +29,9 @@ from fineweb_mask.tasks.inference.scorers import (
 from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
 from fineweb_mask.tasks.source.labels import read_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar
-from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
-from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema
-from fineweb_mask.tasks.storage.scratch import pinned
-from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, StageJob, stage_task
-from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest, write_manifest
-from fineweb_mask.tasks.workspace.references import StageFile, digest, file_digest
-from fineweb_mask.tasks.workspace.workspace import Workspace
-
-SAMPLED_SHARDS = 64
-"""Most shards that a sample of the corpus is read from: one shard of FineWeb holds a million documents."""
-
-
-class FitJob(StageJob):
-    """Fit one model on the documents and keep it when the corpus grows; `force` fits it again."""
-
-    documents: list[StageFile]
-
-    @property
-    def manifest_path(self) -> Path:
-        """The manifest of the fitted model."""
-        return self.workspace.fitted / f"{self.name}.{self.key.tag}.json"
-
-    def model_path(self, documents: list[StageFile], suffix: str = "") -> Path:
-        """Return the file, which has a suffix, or the folder of the model that is fitted on these documents."""
-        fitted_on = {file.name: file.fingerprint for file in documents}
-        return self.workspace.fitted / f"{self.name}.{digest([self.key.fingerprint, fitted_on])[:16]}{suffix}"
-
-    def paths(self) -> list[Path]:
-        """Return the manifest, and the model's file or folder."""
-        manifest = read_manifest(self.manifest_path)
-        models = set() if manifest is None else {name.split("/")[0] for name in manifest.files}
-        return [self.manifest_path, *(self.workspace.fitted / name for name in sorted(models))]
-
-    def publish(self, files: list[Path], details: dict[str, Any], fitted_on: list[StageFile]) -> None:
-        """Write the manifest, unless another run has written it meanwhile: then its model is used."""
-        with self.workspace.alone():
-            if self.force or self.current() is None:
-                write_manifest(self.manifest_path, self.key, files, details, fitted_on=fitted_on)
-
-    def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
-        """Return what was fitted if it is whole and was fitted with these settings, else None."""
-        manifest = read_manifest(self.manifest_path)
-        if manifest is None or not is_whole(self.manifest_path, manifest, download=True):
-            return None
-        if manifest.key != self.key:
-            return None
-        file = manifest_reference(self.workspace, self.manifest_path, self.name, manifest)
-        model = {name.split("/")[0] for name in manifest.files}  # a file or a folder; statistics have none
-        return file.model_copy(update={"path": f"fitted/{model.pop()}"}) if model else file
-
-    def fitting_documents(self) -> list[StageFile]:
-        """Return the documents to fit on: those of a lost earlier fit where they are unchanged, else all."""
-        manifest = None if self.force else read_manifest(self.manifest_path)
-        if manifest is None:
-            return self.documents
-        earlier = manifest.fitted_on
-        same = [file for file in self.documents if earlier.get(file.name) == file.fingerprint]
-        return same if same and len(same) == len(earlier) else self.documents
-
-
-def sampled_shards(workspace: Workspace, shards: list[str], *, refit: Container[str] = ()) -> list[str]:
-    """Return the shards that a fit reads: evenly spaced ones, and those that an earlier fit was made on.
-
-    Parameters
-    ----------
-    workspace
-        The workspace of the corpus.
-    shards
-        The names of all shards.
-    refit
-        Stages whose earlier fits do not count, because they are made again.
-    """
-    every = max(1, -(-len(shards) // SAMPLED_SHARDS))
-    found = [read_manifest(path) for path in workspace.files("fitted/*.json")]
-    manifests = [manifest for manifest in found if manifest is not None and manifest.key.stage not in refit]
-    earlier = {name for manifest in manifests for name in manifest.fitted_on}
-    return [name for index, name in enumerate(shards) if index % every == 0 or name in earlier]
-
-
-def sampled_texts(workspace: Workspace, documents: list[StageFile], limit: int) -> Callable[[], Iterator[str]]:
-    """Return a function that reads about `limit` texts, evenly spaced over at most `SAMPLED_SHARDS` shards."""
-
-    def texts() -> Iterator[str]:
-        for _, batch in sampled_documents(workspace, documents, limit, lambda *_: ["text"]):
-            yield from batch["text"].to_pylist()
-
-    return texts
-
-
-def sampled_documents(
-    workspace: Workspace, documents: list[StageFile], limit: int, columns: Callable[[pa.Schema, str], list[str]]
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield about `limit` documents in batches with their shard, evenly spaced over at most `SAMPLED_SHARDS` shards.
-
-    `columns` returns the columns to read of a shard, from its schema and name.
-    """
-    every = max(1, -(-len(documents) // SAMPLED_SHARDS))
-    shards = documents[::every]
-    total = sum(file.rows for file in shards)
-    step = max(1, -(-total // limit))
-
-    def batches() -> Iterator[tuple[str, pa.RecordBatch]]:
-        first = 0
-        for shard in shards:
-            wanted = np.arange(-first % step, shard.rows, step)
-            first += shard.rows
-            with ExitStack() as opened:
-                with pinned():  # until it is open
-                    path = workspace.resolve(shard)
-                    names = columns(with_text(read_schema(path)), shard.name)
-                    if "text" in names:
-                        path = opened.enter_context(with_texts(workspace, shard, wanted))
-                    file = opened.enter_context(VerifiedFile(path))
-                for batch in file.iter_batches(1_000, columns=list({"row": None} | dict.fromkeys(names))):
-                    is_wanted = np.isin(batch["row"].to_numpy(), wanted)
-                    yield shard.name, batch.filter(pa.array(is_wanted)).select(names)
-
-    documents_read = -(-total // step)
-    yield from track_by_size("documents of the sample", batches(), documents_read, lambda batch: batch[1].num_rows)
+from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
 
 class FitClassifierJob(FitJob):
@@ -251,7 +122,9 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     for shard, batch in sampled_documents(job.workspace, documents, limit, columns):
         if not annotated.add(shard, batch):
             continue
-        for column in {scorer.column for scorer in scorers.values()} | ({"text"} if pooled else set()):
+        for column in {one for scorer in scorers.values() for one in columns_of(scorer)} | (
+            {"text"} if pooled else set()
+        ):
             sample[column] += batch[column].to_pylist()
         groups += [name for column in by for name in groups_of(batch, column)]
         places += [(shard, row) for row in batch["row"].to_pylist()]

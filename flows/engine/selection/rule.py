@@ -1,0 +1,75 @@
+"""Export the rule of a workspace's selection, and apply it to other documents."""
+
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from fineweb_mask.flows.engine.inspection import Inspection
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.tasks.rule import Models, apply_rule, check_has_rule, export_rule
+from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.source.discovery import find_files
+
+
+class ExportedRule(BaseModel):
+    """What `rule export` wrote; `--json` prints it."""
+
+    output: str
+    bytes: int
+    objective: float
+    upper_bound: float
+    random_objective: float
+
+
+class AppliedRule(BaseModel):
+    """What `rule apply` wrote; `--json` prints it."""
+
+    output: str
+    documents: int
+    selected: int
+    left_out: int
+
+
+def models_of(found: Inspection) -> Models:
+    """Return the models that a workspace fitted or was given.
+
+    Raises
+    ------
+    SettingsError
+        If its last run did not come so far, or its vectors are made by a scorer.
+    """
+    models = found.plan.models
+    if models is None:
+        raise SettingsError(
+            f"{found.workspace.address}: its last run has not fitted what scores and embeds documents, or embeds them "
+            "by a scorer: run its recipe to the end, with an embedding.model of its own"
+        )
+    return Models(found.workspace, found.settings, *models)
+
+
+def export_from(found: Inspection, output: Path) -> ExportedRule:
+    """Write the rule of a workspace's selection.
+
+    Raises
+    ------
+    SettingsError
+        If it has none.
+    """
+    check_has_rule(found.settings.selection)
+    rules = [job.rule for job, file in found.jobs["select"] if file is not None and isinstance(job, SelectJob)]
+    kept = next((rule for rule in rules if rule is not None), None)
+    notes = export_rule(output, models_of(found), found.plan.selectable, kept)
+    reached = {name: notes[name] for name in ("objective", "upper_bound", "random_objective")}
+    return ExportedRule(output=str(output), bytes=output.stat().st_size, **reached)
+
+
+def apply_to(found: Inspection, rule_file: Path, source: str, output: Path) -> AppliedRule:
+    """Answer for the documents of files, by a rule and the models of the workspace that it is of.
+
+    Raises
+    ------
+    SettingsError, BadShardError
+        If the rule is of other models, or a file cannot be read.
+    """
+    answered = apply_rule(rule_file, find_files(source, "SOURCE"), output, models_of(found))
+    return AppliedRule(output=str(output), **answered._asdict())

@@ -1,0 +1,1 @@
+"""Select by the rules of the field's papers, each a function from `Problem` to `Solution`."""

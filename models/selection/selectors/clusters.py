@@ -1,0 +1,160 @@
+"""Select by clusters of k-means: SemDeDup, SSL prototypes, D4, density-based pruning and k-means-quality sampling."""
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.k_means import Clusters, k_means
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.selectors.sampling import deviations
+from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
+from fineweb_mask.models.settings.selectors.options import ClusterSettings, SemDedupSettings
+
+CLUSTER_ROWS = 2048
+"""Rows of one cluster that are compared at once."""
+BELOW_ALL = -1e9
+"""Priority of documents of clusters without a budget."""
+
+
+def solve_semdedup(problem: Problem) -> Solution:
+    """Keep the least redundant documents of every k-means cluster.
+
+    Within a cluster, documents are sorted by `keep`. The redundancy of a document is its largest cosine with a
+    document before it. SemDeDup (arXiv 2303.09540) drops documents of a redundancy above 1 - eps: so does this with
+    `eps`; otherwise eps is where the budget is full. The inclusion is one minus the redundancy.
+    """
+    settings = problem.settings.semdedup
+    redundancy = redundancies(problem, cluster(problem.rows, settings, problem.generator), settings)
+    inclusion = 1 - redundancy
+    if settings.eps is None:
+        return finished(problem, inclusion)
+    is_dropped = inclusion < settings.eps
+    mask = problem.objective.top(torch.where(is_dropped, BELOW_ALL, inclusion)) & ~is_dropped
+    return finished(problem, inclusion, mask)
+
+
+def solve_ssl_prototypes(problem: Problem) -> Solution:
+    """Select the documents farthest from their cluster's centre: the inclusion is one minus the cosine.
+
+    Source: Sorscher et al. 2022, "Beyond neural scaling laws" (arXiv 2206.14486).
+    """
+    return finished(problem, 1 - cluster(problem.rows, problem.settings.ssl_prototypes, problem.generator).closeness)
+
+
+def solve_d4(problem: Problem) -> Solution:
+    """Deduplicate as SemDeDup does, cluster what is left again, and select the documents farthest from their centre.
+
+    If the budget is larger than what is left, the least redundant of the dropped documents fill it. Source: D4,
+    arXiv 2308.12284. The inclusion is one minus the cosine; that of a dropped document is below 0.
+    """
+    settings, rows = problem.settings.d4, problem.rows
+    redundancy = redundancies(problem, cluster(rows, settings, problem.generator), settings)
+    if settings.eps is None:
+        is_kept = torch.zeros(rows.n, dtype=torch.bool, device=rows.device)
+        order = redundancy.sort(stable=True).indices
+        is_kept[order[: max(1, round(settings.dedup_ratio * rows.n))]] = True
+    else:
+        is_kept = 1 - redundancy >= settings.eps
+    kept = is_kept.nonzero()[:, 0]
+    inclusion = -1 - redundancy
+    inclusion[kept] = 1 - cluster(rows.only(kept), settings, problem.generator).closeness
+    return finished(problem, inclusion)
+
+
+def solve_density_pruning(problem: Problem) -> Solution:
+    """Give clusters budgets by how wide they are and how far from others, and select the farthest from the centre.
+
+    Wide is the mean cosine distance to the centre, far that of the centre to its nearest others; the budgets are
+    shares of a softmax of the product, as near to these as the clusters' sizes allow. Source: Abbas et al. 2024
+    (arXiv 2401.04578) and its published code (amro-kamal/effective_pruning), where every cluster keeps at least one
+    document. The inclusion is minus the rank in the cluster over its budget.
+    """
+    settings = problem.settings.density_pruning
+    found = cluster(problem.rows, settings, problem.generator)
+    sizes = found.sizes
+    width = torch.zeros(len(sizes), device=sizes.device).index_add_(0, found.labels, 1 - found.closeness)
+    width /= sizes.clamp(min=1)
+    distances = 1 - found.centres @ found.centres.T
+    others = min(settings.neighbours, len(sizes) - 1)
+    farness = distances.fill_diagonal_(torch.inf).topk(others, largest=False).values.mean(1) if others else width * 0
+    complexity = torch.where(sizes > 0, width * farness / settings.temperature, -torch.inf)
+    wanted = complexity.double().softmax(0) * problem.objective.budget
+    budgets = fitted_budgets(wanted, sizes, problem.objective.budget)
+    return finished(problem, priority_by_budget(found.labels, 1 - found.closeness, budgets))
+
+
+def solve_kmq(problem: Problem) -> Solution:
+    """Sample as many documents of every cluster, in proportion to exp(quality / temperature), without replacement.
+
+    What a small cluster cannot give, the others share. Source: Diversify and Conquer, arXiv 2409.11378, and its
+    published code (for-ai/iterative-data-selection). The inclusion is minus the rank in the cluster over its budget.
+    """
+    settings = problem.settings.kmq
+    found = cluster(problem.rows, settings, problem.generator)
+    keys = gumbel_keys(deviations(problem.objective.quality) / settings.temperature, 1, problem.generator)[0]
+    budget, sizes = problem.objective.budget, found.sizes
+    wanted = torch.full((len(sizes),), budget / len(sizes), dtype=torch.float64, device=sizes.device)
+    return finished(problem, priority_by_budget(found.labels, keys, fitted_budgets(wanted, sizes, budget)))
+
+
+def cluster(rows: Rows, settings: ClusterSettings, generator: torch.Generator) -> Clusters:
+    """Cluster rows (n, d) as the settings say."""
+    n_clusters = min(rows.n, settings.n_clusters or max(1, round(rows.n**0.5)))
+    return k_means(rows, n_clusters, settings.n_iterations, generator)
+
+
+def redundancies(problem: Problem, found: Clusters, settings: SemDedupSettings) -> Tensor:
+    """Return each document's largest cosine with one before it in its cluster, (n,) float32; 0 for the first one."""
+    rows = problem.rows
+    rank = {"quality": problem.objective.quality, "hard": -found.closeness, "easy": found.closeness}[settings.keep]
+    redundancy = torch.zeros(rows.n, device=rows.device)
+    order = rank.sort(descending=True, stable=True).indices
+    order = order[found.labels[order].sort(stable=True).indices]  # by cluster, in each the documents to keep first
+    for members in track("clusters", torch.split(order, found.sizes.tolist())):
+        for start in range(0, len(members), CLUSTER_ROWS):
+            part = members[start : start + CLUSTER_ROWS]
+            cosines = rows.take(part) @ rows.take(members[: start + len(part)]).T
+            earlier = cosines.tril(diagonal=start - 1)  # with documents before it; 0 if there is none
+            redundancy[part] = earlier.amax(1)
+    return redundancy
+
+
+def fitted_budgets(wanted: Tensor, sizes: Tensor, total: int) -> Tensor:
+    """Return whole budgets (c,) int64, at most the sizes (c,), of `total` together, as near to `wanted` as possible.
+
+    Nearest in the sum of squares: each is what is wanted plus one number for all, between 0 and the cluster's size.
+
+    >>> fitted_budgets(torch.tensor([5.0, 5.0, 0.0]), torch.tensor([2, 9, 9]), 10).tolist()
+    [2, 7, 1]
+    """
+    most = sizes.double()
+    low, high = -float(wanted.max()), float(most.max())
+    for _ in range(100):
+        middle = (low + high) / 2
+        if float((wanted + middle).clamp(min=0).minimum(most).sum()) < total:
+            low = middle
+        else:
+            high = middle
+    exact = (wanted + high).clamp(min=0).minimum(most)
+    budgets = (exact + 1e-6).floor().long()
+    rest = total - int(budgets.sum())
+    remainder = torch.where(budgets < sizes, exact - budgets, -torch.inf)
+    budgets[remainder.sort(descending=True, stable=True).indices[:rest]] += 1
+    return budgets
+
+
+def priority_by_budget(labels: Tensor, values: Tensor, budgets: Tensor) -> Tensor:
+    """Return priorities (n,) by which clusters fill up evenly, each in the order of the values (n,), largest first.
+
+    The first documents, as many as the budgets (c,) together, are then as many of each cluster as its budget.
+    """
+    order = values.sort(descending=True, stable=True).indices
+    order = order[labels[order].sort(stable=True).indices]
+    sizes = torch.bincount(labels, minlength=len(budgets))
+    places = torch.arange(len(labels), device=labels.device) - (sizes.cumsum(0) - sizes)[labels[order]]
+    places = places.double()
+    budget = budgets[labels[order]]
+    priority = torch.empty(len(labels), dtype=torch.float64, device=labels.device)
+    priority[order] = torch.where(budget > 0, -(places + 1) / budget.clamp(min=1), BELOW_ALL - places)
+    return priority

@@ -1,0 +1,137 @@
+"""Select by the separate scores of several scorers: QuaDMix and ODiS."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.selection.inputs import SelectionInputError
+from fineweb_mask.models.selection.selectors.round_robin import in_turn
+from fineweb_mask.models.selection.selectors.sampling import deviations
+from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
+from fineweb_mask.models.settings.selectors.options import QuadmixSettings
+
+LEAST = 1e-12
+"""Expected copies of a document that the sampling function gives none, so that a large budget can be filled."""
+
+
+def solve_quadmix(problem: Problem) -> Solution:
+    """Sample documents by a function of their rank in their group, by the weighted sum of their scores.
+
+    The expected copies of all documents are scaled to the budget by one factor, and at most `max_repeats`. A
+    systematic sample then takes each document as often as expected, rounded up or down. Source: QuaDMix,
+    arXiv 2504.16511, whose parameters are searched with small models; here they are settings. The inclusion is the
+    expected number of copies.
+    """
+    settings, objective = problem.settings.quadmix, problem.objective
+    merged = merged_scores(problem.also.scores, settings.weights)
+    tokens = torch.ones(len(merged), device=merged.device) if problem.tokens is None else problem.tokens
+    groups = torch.zeros(len(merged), dtype=torch.int64) if problem.also.groups is None else problem.also.groups
+    wanted = expected_copies(ranks_in_groups(merged, groups.to(merged.device), tokens), settings)
+    costs = torch.ones_like(wanted) if objective.knapsack is None else objective.knapsack.tokens.double()
+    limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
+    expected = scaled_to_budget(wanted, costs, limit, settings.max_repeats)
+    order = torch.randperm(len(merged), generator=problem.generator, device=merged.device)
+    start = float(torch.rand(1, generator=problem.generator, device=merged.device))
+    copies = torch.empty(len(merged), dtype=torch.int64, device=merged.device)
+    copies[order] = systematic_sample(expected[order], start)
+    if objective.knapsack is not None:  # by tokens, a sample may exceed the budget
+        spent = torch.empty_like(costs)
+        spent[order] = (costs * copies)[order].cumsum(0)
+        copies[spent > limit] = 0
+        if settings.max_repeats == 1:
+            copies = objective.knapsack.fill(expected, copies > 0).long()
+    return finished(problem, expected, copies > 0, copies if settings.max_repeats > 1 else None)
+
+
+def merged_scores(scores: Mapping[str, Tensor], weights: dict[str, float] | None) -> Tensor:
+    """Return the weighted sum of standardised scores (n,): (n,) float32.
+
+    Raises
+    ------
+    SelectionInputError
+        If a weight is of no score.
+    """
+    if unknown := sorted(set(weights or {}) - set(scores)):
+        raise SelectionInputError(
+            f"quadmix.weights: there is no score {unknown[0]!r}: name one of {', '.join(sorted(scores))}"
+        )
+    chosen = dict.fromkeys(scores, 1.0) if weights is None else weights
+    return torch.stack([weight * deviations(scores[name]) for name, weight in chosen.items()]).sum(0)
+
+
+def ranks_in_groups(merged: Tensor, groups: Tensor, tokens: Tensor) -> Tensor:
+    """Return the share of its group's tokens in documents that are better than each: (n,) float64, 0 is the best."""
+    order = merged.sort(descending=True, stable=True).indices
+    order = order[groups[order].sort(stable=True).indices]
+    lengths = tokens[order].double()
+    totals = torch.zeros(int(groups.max()) + 1, dtype=torch.float64, device=merged.device)
+    totals.index_add_(0, groups, tokens.double())
+    before = lengths.cumsum(0) - lengths - (totals.cumsum(0) - totals)[groups[order]]
+    ranks = torch.empty_like(before)
+    ranks[order] = before / totals[groups[order]]
+    return ranks
+
+
+def expected_copies(ranks: Tensor, settings: QuadmixSettings) -> Tensor:
+    """Return how often documents of these ranks (n,) are wanted, before they are scaled to the budget: (n,) float64.
+
+    >>> settings = QuadmixSettings(omega=0.5, steepness=10_000, eta=1, floor=0.01)
+    >>> expected_copies(torch.tensor([0.0, 0.4, 0.6]), settings).tolist()
+    [2.01, 2.01, 0.01]
+    """
+    good = (2 * torch.sigmoid(settings.steepness * (settings.omega - ranks.double()))) ** settings.eta
+    return torch.where(ranks <= settings.omega, good, 0.0) + settings.floor
+
+
+def scaled_to_budget(wanted: Tensor, costs: Tensor, limit: float, most: int) -> Tensor:
+    """Return min(factor * wanted, most), whose costs add up to `limit`, or `most` if all of it is less: (n,)."""
+    wanted = wanted.clamp(min=LEAST)
+    if float(costs.sum()) * most <= limit:
+        return torch.full_like(wanted, float(most))
+    low, high = 1e-30, most / float(wanted.min())
+    while high > low * (1 + 1e-13):
+        middle = (low * high) ** 0.5
+        if float(costs @ (middle * wanted).clamp(max=most)) < limit:
+            low = middle
+        else:
+            high = middle
+    return (high * wanted).clamp(max=most)
+
+
+def systematic_sample(expected: Tensor, start: float) -> Tensor:
+    """Take each of n items as often as expected (n,) float64, rounded up or down, and all as often as their sum.
+
+    `start` is uniform between 0 and 1. Each item's mean over it is exactly what is expected.
+
+    >>> systematic_sample(torch.tensor([0.5, 0.5, 1.5, 0.5], dtype=torch.float64), 0.75).tolist()
+    [0, 1, 1, 1]
+    """
+    reach = expected.cumsum(0)
+    reach[-1] = round(float(reach[-1])) if abs(float(reach[-1]) - round(float(reach[-1]))) < 1e-6 else reach[-1]
+    marks = (reach - start).ceil().clamp(min=0).long()
+    taken: Tensor = torch.diff(marks, prepend=torch.zeros(1, dtype=torch.int64, device=marks.device))
+    return taken
+
+
+def solve_odis(problem: Problem) -> Solution:
+    """Let the principal components of the standardised scores take, in turn, their best document not yet taken.
+
+    Each component is oriented so that its loadings add up to something positive; those of least variance are left out.
+    Source: ODiS, arXiv 2510.18909, which trains a scorer for each component because its documents are not all scored;
+    here all are. The inclusion is minus the number of documents that were taken before.
+    """
+    columns = torch.stack([deviations(column) for column in problem.also.scores.values()])
+    return finished(problem, in_turn(components(columns, problem.settings.odis.variance), problem))
+
+
+def components(columns: Tensor, variance: float) -> Tensor:
+    """Return the principal components of standardised columns (p, n) that hold a share of the variance: (c, n)."""
+    values, vectors = torch.linalg.eigh((columns.double() @ columns.double().T) / columns.shape[1])
+    values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
+    held = values.cumsum(0) / values.sum().clamp(min=1e-30)
+    count = min(len(values), int((held < variance - 1e-9).sum()) + 1)
+    loadings = vectors[:, :count]
+    signs = torch.where(loadings.sum(0) < 0, -1.0, 1.0)
+    found: Tensor = (loadings * signs).T @ columns.double()
+    return found.float()

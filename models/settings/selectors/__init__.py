@@ -1,0 +1,1 @@
+"""Register the selectors, and define the options of those that do not maximise the objective."""

@@ -1,0 +1,176 @@
+"""Define the options of the selectors that do not maximise the objective; those of its solvers are beside theirs."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from fineweb_mask.models.settings.base import Settings
+
+
+class ClusterSettings(Settings):
+    """Options of k-means on unit vectors."""
+
+    n_clusters: int | None = Field(
+        None, ge=1, description="Clusters of k-means (count). None: the square root of the document count."
+    )
+    n_iterations: int = Field(10, ge=1, description="Iterations of k-means (count).")
+
+
+class SslPrototypesSettings(ClusterSettings):
+    """Options of the selection of documents that are far from their cluster's centre."""
+
+
+class SemDedupSettings(ClusterSettings):
+    """Options of semantic deduplication: k-means, then the least redundant documents of every cluster."""
+
+    keep: Literal["quality", "hard", "easy"] = Field(
+        "quality",
+        description="Which of two near-duplicates stays: the one of higher quality, "
+        "or the one farther from (hard, the paper's) or nearer to (easy) its cluster's centre.",
+    )
+    eps: float | None = Field(
+        None,
+        ge=0,
+        le=2,
+        description="Documents with a cosine above 1 - eps to one before them in their cluster are never selected, "
+        "even if fewer documents then remain than the budget. None: the least redundant fill the budget.",
+    )
+
+
+class D4Settings(SemDedupSettings):
+    """Options of D4: semantic deduplication, k-means again, then the documents far from their cluster's centre."""
+
+    keep: Literal["quality", "hard", "easy"] = Field(
+        "hard", description="Which of two near-duplicates stays, as for semdedup."
+    )
+    dedup_ratio: float = Field(
+        0.75, gt=0, le=1, description="Share of the documents that deduplication keeps, where eps is None."
+    )
+
+
+class DensityPruningSettings(ClusterSettings):
+    """Options of density-based pruning: larger budgets for clusters that are wide and far from others."""
+
+    neighbours: int = Field(20, ge=1, description="Nearest clusters by which a cluster's distance is measured (count).")
+    temperature: float = Field(
+        0.1,
+        gt=0,
+        description="Of the softmax over the product of both distances: small favours few clusters. "
+        "The published code has 0.5.",
+    )
+
+
+class KmqSettings(ClusterSettings):
+    """Options of k-means-quality sampling: an equal budget for each cluster, sampled by quality."""
+
+    temperature: float = Field(
+        1.0, gt=0, description="Standard deviations of the quality: near 0 is top quality, large is random."
+    )
+
+
+class QualitySamplingSettings(Settings):
+    """Options of sampling in proportion to exp(quality / temperature), without replacement (QuRating)."""
+
+    temperature: float = Field(
+        1.0, gt=0, description="Standard deviations of the quality: near 0 is top quality, large is random."
+    )
+
+
+class DsirSettings(Settings):
+    """Options of selection by hashed n-gram importance weights."""
+
+    sample: bool = Field(
+        True,
+        description="Whether to sample in proportion to the importance weights; else the largest are selected.",
+    )
+    min_tokens: int = Field(
+        100, ge=0, description="Words and punctuation below which a document is selected last (count)."
+    )
+
+
+class QuadmixSettings(Settings):
+    """Options of sampling by a function of the quality's rank inside each group."""
+
+    weights: dict[str, float] | None = Field(
+        None, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
+    )
+    omega: float = Field(0.1, gt=0, le=1, description="Share of each group's tokens above which documents are good.")
+    steepness: float = Field(
+        1000.0, ge=0, description="How sharply the expected copies fall at omega: 0 is the same for all above it."
+    )
+    eta: float = Field(1.0, ge=0, description="Exponent of the expected copies: 2^eta for the best.")
+    floor: float = Field(0.001, ge=0, description="Expected copies of documents below omega.")
+    max_repeats: int = Field(
+        1,
+        ge=1,
+        description="How often a document may be taken (count); above 1, the dataset says it in a column `repeats`.",
+    )
+
+
+class OdisSettings(Settings):
+    """Options of the selection from the principal components of the scores."""
+
+    variance: float = Field(0.95, gt=0, le=1, description="Share of the scores' variance that the components keep.")
+
+
+class BetrSettings(Settings):
+    """Options of ranking by target examples."""
+
+    combine: Literal["best", "mean"] = Field(
+        "best",
+        description="A document's score: the best of its ranks for all examples, or the mean of minus their log.",
+    )
+
+
+class GistSettings(Settings):
+    """Options of greedy independent sets at several distances."""
+
+    diversity_weight: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the least distance between two selected, against their quality (mean, from 0 to 1).",
+    )
+    distances: int = Field(8, ge=1, description="Distances that are tried, each half of the one before (count).")
+
+
+class IngeniousSettings(Settings):
+    """Options of sampling by gains of coverage within random parts."""
+
+    part_size: int = Field(1000, ge=1, description="Documents of one random part (count).")
+    sample: bool = Field(True, description="Whether to sample by the gains; else the largest of each part are taken.")
+
+
+class QuadSettings(ClusterSettings):
+    """Options of the bandit that looks at the quality of few documents of each cluster."""
+
+    exploration: float = Field(
+        0.1,
+        ge=0,
+        description="Weight of clusters that were looked at less, in standard deviations of quality: 0 is greedy, "
+        "a large one takes the clusters in turn.",
+    )
+    batch: int = Field(32, ge=1, description="Documents of a cluster that are looked at together (count).")
+    least: float = Field(
+        0.0,
+        description="Quality from which a document is taken, in standard deviations above the mean of those that were "
+        "looked at.",
+    )
+
+
+class GivenSettings(Settings):
+    """An earlier selection, which a new one goes with: for a new dump of a growing corpus."""
+
+    path: str = Field(min_length=1, description="Local workspace whose selected documents are held already.")
+
+
+class TargetSettings(Settings):
+    """Examples of the target tasks, which some selectors compare documents with."""
+
+    path: str = Field(min_length=1, description="Parquet or JSON Lines file, or a pattern of files, with texts.")
+    text_column: str = Field("text", min_length=1, description="Column with the text of an example.")
+    task_column: str | None = Field(
+        None, min_length=1, description="Column that names each example's task. None: all are of one task."
+    )
+    sample_documents: int = Field(
+        20_000, ge=1, description="dsir: documents sampled to measure how frequent n-grams are in the corpus (count)."
+    )

@@ -1,0 +1,215 @@
+"""Register every selector: what it reads, whether it draws at random, what it costs and where it comes from.
+
+A selector of your own is a function from `Problem` to `Solution` in `models/selection/selectors/` and an entry here; if
+it has options, they are a class in `options.py` and a field of `SelectionSettings` with the selector's name.
+
+>>> from fineweb_mask.models.settings.selectors.registry import SELECTORS
+>>> sorted(name for name, entry in SELECTORS.items() if "targets" in entry.reads)
+['betr', 'rds']
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Reads = Literal["quality", "scores", "vectors", "groups", "targets", "text"]
+"""What a selector reads of the documents, besides the budget and the tokens.
+
+quality: the combined score. scores: the columns of all scorers. groups: `selection.group_column`, where it is set.
+targets: the vectors of `selection.targets`. text: the texts, compared with those of `selection.targets`.
+"""
+
+
+@dataclass(frozen=True)
+class SelectorEntry:
+    """What is known of a selector before its module is imported; n documents of d dimensions, K selected."""
+
+    solve: str | Callable[[Any], Any]  # from Problem to Solution: "module:function" in models/selection/, or itself
+    maximises: str  # in a few words, for tables
+    reads: frozenset[Reads] = frozenset({"quality", "vectors"})
+    is_sampled: bool = False  # whether what is selected depends on the seed; else ties are by position
+    cost: str = ""  # operations for one block, in its leading terms
+    source: str = ""  # publication or published code
+    has_options: bool = False  # whether SelectionSettings has a section of its name
+    is_slow: bool = False  # whether a comparison leaves it out unless it is named
+    repeats: bool = False  # whether it may take a document more than once
+
+
+def _entry(solve: str, maximises: str, reads: str, cost: str, source: str, **flags: bool) -> SelectorEntry:
+    names: frozenset[Reads] = frozenset(reads.split())  # type: ignore[arg-type]
+    flags.setdefault("is_sampled", False)
+    return SelectorEntry(solve, maximises, names, cost=cost, source=source, **flags)
+
+
+OWN = "this project (docs/algorithm.md)"
+
+SELECTORS: dict[str, SelectorEntry] = {
+    "mean_field": _entry(
+        "solvers.mean_field:solve_mean_field",
+        "the objective J, with a bound on what is possible",
+        "quality vectors",
+        "some 30 gradients of J: n d each for pairwise, n d^2 for disf, n times a list's length for facility",
+        OWN,
+        has_options=True,
+    ),
+    "policy_gradient": _entry(
+        "solvers.policy_gradient:solve_policy_gradient",
+        "the objective J, as the paper learns it",
+        "quality vectors",
+        "steps x masks x the objective of a batch",
+        "DATAMASK, arXiv 2512.24265",
+        has_options=True,
+        is_sampled=True,
+        is_slow=True,
+    ),
+    "top_quality": _entry(
+        "selectors.sampling:solve_top_quality", "the quality", "quality", "n log n", "thresholds of any classifier"
+    ),
+    "random": _entry(
+        "selectors.sampling:solve_random", "nothing", "", "n", "the baseline of every paper", is_sampled=True
+    ),
+    "quality_sampling": _entry(
+        "selectors.sampling:solve_quality_sampling",
+        "the quality, softened by a temperature",
+        "quality",
+        "n log n",
+        "QuRating, arXiv 2402.09739",
+        has_options=True,
+        is_sampled=True,
+    ),
+    "semdedup": _entry(
+        "selectors.clusters:solve_semdedup",
+        "unlikeness to the documents kept in the same cluster",
+        "quality vectors",
+        "n c d for c clusters, and n^2 d / c",
+        "SemDeDup, arXiv 2303.09540",
+        has_options=True,
+        is_sampled=True,
+    ),
+    "greedy": _entry(
+        "solvers.greedy:solve_greedy",
+        "the objective J, one document at a time",
+        "quality vectors",
+        "K gradients of J",
+        "Nemhauser, Wolsey and Fisher 1978",
+    ),
+    "quadmix": _entry(
+        "selectors.scores:solve_quadmix",
+        "a sampling function of each document's rank in its group",
+        "scores groups",
+        "n log n",
+        "QuaDMix, arXiv 2504.16511",
+        has_options=True,
+        is_sampled=True,
+        repeats=True,
+    ),
+    "dsir": _entry(
+        "selectors.sampling:solve_dsir",
+        "likeness of its n-grams to the target texts, by importance weights",
+        "text",
+        "one pass over the n-grams of all texts, n log n",
+        "DSIR, arXiv 2302.03169",
+        has_options=True,
+        is_sampled=True,
+    ),
+    "ssl_prototypes": _entry(
+        "selectors.clusters:solve_ssl_prototypes",
+        "distance from the centre of the own cluster",
+        "vectors",
+        "n c d for c clusters",
+        "Sorscher et al. 2022, arXiv 2206.14486",
+        has_options=True,
+        is_sampled=True,
+    ),
+    "d4": _entry(
+        "selectors.clusters:solve_d4",
+        "distance from the centre, after semantic deduplication",
+        "quality vectors",
+        "that of semdedup and of ssl_prototypes",
+        "D4, arXiv 2308.12284",
+        has_options=True,
+        is_sampled=True,
+    ),
+    "density_pruning": _entry(
+        "selectors.clusters:solve_density_pruning",
+        "distance from the centre, more of clusters that are wide and far from others",
+        "vectors",
+        "n c d + c^2 d for c clusters",
+        "Abbas et al. 2024, arXiv 2401.04578",
+        has_options=True,
+        is_sampled=True,
+    ),
+    "betr": _entry(
+        "selectors.targets:solve_betr",
+        "rank by likeness to target examples, the best of all examples",
+        "targets",
+        "t n (d + log n) for t examples",
+        "BETR, arXiv 2507.12466",
+        has_options=True,
+    ),
+    "rds": _entry(
+        "selectors.targets:solve_rds",
+        "likeness to the nearest example of each task, the tasks in turn",
+        "targets",
+        "t n d for t examples, n log n for each task",
+        "RDS+, arXiv 2503.01807",
+    ),
+    "gist": _entry(
+        "selectors.gist:solve_gist",
+        "mean quality and the least distance between two selected",
+        "quality vectors",
+        "n K d for each distance tried, n^2 d once",
+        "GIST, arXiv 2405.18754",
+        has_options=True,
+    ),
+    "kmq": _entry(
+        "selectors.clusters:solve_kmq",
+        "as many of every cluster, sampled by quality",
+        "quality vectors",
+        "n c d for c clusters",
+        "Diversify and Conquer, arXiv 2409.11378",
+        has_options=True,
+        is_sampled=True,
+    ),
+    "odis": _entry(
+        "selectors.scores:solve_odis",
+        "each principal component of the scores in turn",
+        "scores",
+        "p^2 n for p scores, n log n for each component",
+        "ODiS, arXiv 2510.18909",
+        has_options=True,
+    ),
+    "ingenious": _entry(
+        "selectors.ingenious:solve_ingenious",
+        "gain of coverage within random parts, sampled",
+        "vectors",
+        "n p (d + p) for parts of p documents",
+        "INGENIOUS, arXiv 2305.06677",
+        has_options=True,
+        is_sampled=True,
+    ),
+    "quad": _entry(
+        "selectors.bandit:solve_quad",
+        "quality, of which only that of promising clusters is looked at",
+        "quality vectors",
+        "n c d for c clusters",
+        "Quad, arXiv 2409.16986",
+        has_options=True,
+        is_sampled=True,
+    ),
+}
+"""Every selector by the name that `selection.solver` and `compare --selectors` take."""
+
+
+def missing_inputs(name: str, *, has_targets: bool, scorers: int) -> str | None:
+    """Return what a selector reads that there is not, with the setting that provides it; None if nothing is missing.
+
+    >>> missing_inputs("rds", has_targets=False, scorers=1)
+    'it reads target examples: set selection.targets'
+    """
+    reads = SELECTORS[name].reads
+    if not has_targets and reads & {"targets", "text"}:
+        return "it reads target examples: set selection.targets"
+    if "scores" in reads and scorers < 1:
+        return "it reads the columns of scorers: set quality.scorers"
+    return None

@@ -1,0 +1,1 @@
+"""Fit models on the corpus, which are kept while it grows."""

@@ -1,0 +1,44 @@
+"""Hashed n-gram importance weights against the published code's definition."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.quality.importance import BUCKETS, ImportanceWeights, NgramBuckets, bucket_of, log_ratios
+
+
+def test_buckets_are_those_of_the_published_code():
+    assert bucket_of("alice") == 6720
+    assert bucket_of("alice went") == 114
+    found, tokens = NgramBuckets().of("Alice went to the store")
+    assert (len(found), tokens) == (9, 5)
+    assert found[:1].tolist() == [6720]
+    assert found[5:6].tolist() == [114]
+
+
+@pytest.mark.parametrize("text", ["", " ", "!?", "one", "Don't stop... now", "Ünïcode ja"])
+def test_counts_are_of_unigrams_and_bigrams(text):
+    found, tokens = NgramBuckets().of(text)
+    assert len(found) == max(0, 2 * tokens - 1)
+    assert NgramBuckets().counts([text]).sum() == len(found)
+
+
+def test_weights_are_zero_where_the_target_is_the_corpus():
+    texts = ["some words of a corpus", "and other words"]
+    counts = NgramBuckets().counts(texts)
+    assert not ImportanceWeights(log_ratios(counts, counts)).of(texts).any()
+
+
+def test_a_weight_is_the_sum_of_log_ratios():
+    target, corpus = ["a b", "a c"], ["a b", "d e f"]
+    buckets = NgramBuckets()
+    weight = ImportanceWeights(log_ratios(buckets.counts(target), buckets.counts(corpus))).of(["a b d"])[0]
+    expected = 0.0
+    for _ngram, in_target, in_corpus in [("a", 2, 1), ("b", 1, 1), ("d", 0, 1), ("a b", 1, 1), ("b d", 0, 0)]:
+        expected += np.log(in_target / 6 + 1e-8) - np.log(in_corpus / 8 + 1e-8)
+    assert len({bucket_of(ngram) for ngram in ("a", "b", "c", "d", "e", "f", "a b", "a c", "d e", "e f", "b d")}) == 11
+    assert weight == pytest.approx(expected, rel=1e-5)
+
+
+def test_short_documents_have_minus_infinity():
+    weights = ImportanceWeights(np.zeros(BUCKETS), min_tokens=3).of(["two words", "now three words"])
+    assert weights.tolist() == [-np.inf, 0.0]

@@ -1,0 +1,100 @@
+"""The losses of a causal language model as scores: those of transformers itself, one text at a time."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fineweb_mask.models.errors import ModelError, SettingsError
+from fineweb_mask.models.probe.downstream import save_model
+from fineweb_mask.models.probe.language_model import make_model
+from fineweb_mask.models.probe.packing import train_tokenizer
+from fineweb_mask.models.quality.perplexity import PerplexityScorer
+from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.settings.probe import PRESETS
+from fineweb_mask.models.settings.quality import PerplexityScorerSettings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = PRESETS["cpu"].model_copy(update={"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 32})
+TEXTS = [
+    "a piano sonata in three movements",
+    "the striker scored a goal",
+    "word",
+    "",
+    "the goal of the match was scored by the piano in a stadium of three movements " * 4,
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model as the probe saves it."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("causal") / "model"
+    save_model(make_model(SMALL, 300), train_tokenizer(TEXTS * 5, 300), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def losses(text, most=512):
+        ids = tokenizer(text, return_tensors="pt").input_ids[:, :most]
+        with torch.inference_mode():
+            logits = model(input_ids=ids).logits[0].double()
+        return torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy()
+
+    return losses
+
+
+def load(folder, **settings):
+    settings = PerplexityScorerSettings(model=str(folder), device="cpu", **settings)
+    return load_scorer(settings, str(folder))
+
+
+def test_a_score_is_minus_the_mean_loss(folder, reference):
+    scorer = load(folder)
+    assert isinstance(scorer, PerplexityScorer)
+    scores = scorer.score(TEXTS)
+    assert scores.dtype == np.float32
+    for text, score in zip(TEXTS, scores, strict=True):
+        own = reference(text) if text else np.empty(0)
+        assert score == pytest.approx(-own.mean() if len(own) else -np.log(scorer._model.config.vocab_size), rel=1e-4)
+
+
+def test_a_document_s_score_does_not_depend_on_the_others(folder):
+    scorer = load(folder, batch_tokens=64)
+    together = scorer.score(TEXTS)
+    alone = np.concatenate([scorer.score([text]) for text in TEXTS])
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_min_k_is_the_mean_of_the_largest_losses(folder, reference, share):
+    score = load(folder, share=share).score(TEXTS[:2])
+    for text, found in zip(TEXTS, score, strict=False):
+        own = np.sort(reference(text))[::-1]
+        assert found == pytest.approx(-own[: max(1, round(share * len(own)))].mean(), rel=1e-4)
+
+
+def test_only_the_first_tokens_are_read(folder, reference):
+    [score] = load(folder, max_tokens=8).score(TEXTS[-1:])
+    assert score == pytest.approx(-reference(TEXTS[-1], 8).mean(), rel=1e-4)
+
+
+def test_buckets_count_the_perplexities_above_the_document_s(folder, reference):
+    perplexities = sorted(np.exp(reference(text).mean()) for text in TEXTS[:2])
+    between = [perplexities[0] * 0.5, float(np.mean(perplexities)), perplexities[1] * 2]
+    scores = load(folder, buckets=between).score(TEXTS[:2])
+    assert sorted(scores.tolist()) == [1.0, 2.0]
+    with pytest.raises(ValidationError, match="perplexities must be positive and ascend"):
+        PerplexityScorerSettings(model="m", buckets=[30.0, 10.0])
+
+
+def test_a_folder_without_a_language_model_is_refused(tmp_path, folder):
+    with pytest.raises(ModelError, match="has no safetensors"):
+        load(tmp_path)
+    with pytest.raises(SettingsError, match="max_tokens is 1000000"):
+        load(folder, max_tokens=1_000_000)

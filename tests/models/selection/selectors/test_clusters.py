@@ -1,0 +1,120 @@
+"""SemDeDup, SSL prototypes, D4, density-based pruning and k-means-quality sampling against their definitions."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineweb_mask.models.selection.selectors.clusters import fitted_budgets, priority_by_budget
+
+
+def arc(*degrees):
+    angles = np.deg2rad(degrees)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+ONE = {"n_clusters": 1}
+
+
+@pytest.mark.parametrize("keep", ["quality", "hard", "easy"])
+def test_semdedup_drops_near_duplicates_first(keep, corpus, selected):
+    features, quality = corpus
+    copies = np.concatenate([features[100:150], features[100:150]])  # every document twice
+    scores = np.concatenate([quality[:50], quality[:50] + 0.1])
+    found = selected("semdedup", copies, scores, select_ratio=0.5, options={"keep": keep, "n_clusters": 4})
+    assert len(set((found.indices % 50).tolist())) == 50
+    if keep == "quality":
+        assert (found.indices >= 50).all()
+
+
+def test_semdedup_with_eps_keeps_one_of_identical_documents_however_large_the_budget(selected):
+    features = np.concatenate([arc(0, 0, 0), arc(60, 120)])
+    found = selected("semdedup", features, [3, 2, 1, 0, 0], budget=5, options={"eps": 0.05} | ONE)
+    assert found.indices.tolist() == [0, 3, 4]
+    all_kept = selected("semdedup", features, [3, 2, 1, 0, 0], budget=5, options={"eps": 0.0} | ONE)
+    assert len(all_kept.indices) == 5  # only a cosine above 1 would be dropped
+
+
+def test_ssl_prototypes_selects_the_farthest_from_the_centre(selected):
+    found = selected("ssl_prototypes", arc(-50, -10, 0, 10, 40), np.zeros(5), budget=2, options=ONE)
+    assert found.indices.tolist() == [0, 4]
+
+
+def test_d4_deduplicates_before_it_clusters_again(selected):
+    # The two copies at 80 degrees are the farthest from the centre: one of them is dropped, the other is taken.
+    features = arc(80, 80, -30, 0, 5, 10)
+    found = selected("d4", features, np.zeros(6), budget=2, options={"eps": 1e-3} | ONE)
+    assert sorted(np.rad2deg(np.arctan2(*features[found.indices].T[::-1])).round()) == [-30, 80]
+
+
+def test_d4_without_deduplication_is_ssl_prototypes(corpus, selected):
+    plain = selected("ssl_prototypes", *corpus, options=ONE)
+    second = selected("d4", *corpus, options=ONE | {"dedup_ratio": 1.0})
+    assert plain.indices.tolist() == second.indices.tolist()
+
+
+def test_density_pruning_gives_more_to_wide_clusters_and_takes_the_farthest_of_each(selected):
+    random = np.random.default_rng(0)
+    centres = np.eye(3)[[0] * 60 + [1] * 60]
+    spread = np.array([0.02] * 60 + [0.3] * 60)[:, None]
+    features = centres + spread * random.normal(size=(120, 3))
+    found = selected(
+        "density_pruning", features, np.zeros(120), budget=30, options={"n_clusters": 2, "temperature": 0.01}
+    )
+    narrow, wide = (found.indices < 60).sum(), (found.indices >= 60).sum()
+    assert narrow + wide == 30
+    assert wide > 2 * narrow
+
+
+def test_density_pruning_gives_equal_clusters_equal_budgets(selected):
+    block = arc(-10, -5, 0, 5, 10)
+    turned = block @ np.array([[0, 1], [-1, 0]])
+    options = {"n_clusters": 2, "n_iterations": 20}
+    found = selected("density_pruning", np.concatenate([block, turned]), np.zeros(10), budget=4, options=options)
+    assert found.indices.tolist() == [0, 4, 5, 9]
+
+
+def test_kmq_gives_every_cluster_as_much_and_the_rest_of_small_ones_to_the_others(selected):
+    features = np.concatenate(
+        [np.tile([[1.0, 0]], (2, 1)), np.tile([[0, 1.0]], (10, 1)), np.tile([[-1.0, 0]], (10, 1))]
+    )
+    features += 1e-3 * np.random.default_rng(0).normal(size=features.shape)
+    found = selected("kmq", features, np.zeros(22), budget=12, seed=5, options={"n_clusters": 3, "n_iterations": 30})
+    counts = np.histogram(found.indices, [0, 2, 12, 22])[0]
+    assert counts.tolist() == [2, 5, 5]
+
+
+def test_kmq_goes_from_top_quality_to_random_inside_a_cluster(corpus, selected):
+    features, quality = corpus
+    top = selected("kmq", features, quality, options={"temperature": 1e-3} | ONE)
+    assert set(top.indices) == set(np.argsort(-quality)[:40])
+    even = selected("kmq", features, quality, options={"temperature": 1e3} | ONE)
+    assert abs(quality[even.indices].mean() - quality.mean()) < 0.2
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 12)), min_size=1, max_size=8), st.data())
+def test_budgets_add_up_and_are_the_nearest_to_what_is_wanted(clusters, data):
+    wanted, sizes = (torch.tensor(column) for column in zip(*clusters, strict=True))
+    total = data.draw(st.integers(0, int(sizes.sum())))
+    budgets = fitted_budgets(wanted.double(), sizes, total)
+    assert int(budgets.sum()) == total
+    assert ((budgets >= 0) & (budgets <= sizes)).all()
+    loss = float((budgets - wanted).square().sum())
+    for giver in budgets.nonzero()[:, 0]:  # no document moved from one cluster to another is better
+        for taker in (budgets < sizes).nonzero()[:, 0]:
+            moved = budgets.clone()
+            moved[giver] -= 1
+            moved[taker] += 1
+            assert float((moved - wanted).square().sum()) >= loss - 1e-4 * max(1.0, loss)
+
+
+def test_the_first_by_priority_are_as_many_of_each_cluster_as_its_budget():
+    random = np.random.default_rng(1)
+    labels, values = torch.from_numpy(random.integers(0, 4, 50)), torch.from_numpy(random.random(50))
+    budgets = torch.tensor([3, 0, 5, 2])
+    first = priority_by_budget(labels, values, budgets).topk(10).indices
+    assert torch.bincount(labels[first], minlength=4).tolist() == budgets.tolist()
+    for label in (0, 2, 3):
+        own = values[labels == label].sort(descending=True).values[: budgets[label]]
+        assert sorted(values[first[labels[first] == label]].tolist(), reverse=True) == own.tolist()

@@ -1,0 +1,35 @@
+"""INGENIOUS against its definition."""
+
+import numpy as np
+import torch
+
+from fineweb_mask.models.selection.selectors.ingenious import greedy_gains
+
+
+def test_gains_are_those_of_a_plain_greedy_search(corpus):
+    features, _ = corpus
+    similarity = torch.from_numpy(features[:60] @ features[:60].T).clamp(min=0)
+    covered, expected, waiting = torch.zeros(60), torch.zeros(60), list(range(60))
+    while waiting:
+        gains = (similarity[waiting] - covered).clamp(min=0).sum(1)
+        best = waiting[int(gains.argmax())]
+        expected[best] = gains.max()
+        covered = torch.maximum(covered, similarity[best])
+        waiting.remove(best)
+    np.testing.assert_allclose(greedy_gains(similarity), expected, atol=1e-3)
+
+
+def test_one_part_without_sampling_is_greedy(corpus, selected):
+    features, _ = corpus
+    gains = greedy_gains(torch.from_numpy(features @ features.T).clamp(min=0)).numpy()
+    found = selected("ingenious", features, np.zeros(400), options={"part_size": 400, "sample": False})
+    assert len(np.intersect1d(found.indices, np.argsort(-gains)[:40])) >= 39  # a tie of near-duplicates by rounding
+
+
+def test_equal_gains_are_sampled_uniformly_and_every_part_has_its_share(selected):
+    counts = np.zeros(8)
+    for seed in range(300):
+        chosen = selected("ingenious", np.eye(8), np.zeros(8), budget=4, seed=seed, options={"part_size": 4}).indices
+        counts[chosen] += 1
+    assert counts.sum() == 1200
+    np.testing.assert_allclose(counts / 300, 0.5, atol=0.12)  # four deviations

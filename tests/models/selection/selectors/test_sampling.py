@@ -1,0 +1,48 @@
+"""Random, top quality, quality sampling and DSIR against their definitions."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.selection import SelectionInputError, SelectorInputs
+
+
+def test_quality_sampling_goes_from_top_to_random_with_its_temperature(corpus, selected):
+    def mean_quality(temperature):
+        return selected("quality_sampling", *corpus, options={"temperature": temperature}).terms["quality"]
+
+    assert mean_quality(1e-3) > 0.99
+    assert mean_quality(0.7) > mean_quality(1e3) + 0.1
+    assert abs(mean_quality(1e3)) < 0.3
+
+
+def test_random_differs_by_seed(corpus, selected):
+    first, second = (selected("random", *corpus, seed=seed).indices for seed in (0, 1))
+    assert set(first) != set(second)
+
+
+def test_dsir_takes_the_largest_weights_or_draws_in_proportion_to_them(selected):
+    n = 4
+    weights = np.log([0.1, 0.2, 0.3, 0.4])
+    also = SelectorInputs(log_weights=weights)
+    top = selected("dsir", np.eye(n), np.zeros(n), budget=2, also=also, options={"sample": False})
+    assert top.indices.tolist() == [2, 3]
+    draws = [selected("dsir", np.eye(n), np.zeros(n), budget=1, also=also, seed=seed).indices[0] for seed in range(600)]
+    shares = np.bincount(draws, minlength=n) / len(draws)
+    np.testing.assert_allclose(shares, np.exp(weights), atol=0.06)  # three deviations
+
+
+def test_dsir_takes_short_documents_last(selected):
+    also = SelectorInputs(log_weights=np.array([-np.inf, -900.0, -np.inf, 5.0]))
+    assert selected("dsir", np.eye(4), np.zeros(4), budget=2, also=also).indices.tolist() == [1, 3]
+    assert len(selected("dsir", np.eye(4), np.zeros(4), budget=3, also=also).indices) == 3
+
+
+@pytest.mark.parametrize("also", [SelectorInputs(log_weights=[0.0, np.nan]), SelectorInputs(log_weights=[0.0])])
+def test_weights_that_are_missing_or_not_numbers_are_refused(also, selected):
+    with pytest.raises(SelectionInputError, match="log_weights"):
+        selected("dsir", np.eye(2), np.zeros(2), budget=1, also=also)
+
+
+def test_a_selector_without_what_it_reads_says_so(selected):
+    with pytest.raises(SelectionInputError, match=r"solver dsir: it reads target examples: set selection\.targets"):
+        selected("dsir", np.eye(2), np.zeros(2), budget=1)

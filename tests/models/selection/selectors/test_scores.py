@@ -1,0 +1,138 @@
+"""QuaDMix and ODiS against their definitions."""
+
+import numpy as np
+import pytest
+import torch
+
+from fineweb_mask.models.selection import SelectionInputError, SelectorInputs
+from fineweb_mask.models.selection.selectors.scores import (
+    components,
+    expected_copies,
+    ranks_in_groups,
+    scaled_to_budget,
+    systematic_sample,
+)
+from fineweb_mask.models.settings.selectors.options import QuadmixSettings
+
+STEP = {"steepness": 1e9, "eta": 0.0, "floor": 0.0}
+
+
+@pytest.fixture
+def many():
+    random = np.random.default_rng(0)
+    return random.normal(size=(200, 4)), random.normal(size=200)
+
+
+def test_quadmix_with_a_step_takes_the_top_share_of_every_group(many, selected):
+    features, score = many
+    groups = np.repeat(["a", "b"], 100)
+    also = SelectorInputs(scores={"one": score}, groups=groups)
+    found = selected("quadmix", features, np.zeros(200), budget=20, also=also, options=STEP | {"omega": 0.0999})
+    top = [*np.argsort(-score[:100])[:10], *(100 + np.argsort(-score[100:])[:10])]
+    assert set(found.indices) == set(top)
+
+
+def test_quadmix_without_steepness_is_uniform(many, selected):
+    features, score = many
+    also = SelectorInputs(scores={"one": score})
+    options = {"omega": 1.0, "steepness": 0.0, "floor": 0.0}
+    counts = np.zeros(200)
+    for seed in range(200):
+        counts[
+            selected("quadmix", features, np.zeros(200), budget=50, also=also, options=options, seed=seed).indices
+        ] += 1
+    assert counts.sum() == 200 * 50
+    assert abs(np.corrcoef(counts, score)[0, 1]) < 0.25
+    assert (np.abs(counts - 50) < 6 * np.sqrt(200 * 0.25 * 0.75)).all()
+
+
+def test_expected_copies_fall_with_the_rank_and_are_the_paper_s_formula():
+    ranks = torch.linspace(0, 1, 50, dtype=torch.float64)
+    settings = QuadmixSettings(omega=0.3, steepness=40, eta=0.7, floor=0.01)
+    found = expected_copies(ranks, settings)
+    assert (found.diff() <= 1e-12).all()
+    formula = (2 / (1 + np.exp(-40 * (0.3 - ranks.numpy())))) ** 0.7 + 0.01
+    np.testing.assert_allclose(found.numpy(), np.where(ranks.numpy() <= 0.3, formula, 0.01))
+
+
+def test_ranks_are_shares_of_the_group_s_tokens_in_better_documents():
+    merged, tokens = torch.tensor([3.0, 1, 2, 9, 8]), torch.tensor([10.0, 20, 30, 1, 3])
+    groups = torch.tensor([0, 0, 0, 1, 1])
+    np.testing.assert_allclose(ranks_in_groups(merged, groups, tokens), [0, 40 / 60, 10 / 60, 0, 1 / 4])
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_expected_costs_are_the_budget_and_no_document_exceeds_its_repeats(most):
+    random = np.random.default_rng(1)
+    wanted, costs = (
+        torch.from_numpy(random.lognormal(0, 2, 300)),
+        torch.from_numpy(random.integers(1, 50, 300)).double(),
+    )
+    expected = scaled_to_budget(wanted, costs, 2_000.0, most)
+    assert float(costs @ expected) == pytest.approx(2_000)
+    assert float(expected.max()) <= most
+    below = expected < most
+    ratio = expected[below] / wanted[below]
+    assert float(ratio.max() / ratio.min()) == pytest.approx(1)  # one factor for all
+
+
+def test_a_systematic_sample_has_the_expected_mean_and_an_exact_sum():
+    expected = torch.tensor([0.2, 1.7, 0.0, 0.6, 0.5], dtype=torch.float64)
+    samples = torch.stack([systematic_sample(expected, (k + 0.5) / 1000) for k in range(1000)])
+    assert (samples.sum(1) == 3).all()
+    np.testing.assert_allclose(samples.double().mean(0), expected, atol=2e-3)
+    assert ((samples >= expected.floor()) & (samples <= expected.ceil())).all()
+
+
+def test_quadmix_repeats_the_best_up_to_its_limit(many, selected):
+    features, score = many
+    also = SelectorInputs(scores={"one": score})
+    found = selected("quadmix", features, np.zeros(200), budget=60, also=also, options={"max_repeats": 3, "omega": 0.1})
+    assert found.copies.sum() == 60
+    assert found.copies.max() == 3
+    assert len(found.indices) < 60
+    once = selected("quadmix", features, np.zeros(200), budget=60, also=also)
+    assert once.copies is None
+    assert len(once.indices) == 60
+
+
+def test_quadmix_weighs_scores_by_name(many, selected):
+    features, score = many
+    also = SelectorInputs(scores={"one": score, "two": -score})
+    found = selected(
+        "quadmix",
+        features,
+        np.zeros(200),
+        budget=10,
+        also=also,
+        options=STEP | {"omega": 0.0499, "weights": {"two": 1.0}},
+    )
+    assert set(found.indices) == set(np.argsort(score)[:10])
+    with pytest.raises(SelectionInputError, match=r"quadmix\.weights: there is no score 'three': name one of one, two"):
+        selected("quadmix", features, np.zeros(200), also=also, options={"weights": {"three": 1.0}})
+
+
+def test_odis_with_one_score_is_top_quality(many, selected):
+    features, score = many
+    found = selected("odis", features, np.zeros(200), budget=15, also=SelectorInputs(scores={"one": score}))
+    assert set(found.indices) == set(np.argsort(-score)[:15])
+
+
+def test_components_are_uncorrelated_and_point_to_better_scores():
+    random = np.random.default_rng(2)
+    base = random.normal(size=500)
+    columns = torch.from_numpy(
+        np.stack([base + 0.3 * random.normal(size=500) for _ in range(3)] + [random.normal(size=500)])
+    )
+    columns = (columns - columns.mean(1, keepdim=True)) / columns.std(1, correction=0, keepdim=True)
+    found = components(columns, 0.95)
+    assert len(found) < 4 or float(np.abs(np.corrcoef(found) - np.eye(len(found))).max()) < 1e-5
+    np.testing.assert_allclose(np.corrcoef(found), np.eye(len(found)), atol=1e-5)
+    assert np.corrcoef(found[0], base)[0, 1] > 0.9
+
+
+def test_tops_of_components_of_independent_scores_hardly_overlap():
+    columns = torch.from_numpy(np.random.default_rng(3).normal(size=(4, 10_000)))
+    tops = [set(row.topk(100).indices.tolist()) for row in components(columns, 1.0)]
+    overlap = [len(one & other) / 100 for number, one in enumerate(tops) for other in tops[:number]]
+    assert np.mean(overlap) < 0.02

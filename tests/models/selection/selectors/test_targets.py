@@ -1,0 +1,73 @@
+"""BETR and RDS+ against their definitions."""
+
+import numpy as np
+import pytest
+
+from fineweb_mask.models.selection import SelectionInputError, SelectorInputs, Targets
+
+
+def targets(vectors, tasks):
+    return SelectorInputs(targets=Targets(np.asarray(vectors, dtype=float), np.asarray(tasks)))
+
+
+def unit(random, *shape):
+    rows = random.normal(size=shape)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def documents():
+    return unit(np.random.default_rng(3), 40, 6)
+
+
+@pytest.mark.parametrize("combine", ["best", "mean"])
+def test_betr_scores_are_the_best_or_the_mean_of_minus_log_ranks(combine, documents, selected):
+    examples = unit(np.random.default_rng(4), 6, 6)
+    found = selected(
+        "betr",
+        documents,
+        np.zeros(40),
+        budget=5,
+        also=targets(examples, [0] * 3 + [1] * 3),
+        options={"combine": combine},
+    )
+    ranks = 1 + np.argsort(np.argsort(-examples @ documents.T, axis=1), axis=1)
+    expected = -np.log(ranks.min(0)) if combine == "best" else -np.log(ranks).mean(0)
+    np.testing.assert_allclose(found.inclusion, expected, rtol=1e-5, atol=1e-6)
+    assert set(found.indices) == set(np.argsort(-expected, kind="stable")[:5])
+
+
+def test_a_document_that_is_an_example_is_ranked_first_by_it(documents, selected):
+    found = selected("betr", documents, np.zeros(40), budget=1, also=targets(documents[[17]], [0]))
+    assert found.indices.tolist() == [17]
+
+
+def test_every_task_has_as_many_examples(documents, selected):
+    examples = documents[[3, 5, 8, 9]]
+    found = selected("betr", documents, np.zeros(40), budget=2, also=targets(examples, [0, 0, 0, 1]))
+    assert set(found.indices) == {3, 9}  # the first of task 0, and that of task 1
+
+
+def test_rds_with_one_task_is_the_nearest_to_any_of_its_examples(documents, selected):
+    examples = unit(np.random.default_rng(5), 3, 6)
+    found = selected("rds", documents, np.zeros(40), budget=7, also=targets(examples, [0, 0, 0]))
+    assert set(found.indices) == set(np.argsort(-(documents @ examples.T).max(1))[:7])
+
+
+def test_rds_takes_for_the_tasks_in_turn_whatever_their_scales(documents, selected):
+    random = np.random.default_rng(6)
+    examples = unit(random, 4, 6)
+    tasks = [0, 1, 2, 2]
+    found = selected("rds", documents, np.zeros(40), budget=9, also=targets(examples, tasks))
+    nearness = np.stack([(documents @ examples[np.array(tasks) == task].T).max(1) for task in range(3)])
+    taken = []
+    for turn in range(9):  # by the definition, one document at a time
+        order = np.argsort(-nearness[turn % 3])
+        taken.append(next(document for document in order if document not in taken))
+    assert set(found.indices) == set(taken)
+    assert np.argsort(-found.inclusion)[:9].tolist() == taken
+
+
+def test_targets_of_another_encoder_are_refused(documents, selected):
+    with pytest.raises(SelectionInputError, match=r"targets must be vectors \(examples, 6\).*embed them"):
+        selected("rds", documents, np.zeros(40), also=targets(np.ones((2, 5)), [0, 1]))

@@ -1,0 +1,40 @@
+"""The registry of selectors: every entry is whole, can be imported, and has a line in the documentation."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.models.selection.selector import solver_of
+from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "selectors.md").read_text()
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_an_entry_says_what_it_is_and_names_a_function(name):
+    entry = SELECTORS[name]
+    assert solver_of(name).__name__ == f"solve_{name}"
+    assert entry.maximises
+    assert entry.cost
+    assert entry.source
+    assert (name in SelectionSettings.model_fields) == entry.has_options
+    assert SelectionSettings(solver=name).solver == name
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_an_entry_has_a_line_with_its_source_in_the_documentation(name):
+    lines = re.findall(rf"^\| `{name}` \|.*", PAGE, re.MULTILINE)
+    described = [line for line in lines if line.count("|") == 7]
+    assert described, f"docs/selectors.md has no line about {name}"
+    number = re.search(r"\d{4}\.\d{5}", SELECTORS[name].source)
+    assert number is None or any(number[0] in line for line in described)
+    assert any(("yes" if SELECTORS[name].is_sampled else "no") in line for line in described)
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_what_a_selector_reads_is_missing_only_without_its_setting(name):
+    assert missing_inputs(name, has_targets=True, scorers=1) is None
+    missing = missing_inputs(name, has_targets=False, scorers=0)
+    assert (missing is None) == (not SELECTORS[name].reads & {"targets", "text", "scores"})
