@@ -74,7 +74,7 @@ def compare(
         plan.check_prepared()
         if reads_targets(names):
             plan.fit_targets()
-        runs = SelectorRuns(run, plan.selectable, selection, plan.targets)
+        runs = SelectorRuns(run, plan.selectable, selection, plan.targets, plan.selecting)
         runs.find_ranges()
         runs.run(names)
         job = CompareJob(

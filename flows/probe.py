@@ -10,6 +10,7 @@ from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
+from fineweb_mask.flows.engine.plan import Plan
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.engine.selection.contenders import publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
@@ -38,7 +39,6 @@ from fineweb_mask.tasks.selection.groups import grouped, remembered_groups
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
-from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 
 class ProbeSummary(PageSummary):
@@ -87,7 +87,7 @@ def probe(
         if reads_targets(selectors_of(models)):
             plan.fit_targets()
         selection = contested(settings.selection, budget_by)
-        trained = _Probe(run, plan.selectable, settings, models, selection, plan.targets)
+        trained = _Probe(run, plan, settings, models, selection)
         job = trained.run()
         written = run.run_one(job)
         table = [
@@ -194,16 +194,14 @@ class _Probe:
     def __init__(
         self,
         run: Scheduler,
-        shards: list[ShardFiles],
+        plan: Plan,
         settings: PipelineSettings,
         models: ProbeSettings,
         selection: PipelineSelectionSettings,
-        targets: StageFile | None,
     ) -> None:
-        self._run = run
-        self._targets = targets
+        self._run, self._plan = run, plan
         self._root = run.workspace.address
-        self._shards = shards
+        self._shards = plan.selectable
         self._models = models
         self._selection = selection
         self._threshold = settings.selection.near_duplicates.threshold
@@ -299,7 +297,8 @@ class _Probe:
                 selector=arm.selector,
                 arm=arm.name,
                 ranges=None,
-                targets=self._targets,
+                targets=self._plan.targets,
+                scorer=self._plan.selecting,
             )
             for arm in self._models.arms
             if arm.selector is not None

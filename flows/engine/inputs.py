@@ -7,7 +7,7 @@ from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.inference.scorers import check_scorers
+from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
 from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.source.column_checks import check_columns
 from fineweb_mask.tasks.source.column_types import settle
@@ -45,6 +45,8 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
         find_files(path, "ingest.decontaminate")
     if settings.selection.targets is not None:
         find_files(settings.selection.targets.path, "selection.targets.path")
+    if settings.selection.quad.scorer is not None:
+        check_folder(settings.selection.quad.scorer.model, "selection.quad.scorer")
     EarlierSelection.of(settings)
     shards = settle(discover(settings.source), settings.source)
     check_apart(settings.source.path, shards, {"workspace": workspace.address, **_output(settings)})

@@ -131,6 +131,7 @@ class Plan:
         self._sidecars = models.sidecars
         self._statistics: StageFile | None = None
         self.targets: StageFile | None = None  # examples of target tasks
+        self.selecting = models.selecting
         self._given = EarlierSelection.of(settings)
         self._refresh = frozenset(refresh)
         self._refit = frozenset(stage.name for name in refit for stage in REFITTED[name])
@@ -394,7 +395,14 @@ class Plan:
     def _select_from(self, groups: Groups, settings: PipelineSelectionSettings) -> None:
         self._add_selecting(
             [
-                SelectJob(root=self._root, shards=group, settings=settings, targets=self.targets, given=self._given)
+                SelectJob(
+                    root=self._root,
+                    shards=group,
+                    settings=settings,
+                    targets=self.targets,
+                    given=self._given,
+                    scorer=self.selecting,
+                )
                 for group in groups
             ]
         )

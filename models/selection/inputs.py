@@ -1,12 +1,13 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.errors import DataError
@@ -49,6 +50,7 @@ class SelectorInputs:
     targets: Targets | None = None
     log_weights: Any = None  # (n,), log importance weights; minus infinity: selected last
     given: Given | None = None  # for `mean_field`
+    score: Callable[[NDArray[np.int64]], Any] | None = None  # for `quad`: scores (k,) of some documents (k,)
 
     def checked(self, n: int, d: int, device: torch.device) -> "SelectorInputs":
         """Return them as tensors on a device, groups as numbers from 0.
@@ -72,7 +74,8 @@ class SelectorInputs:
         log_weights = None
         if self.log_weights is not None:
             log_weights = _checked_column(self.log_weights, "log_weights", n, device)
-        return SelectorInputs(scores, groups, _checked_targets(self.targets, d, device), log_weights, self.given)
+        targets = _checked_targets(self.targets, d, device)
+        return replace(self, scores=scores, groups=groups, targets=targets, log_weights=log_weights)
 
 
 def _checked_column(values: Any, name: str, n: int, device: torch.device) -> Tensor:  # noqa: ANN401

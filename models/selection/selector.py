@@ -86,6 +86,8 @@ class Selection:
         What the bound takes for granted: approximate lists of `facility`. None if it is proven, or there is no bound.
     copies
         How often each selected document is taken, (K,) int64; None: once.
+    scored
+        How many documents were scored, by `quad`, which scores few; None: no solver scored any.
     """
 
     indices: NDArray[np.int64]
@@ -98,6 +100,7 @@ class Selection:
     history: list[tuple[int, float, float]]
     bound_assumes: str | None = None
     copies: NDArray[np.int64] | None = None
+    scored: int | None = None
 
     def __repr__(self) -> str:
         """Return what it is in a line, without its arrays."""
@@ -138,7 +141,8 @@ def select(
         Token count of each document, (n,) integers; required with `budget_by="tokens"`. The selection then
         never exceeds the budget of tokens and leaves no room for another document.
     also
-        What some solvers read besides: the scores of several scorers, groups, target examples, importance weights.
+        What some solvers read besides: the scores of several scorers, groups, target examples, importance weights,
+        a model that scores few documents.
         With `given`, documents of an earlier selection, J and its bound are those of both selections together.
     own_metrics
         Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
@@ -516,6 +520,7 @@ class BlockSolver:
             history=history.entries,
             bound_assumes=None if bound is None else assumption(objective),
             copies=None if solution.copies is None else solution.copies[solution.mask].cpu().numpy(),
+            scored=solution.scored,
         )
 
 

@@ -59,7 +59,7 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
     for index, scorer in enumerate(scorers):
         where = f"quality.scorers.{index}"
         if isinstance(scorer, TransformerSettings):
-            _check_folder(scorer.model, where)
+            check_folder(scorer.model, where)
         elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
             check_model_file(scorer.model, f"{where}.model")
         elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
@@ -69,7 +69,14 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
                 raise ModelNotFoundError(f"{where}.labels: {error}") from error
 
 
-def _check_folder(model: str, where: str) -> None:
+def check_folder(model: str, where: str) -> None:
+    """Check that a transformer's folder holds what it needs; a name on the hub is checked when it is fetched.
+
+    Raises
+    ------
+    ModelNotFoundError
+        If a file is missing.
+    """
     folder = Path(model)
     if folder.is_dir():
         for pattern in ("config.json", "tokenizer.json", "*.safetensors"):

@@ -20,6 +20,7 @@ from fineweb_mask.models.schemas import masks_schema
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.inference.gpu import gpu_slot
+from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import group_name
 from fineweb_mask.tasks.selection.selector_inputs import InputColumns
@@ -42,7 +43,8 @@ NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample"
 def block_key(settings: PipelineSelectionSettings, *left_out: str, by_group: bool = False) -> dict[str, Any]:
     """Return the settings that the selection from a block depends on, `left_out` and others' options aside."""
     kept = {"groups", "passes", "directions"} if by_group else set()
-    return settings.model_dump(exclude=NOT_READ - kept | settings.not_used | set(left_out))
+    left = dict.fromkeys(NOT_READ - kept | settings.not_used | set(left_out), True)
+    return settings.model_dump(exclude={"quad": {"scorer"}, **left})
 
 
 class BlocksJob(GroupJob):
@@ -52,6 +54,7 @@ class BlocksJob(GroupJob):
     settings: PipelineSelectionSettings
     targets: StageFile | None = None  # for solvers that read target examples, or texts
     given: EarlierSelection | None = None
+    scorer: QualityModel | None = None  # for the solver that scores few documents
 
     @property
     def solved(self) -> PipelineSelectionSettings:
@@ -97,7 +100,8 @@ class BlocksJob(GroupJob):
         read = SELECTORS[self.solved.solver].reads
         targets = [self.targets.fingerprint] if self.targets is not None and read & {"targets", "text"} else []
         given = [] if self.given is None else [self.given.fingerprint]
-        return Dependencies(settings=[digest(self.settings_read()), *how], inputs=[*files, *targets, *given])
+        scorer = [] if self.scorer is None or self.solved.solver != "quad" else [self.scorer.identity]
+        return Dependencies(settings=[digest(self.settings_read()), *how], inputs=[*files, *targets, *given, *scorer])
 
 
 class Block(NamedTuple):
@@ -131,7 +135,7 @@ class Group(NamedTuple):
             np.concatenate([getattr(shard, name) for shard in shards]) for name in ("quality", "candidate", "tokens")
         )
         excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
-        inputs = InputColumns.read(job.workspace, job.shards, job.solved, job.targets, job.given)
+        inputs = InputColumns.read(job.workspace, job.shards, job.solved, job.targets, job.given, job.scorer)
         return cls(job, quality, candidate, tokens, dict(excluded), inputs)
 
     def blocks(self) -> Iterator[Block]:
@@ -296,6 +300,7 @@ def describe(block: Block, selection: "Selection") -> dict[str, Any]:
         "gap": selection.gap,
         "terms": selection.terms,
         "history": [[step, objective] for step, _seconds, objective in selection.history],
+        **({} if selection.scored is None else {"scored": selection.scored}),
     }
 
 

@@ -8,9 +8,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track_by_size
-from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
+from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
+from fineweb_mask.tasks.selection.few_scores import FewScores
 from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.shard_documents import read_groups
 from fineweb_mask.tasks.source.texts import with_texts
@@ -34,17 +36,22 @@ class InputColumns(NamedTuple):
     log_weights: NDArray[np.float32] | None = None  # (rows,)
     targets: Mapping[str, NDArray[Any]] = {}  # vectors and tasks
     given: tuple[NDArray[np.floating[Any]], NDArray[np.float32]] | None = None  # vectors and quality
+    few_scores: FewScores | None = None
 
     @classmethod
     def read(
         cls,
         workspace: Workspace,
         shards: list[ShardFiles],
-        settings: SelectionSettings,
+        settings: PipelineSelectionSettings,
         targets: StageFile | None,
         given: EarlierSelection | None = None,
+        scorer: QualityModel | None = None,
     ) -> Self:
-        """Read what the solver of the settings reads; `targets` is what `fit_targets` wrote."""
+        """Read what the solver of the settings reads.
+
+        `targets` is what `fit_targets` wrote, and `scorer` a model for the solver that scores few documents.
+        """
         reads = SELECTORS[settings.solver].reads
         found = {} if targets is None else read_arrays(workspace.resolve(targets))
         scores: dict[str, NDArray[np.float32]] = {}
@@ -58,18 +65,25 @@ class InputColumns(NamedTuple):
             ratios, least = found["log_ratios"], settings.dsir.min_tokens
             log_weights = np.concatenate([_weigh_texts(workspace, shard, ratios, least) for shard in shards])
         vectors = {name: found[name] for name in ("vectors", "tasks")} if "targets" in reads and found else {}
-        return cls(scores, groups, log_weights, vectors, None if given is None else given.read())
+        few_scores = None
+        if settings.solver == "quad" and scorer is not None:
+            from fineweb_mask.models.forward.device import choose_device
+
+            few_scores = FewScores(workspace, shards, scorer, holds_gpu=choose_device(settings.device) != "cpu")
+        return cls(scores, groups, log_weights, vectors, None if given is None else given.read(), few_scores)
 
     def of(self, rows: NDArray[np.int64]) -> "SelectorInputs":
         """Return those of some rows of the group."""
         from fineweb_mask.models.selection import Given, SelectorInputs, Targets
 
+        few = self.few_scores
         return SelectorInputs(
             scores={name: column[rows] for name, column in self.scores.items()},
             groups=None if self.groups is None else self.groups[rows],
             targets=Targets(self.targets["vectors"], self.targets["tasks"]) if self.targets else None,
             log_weights=None if self.log_weights is None else self.log_weights[rows],
             given=None if self.given is None else Given(*self.given),
+            score=None if few is None else lambda documents: few.of(rows[documents]),
         )
 
 

@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 from fineweb_mask.flows.display.prefect_ui import artifact_key, or_warn, publish_page
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
 from fineweb_mask.tasks.selection.frontier import FrontierJob
 from fineweb_mask.tasks.selection.groups import group_name, grouped, remembered_groups
@@ -30,6 +31,8 @@ class SelectorRuns:
         The settings of every selection, the solver aside.
     targets
         The examples of target tasks, for the selectors that read them.
+    scorer
+        The model that scores the documents that `quad` looks at.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class SelectorRuns:
         shards: list[ShardFiles],
         settings: PipelineSelectionSettings,
         targets: StageFile | None = None,
+        scorer: QualityModel | None = None,
     ) -> None:
         self.groups = grouped(shards, settings, remembered_groups(scheduler.workspace, settings))
         self.files: dict[str, list[StageFile]] = {}  # by selector, of every group
@@ -45,7 +49,7 @@ class SelectorRuns:
         self.frontiers: list[StageFile] = []  # of every group
         self.seconds: dict[str, float] = {}  # by selector or value of lamb
         self._settings = settings
-        self._targets = targets
+        self._targets, self._scorer = targets, scorer
         self._scheduler = scheduler
         self._root = scheduler.workspace.address
         self._ranges: dict[str, StageFile | None] = {}
@@ -81,6 +85,7 @@ class SelectorRuns:
                     selector=selector,
                     ranges=ranges,
                     targets=self._targets,
+                    scorer=self._scorer,
                 )
                 self._scheduler.add(job, partial(self._on_selected, job))
             get_run_logger().info("contend: %s selects", selector)

@@ -1,41 +1,48 @@
-"""Select by a bandit over clusters, which looks at the quality of few documents: Quad."""
+"""Select by a bandit over clusters, which looks at few documents: Quad."""
 
-import heapq
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.selection.selectors.clusters import cluster
-from fineweb_mask.models.selection.selectors.sampling import deviations
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
+from fineweb_mask.models.settings.selectors.options import QuadSettings
 
 
 def solve_quad(problem: Problem) -> Solution:
-    """Look at the quality of a few documents of the most promising cluster at a time, and take the good ones.
+    """Score a few documents of the most promising cluster at a time, and select the best of all that were scored.
 
-    Source: Quad, arXiv 2409.16986, whose score is the influence on a model's loss; here it is the quality. The
-    inclusion is the quality in deviations, of documents that were not looked at far below.
+    The score is that of `also.score`, where it is given: a model that is too expensive to score all documents. Else it
+    is the quality. Source: Quad, arXiv 2409.16986, whose score is the influence on a model's loss. The inclusion is the
+    score, and that of documents that were not scored is below all others.
     """
-    objective, settings = problem.objective, problem.settings.quad
-    found = cluster(problem.rows, settings, problem.generator)
-    quality = deviations(objective.quality)
-    order = torch.randperm(problem.rows.n, generator=problem.generator, device=quality.device)
+    objective, also = problem.objective, problem.also
+    found = cluster(problem.rows, problem.settings.quad, problem.generator)
+    order = torch.randperm(problem.rows.n, generator=problem.generator, device=problem.rows.device)
+
+    def score(documents: Tensor) -> Tensor:
+        if also.score is None:
+            return objective.quality[documents]
+        return torch.as_tensor(also.score(documents.cpu().numpy()), dtype=torch.float32, device=documents.device)
+
     costs = None if objective.knapsack is None else objective.knapsack.tokens
     limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
-    seen = look_at_clusters(
-        found.labels,
-        order,
-        lambda documents: quality[documents],
-        limit,
-        costs,
-        exploration=settings.exploration,
-        batch=settings.batch,
-        least=settings.least,
-    )
-    lowest = float(quality.min()) - 1
-    return finished(problem, torch.where(seen, quality, lowest))
+    looked = look_at_clusters(found.labels, order, score, limit, costs, problem.settings.quad)
+    lowest = float(looked.scores[looked.seen].min()) - 1
+    solution = finished(problem, torch.where(looked.seen, looked.scores, lowest))
+    solution.scored = int(looked.seen.sum())
+    return solution
+
+
+class Looked(NamedTuple):
+    """What a bandit has seen of n documents."""
+
+    seen: Tensor  # (n,) bool, those that were scored
+    scores: Tensor  # (n,) float32, 0 for the others
 
 
 def look_at_clusters(
@@ -43,16 +50,14 @@ def look_at_clusters(
     order: Tensor,
     score: Callable[[Tensor], Tensor],
     limit: float,
-    costs: Tensor | None = None,
-    *,
-    exploration: float,
-    batch: int,
-    least: float = 0.0,
-) -> Tensor:
+    costs: Tensor | None,
+    settings: QuadSettings,
+) -> Looked:
     """Score documents, batch by batch, of the clusters that promise most, until enough of them are good.
 
-    A cluster promises the mean score of those of its documents that were scored, plus
-    exploration * sqrt(2 ln(all scored) / its scored).
+    First comes one batch of every cluster. A cluster then promises the mean of its scores, plus
+    exploration * sqrt(2 ln(all scored) / its scored) in standard deviations of those first scores. A document is good
+    that scores at least the mean of all scores, plus `least` of their standard deviations.
 
     Parameters
     ----------
@@ -61,51 +66,48 @@ def look_at_clusters(
     order
         The order in which each cluster's documents are scored, (n,) int64.
     score
-        Returns the scores of some documents (b,): (b,). Only documents that are looked at are scored.
+        Returns the scores of some documents (b,): (b,). No document is scored twice.
     limit
-        Documents, or their `costs` (n,) together, that are to be good. A document is good that scores at least the
-        mean of all scored, plus `least` of their standard deviations.
-    exploration, batch, least
-        As in `QuadSettings`.
-
-    Returns
-    -------
-    Tensor
-        The documents that were scored, (n,) bool.
+        Documents, or their `costs` together, that are to be good.
+    costs
+        Tokens of each document, (n,); None: documents count.
+    settings
+        `exploration`, `batch` and `least`.
     """
-    order = order[labels[order].sort(stable=True).indices]
     sizes = torch.bincount(labels)
-    waiting = {j: own for j, own in enumerate(torch.split(order, sizes.tolist())) if len(own)}
+    waiting = list(torch.split(order[labels[order].sort(stable=True).indices], sizes.tolist()))
     seen = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    values = torch.zeros(len(labels), device=labels.device)
-    counts, sums = dict.fromkeys(waiting, 0), dict.fromkeys(waiting, 0.0)
-    total, squares, scored, next_check = 0.0, 0.0, 0, 0
+    scores = torch.zeros(len(labels), device=labels.device)
+    left, scored, totals = sizes.cpu().numpy(), np.zeros(len(sizes)), np.zeros(len(sizes))
 
-    def promise(j: int) -> float:
-        if not counts[j]:
-            return math.inf
-        return sums[j] / counts[j] + exploration * math.sqrt(2 * math.log(max(2, scored)) / counts[j])
-
-    heap = [(-math.inf, j) for j in sorted(waiting)]
-    while heap:
-        before, j = heapq.heappop(heap)
-        if exploration and math.isfinite(before) and -before < (now := promise(j)) and heap and -heap[0][0] >= -before:
-            heapq.heappush(heap, (-now, j))  # others were scored meanwhile, which raises its promise
-            continue
-        part, rest = waiting[j][:batch], waiting[j][batch:]
+    def look(j: int) -> int:
+        part, waiting[j] = waiting[j][: settings.batch], waiting[j][settings.batch :]
         found = score(part)
-        seen[part], values[part] = True, found
-        counts[j] += len(part)
-        sums[j] += float(found.sum())
-        total, squares, scored = total + float(found.sum()), squares + float(found.square().sum()), scored + len(part)
-        waiting[j] = rest
-        if len(rest):
-            heapq.heappush(heap, (-promise(j), j))
-        if scored >= next_check:
-            next_check = scored + max(batch, scored // 50)
-            mean = total / scored
-            level = mean + least * math.sqrt(max(0.0, squares / scored - mean**2))
-            good = seen & (values >= level)
-            if all(counts.values()) and float(good.sum() if costs is None else costs[good].sum()) >= limit:
-                break
-    return seen
+        seen[part], scores[part] = True, found
+        totals[j] += float(found.double().sum())
+        scored[j] += len(part)
+        left[j] -= len(part)
+        return len(part)
+
+    def is_enough() -> bool:
+        known = scores[seen].double()
+        good = seen & (scores >= known.mean() + settings.least * known.std(correction=0))
+        return float(good.sum() if costs is None else costs[good].sum()) >= limit
+
+    def rounds() -> Iterator[int]:
+        """Score one batch after the other, and yield how many documents each has."""
+        yield from (look(j) for j in range(len(left)) if left[j])
+        width = settings.exploration * float(scores[seen].double().std(correction=0))
+        next_check = 0.0
+        while left.any():
+            if scored.sum() >= next_check:
+                if is_enough():
+                    break
+                next_check = scored.sum() + max(settings.batch, scored.sum() // 50)
+            used = scored.clip(min=1)
+            promise = totals / used + width * np.sqrt(2 * np.log(max(2, scored.sum())) / used)
+            yield look(int(np.where(left > 0, promise, -np.inf).argmax()))
+
+    for _ in track_by_size("documents scored", rounds(), len(labels), int):
+        pass
+    return Looked(seen, scores)

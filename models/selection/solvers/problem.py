@@ -67,6 +67,7 @@ class Solution:
     inclusion: Tensor  # (n,) float32: learned logit or probability; larger ranks higher
     relaxed: Tensor | None = None  # (n,) probabilities that fill the budget, from which the bound is computed
     copies: Tensor | None = None  # (n,) int64, how often each document is taken; None: those of the mask once
+    scored: int | None = None  # documents that were scored, where a solver scores few
 
 
 def finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None, copies: Tensor | None = None) -> Solution:

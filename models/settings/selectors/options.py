@@ -1,10 +1,11 @@
 """Define the options of the selectors that do not maximise the objective; those of its solvers are beside theirs."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.quality import EduScorerSettings, PerplexityScorerSettings
 
 
 class ClusterSettings(Settings):
@@ -141,19 +142,24 @@ class IngeniousSettings(Settings):
 
 
 class QuadSettings(ClusterSettings):
-    """Options of the bandit that looks at the quality of few documents of each cluster."""
+    """Options of the bandit that scores few documents of each cluster."""
 
+    scorer: Annotated[EduScorerSettings | PerplexityScorerSettings, Field(discriminator="kind")] | None = Field(
+        None,
+        description="Model that scores the documents that are looked at, and no others. None: their quality, which all "
+        "documents have.",
+    )
     exploration: float = Field(
         0.1,
         ge=0,
-        description="Weight of clusters that were looked at less, in standard deviations of quality: 0 is greedy, "
+        description="Weight of clusters that were looked at less, in standard deviations of the score: 0 is greedy, "
         "a large one takes the clusters in turn.",
     )
-    batch: int = Field(32, ge=1, description="Documents of a cluster that are looked at together (count).")
+    batch: int = Field(32, ge=1, description="Documents of a cluster that are scored together (count).")
     least: float = Field(
         0.0,
-        description="Quality from which a document is taken, in standard deviations above the mean of those that were "
-        "looked at.",
+        description="Score from which a document is good, in standard deviations above the mean of those that were "
+        "scored. It goes on until the good ones fill the budget.",
     )
 
 

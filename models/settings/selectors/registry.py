@@ -190,9 +190,9 @@ SELECTORS: dict[str, SelectorEntry] = {
     ),
     "quad": _entry(
         "selectors.bandit:solve_quad",
-        "quality, of which only that of promising clusters is looked at",
+        "a score that only documents of promising clusters are given",
         "quality vectors",
-        "n c d for c clusters",
+        "n c d for c clusters, and the score of some documents",
         "Quad, arXiv 2409.16986",
         has_options=True,
         is_sampled=True,

@@ -3,7 +3,9 @@
 import numpy as np
 import torch
 
+from fineweb_mask.models.selection import SelectorInputs
 from fineweb_mask.models.selection.selectors.bandit import look_at_clusters
+from fineweb_mask.models.settings.selectors.options import QuadSettings
 
 
 def corpus_of(means, size, seed=0):
@@ -20,10 +22,12 @@ def look(labels, values, limit, **options):
         scored.append(documents)
         return values[documents]
 
-    options = {"exploration": 0.0, "batch": 10} | options
-    seen = look_at_clusters(labels, torch.arange(len(labels)), score, limit, **options)
+    settings = QuadSettings(**{"exploration": 0.0, "batch": 10} | options)
+    looked = look_at_clusters(labels, torch.arange(len(labels)), score, limit, None, settings)
+    seen = looked.seen
     assert torch.cat(scored).unique().tolist() == seen.nonzero()[:, 0].tolist()
     assert len(torch.cat(scored)) == int(seen.sum())  # nobody is scored twice
+    assert torch.equal(looked.scores, torch.where(seen, values, 0.0))
     return seen, [int(labels[documents[0]]) for documents in scored]
 
 
@@ -55,6 +59,30 @@ def test_everything_is_scored_where_the_budget_needs_it():
     labels, values = corpus_of([0.0, 1.0], 10)
     seen, _ = look(labels, values, 20)
     assert seen.all()
+
+
+def test_of_two_clusters_the_one_of_the_larger_upper_confidence_bound_is_next():
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    values = torch.tensor([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
+    # One each: deviation 0.5. After k of cluster 0: 2 + e sqrt(2 ln(k + 1) / k) / 2 against 1 + e sqrt(2 ln(k + 1)) / 2.
+    # k = 2: 2 + 0.524 e, 1 + 0.741 e; k = 3: 2 + 0.481 e, 1 + 0.833 e; k = 4: all of cluster 0 is scored.
+    assert look(labels, values, 6, exploration=2.0, batch=1)[1] == [0, 1, 0, 0, 0, 1, 1]
+    assert look(labels, values, 6, exploration=4.0, batch=1)[1][:4] == [0, 1, 0, 0]
+    assert look(labels, values, 6, exploration=5.0, batch=1)[1][:4] == [0, 1, 0, 1]
+
+
+def test_a_model_scores_only_the_documents_that_are_looked_at(corpus, selected):
+    features, quality = corpus
+    asked = []
+
+    def score(documents):
+        asked.append(documents)
+        return -quality[documents]
+
+    found = selected("quad", features, quality, also=SelectorInputs(score=score), options={"n_clusters": 12, "batch": 4})
+    asked = np.concatenate(asked)
+    assert len(asked) == len(set(asked)) == found.scored < len(quality)
+    assert set(found.indices) == set(asked[np.argsort(quality[asked])[:40]])
 
 
 def test_the_selector_takes_the_best_of_those_it_looked_at(corpus, selected):
