@@ -23,7 +23,8 @@ from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.downstream import AnswerJob
 from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob
-from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob
+from fineweb_mask.tasks.probe.losses import ArmFiles
+from fineweb_mask.tasks.probe.page import ProbeJob
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
 from fineweb_mask.tasks.selection.compare_page import check_label_column
 from fineweb_mask.tasks.selection.contenders import (

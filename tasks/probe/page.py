@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from fineweb_mask.models.probe.comparison import bits_per_byte, compare_all, holm
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
-from fineweb_mask.tasks.probe.downstream import read_answers
-from fineweb_mask.tasks.probe.held_out import HeldOut, excluded_counts
-from fineweb_mask.tasks.probe.training import read_bits
+from fineweb_mask.tasks.probe.held_out import excluded_counts
+from fineweb_mask.tasks.probe.losses import LOSSES, ArmFiles, Losses, task_set
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.selection.contenders import described_settings, over_blocks
@@ -48,19 +47,10 @@ DEFINITIONS = (
 )
 
 
-class ArmFiles(NamedTuple):
-    """What was made of one arm."""
-
-    tokens: StageFile
-    groups: list[StageFile]  # its selections; none for a dataset
-    models: list[StageFile]  # one for each seed
-    answers: list[StageFile]  # to downstream tasks, one for each seed; none without tasks
-
-
 class ProbeJob(PageJob):
     """Write the page of the probe."""
 
-    stage: ClassVar[Stage] = Stage("probe", version=2, folders=("probe",))
+    stage: ClassVar[Stage] = Stage("probe", version=3, folders=("probe",))
     settings: ProbeSettings
     selection: PipelineSelectionSettings
     n_tokens: int
@@ -85,50 +75,14 @@ class ProbeJob(PageJob):
 
 @stage_task
 def write_probe_page(job: ProbeJob) -> None:
-    """Write `index.html`, `metrics.json` and the plots."""
-    metrics = _metrics(job)
+    """Write `index.html`, `metrics.json`, the plots, and `losses.parquet`."""
+    losses = Losses.read(job.workspace, job.held_out, job.arms)
+    metrics = _metrics(job, losses)
     details = {name: metrics[name] for name in ("arms", "bits_per_byte", "comparisons")}
-    job.write(_page(job, metrics), details | {"rows": len(job.arms)})
+    job.write(_page(job, metrics), details | {"rows": len(job.arms)}, {LOSSES: losses.parquet()})
 
 
-class _Losses(NamedTuple):
-    bits: dict[str, NDArray[np.float64]]  # by arm, (seeds, documents)
-    sizes: NDArray[np.int64]  # (documents,)
-    sets: NDArray[np.object_]  # (documents,), as are the next two
-    groups: NDArray[np.object_]
-    clusters: NDArray[np.intp]
-
-
-def _losses(job: ProbeJob) -> _Losses:
-    """Return the losses on held-out documents and, after them, on the gold answers to downstream tasks."""
-    documents = HeldOut.read(job.workspace, job.held_out).documents
-    bits, sizes = {}, np.empty(0, dtype=np.int64)
-    tasks: list[str] = []
-    for name, arm in job.arms.items():
-        of_documents = [read_bits(job.workspace.resolve(file)) for file in arm.models]
-        bits[name], sizes = np.stack([one for one, _ in of_documents]), of_documents[0][1]
-        if arm.answers:
-            answers = [read_answers(job.workspace.resolve(file)) for file in arm.answers]
-            bits[name] = np.hstack([bits[name], np.stack([one["bits"].to_numpy() for one in answers])])
-            sizes = np.concatenate([sizes, answers[0]["bytes"].to_numpy()])
-            tasks = answers[0]["task"].to_pylist()
-    questions = [f"question {index}" for index in range(len(tasks))]
-    return _Losses(
-        bits=bits,
-        sizes=sizes,
-        sets=np.array([*documents["set"].to_pylist(), *map(task_set, tasks)], dtype=object),
-        groups=np.array([*documents["group"].to_pylist(), *(None for _ in tasks)], dtype=object),
-        clusters=np.unique([*documents["cluster"].to_pylist(), *questions], return_inverse=True)[1],
-    )
-
-
-def task_set(task: str) -> str:
-    """Return the name of the set of a downstream task's gold answers."""
-    return f"task {task}"
-
-
-def _metrics(job: ProbeJob) -> dict[str, Any]:
-    losses = _losses(job)
+def _metrics(job: ProbeJob, losses: Losses) -> dict[str, Any]:
     names = [POOL, *job.settings.heldout, *(name for name in dict.fromkeys(losses.sets) if name.startswith("task "))]
     rows = {name: np.flatnonzero(losses.sets == name) for name in names}
     rows = {name: at[losses.sizes[at] > 0] for name, at in rows.items()}
@@ -183,7 +137,7 @@ def _accuracy(files: ArmFiles) -> dict[str, float]:
     return {task_set(task): float(np.mean([one[task] for one in found])) for task in (found[0] if found else {})}
 
 
-def _of_arms(losses: _Losses, rows: NDArray[np.intp]) -> dict[str, Any]:
+def _of_arms(losses: Losses, rows: NDArray[np.intp]) -> dict[str, Any]:
     found = {}
     for name, bits in losses.bits.items():
         of_seeds = bits_per_byte(bits[:, rows], losses.sizes[rows])
@@ -192,7 +146,7 @@ def _of_arms(losses: _Losses, rows: NDArray[np.intp]) -> dict[str, Any]:
     return found
 
 
-def _compared(losses: _Losses, rows: NDArray[np.intp], seeds: int) -> list[dict[str, Any]]:
+def _compared(losses: Losses, rows: NDArray[np.intp], seeds: int) -> list[dict[str, Any]]:
     arms = list(losses.bits)
     bits = np.stack([one[:, rows] for one in losses.bits.values()])
     found = compare_all(bits, losses.sizes[rows], losses.clusters[rows])
@@ -203,7 +157,7 @@ def _compared(losses: _Losses, rows: NDArray[np.intp], seeds: int) -> list[dict[
     ]
 
 
-def _of_groups(losses: _Losses, by: str | None) -> dict[str, Any]:
+def _of_groups(losses: Losses, by: str | None) -> dict[str, Any]:
     """Return, by group, the number of held-out documents and each arm's mean bits per byte on them."""
     if by is None:
         return {}

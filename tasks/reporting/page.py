@@ -172,14 +172,24 @@ class PageJob(FolderJob):
         """The folder of the page."""
         return self.workspace.root / self.folder_name
 
-    def write(self, page: "Page", details: Mapping[str, Any] | None = None) -> None:
+    def write(
+        self, page: "Page", details: Mapping[str, Any] | None = None, others: Mapping[str, bytes] | None = None
+    ) -> None:
         """Replace the page, when no other run does."""
         with self.workspace.alone():
-            write_page(self.folder, page, self.key, details)
+            write_page(self.folder, page, self.key, details, others)
 
 
-def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, Any] | None = None) -> None:
-    """Write a page, its numbers and its charts into a folder; the manifest is deleted first and written last.
+def write_page(
+    folder: Path,
+    page: Page,
+    key: StageKey,
+    details: Mapping[str, Any] | None = None,
+    others: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write a page, its numbers and its charts, and other files by name, into a folder.
+
+    The manifest is deleted first and written last.
 
     Raises
     ------
@@ -191,6 +201,7 @@ def write_page(folder: Path, page: Page, key: StageKey, details: Mapping[str, An
         folder / "index.html": page.html().encode(),
         folder / "index.md": page.markdown().encode(),
         **{folder / "plots" / f"{figure.name}.png": figure.png for figure in page.figures},
+        **{folder / name: content for name, content in (others or {}).items()},
     }
     manifest = folder / "manifest.json"
     manifest.unlink(missing_ok=True)

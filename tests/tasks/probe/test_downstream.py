@@ -9,7 +9,8 @@ import pytest
 from fineweb_mask.flows.options.arms import parse_arms
 from fineweb_mask.models.settings.probe import ProbeSettings
 from fineweb_mask.tasks.probe.downstream import AnswerJob, answer_tasks, read_answers
-from fineweb_mask.tasks.probe.page import ArmFiles, ProbeJob, write_probe_page
+from fineweb_mask.tasks.probe.losses import ArmFiles
+from fineweb_mask.tasks.probe.page import ProbeJob, write_probe_page
 from fineweb_mask.tasks.probe.training import train_model
 from tests.models.probe.questions import QUESTIONS, write_task
 

@@ -9,10 +9,10 @@ import pytest
 from fineweb_mask.flows.options.arms import parse_arms
 from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
 from fineweb_mask.tasks.probe.held_out import HeldOut
+from fineweb_mask.tasks.probe.losses import ArmFiles
 from fineweb_mask.tasks.probe.page import (
     NOT_A_VERDICT,
     OWN_DISTRIBUTION,
-    ArmFiles,
     ProbeJob,
     _finding,
     write_probe_page,

@@ -64,7 +64,7 @@ def test_everything_is_scored_where_the_budget_needs_it():
 def test_of_two_clusters_the_one_of_the_larger_upper_confidence_bound_is_next():
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 1])
     values = torch.tensor([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
-    # One each: deviation 0.5. After k of cluster 0: 2 + e sqrt(2 ln(k + 1) / k) / 2 against 1 + e sqrt(2 ln(k + 1)) / 2.
+    # One each: deviation 0.5. After k of cluster 0: 2 + e sqrt(2 ln(k + 1) / k) / 2, and 1 + e sqrt(2 ln(k + 1)) / 2.
     # k = 2: 2 + 0.524 e, 1 + 0.741 e; k = 3: 2 + 0.481 e, 1 + 0.833 e; k = 4: all of cluster 0 is scored.
     assert look(labels, values, 6, exploration=2.0, batch=1)[1] == [0, 1, 0, 0, 0, 1, 1]
     assert look(labels, values, 6, exploration=4.0, batch=1)[1][:4] == [0, 1, 0, 0]
@@ -79,7 +79,9 @@ def test_a_model_scores_only_the_documents_that_are_looked_at(corpus, selected):
         asked.append(documents)
         return -quality[documents]
 
-    found = selected("quad", features, quality, also=SelectorInputs(score=score), options={"n_clusters": 12, "batch": 4})
+    found = selected(
+        "quad", features, quality, also=SelectorInputs(score=score), options={"n_clusters": 12, "batch": 4}
+    )
     asked = np.concatenate(asked)
     assert len(asked) == len(set(asked)) == found.scored < len(quality)
     assert set(found.indices) == set(asked[np.argsort(quality[asked])[:40]])
