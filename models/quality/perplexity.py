@@ -45,7 +45,7 @@ class PerplexityScorer(TransformerScorer):
         if self.settings.buckets is None:
             return -losses
         with np.errstate(over="ignore"):
-            above = np.exp(losses.astype(np.float64))[:, None] <= np.array(self.settings.buckets)
+            above = np.exp(losses.astype(np.float64))[:, None] < np.array(self.settings.buckets)
         buckets: NDArray[np.float32] = above.sum(1).astype(np.float32)
         return buckets
 

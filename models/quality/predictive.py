@@ -1,8 +1,9 @@
 """Score documents by how well models' losses on them predict the models' ability: PreSelect.
 
 Source: Shum et al. 2025, "Predictive data selection: the data that predicts is the data that teaches"
-(arXiv 2503.00808). There, and here by `fineweb-mask train-quality`, a fastText classifier then learns the documents of
-the highest scores against those of the lowest, for documents on which no losses were measured.
+(arXiv 2503.00808) and its published code (hkust-nlp/PreSelect), in which equal losses count for nothing. There, and
+here by `fineweb-mask train-quality`, a fastText classifier then learns the documents of the highest scores (there,
+those that order all pairs) against those of the lowest, for documents on which no losses were measured.
 """
 
 import numpy as np

@@ -47,6 +47,7 @@ class SelectorInputs:
 
     scores: Mapping[str, Any] = field(default_factory=dict)  # (n,) each, by the scorer's name
     groups: Any = None  # (n,) labels
+    group_names: tuple[str, ...] = ()  # set by `checked`: the labels of the groups' numbers
     targets: Targets | None = None
     log_weights: Any = None  # (n,), log importance weights; minus infinity: selected last
     given: Given | None = None  # for `mean_field`
@@ -63,19 +64,20 @@ class SelectorInputs:
         scores = {name: _checked_column(column, f"scores {name!r}", n, device) for name, column in self.scores.items()}
         for name, column in scores.items():
             _reject_first(~torch.isfinite(column), f"scores {name!r}", "is not finite", "score that document again")
-        groups = None
+        groups, names = None, ()
         if self.groups is not None:
             labels = np.asarray(self.groups).astype(str)
             if labels.shape != (n,):
                 raise SelectionInputError(
                     f"groups must have one label per row of features ({n}), received shape {labels.shape}"
                 )
-            groups = torch.from_numpy(np.unique(labels, return_inverse=True)[1]).to(device)
+            found, numbers = np.unique(labels, return_inverse=True)
+            groups, names = torch.from_numpy(numbers).to(device), tuple(found.tolist())
         log_weights = None
         if self.log_weights is not None:
             log_weights = _checked_column(self.log_weights, "log_weights", n, device)
         targets = _checked_targets(self.targets, d, device)
-        return replace(self, scores=scores, groups=groups, targets=targets, log_weights=log_weights)
+        return replace(self, scores=scores, groups=groups, group_names=names, targets=targets, log_weights=log_weights)
 
 
 def _checked_column(values: Any, name: str, n: int, device: torch.device) -> Tensor:  # noqa: ANN401

@@ -67,8 +67,9 @@ def solve_density_pruning(problem: Problem) -> Solution:
 
     Wide is the mean cosine distance to the centre, far that of the centre to its nearest others; the budgets are
     shares of a softmax of the product, as near to these as the clusters' sizes allow. Source: Abbas et al. 2024
-    (arXiv 2401.04578) and its published code (amro-kamal/effective_pruning), where every cluster keeps at least one
-    document. The inclusion is minus the rank in the cluster over its budget.
+    (arXiv 2401.04578) and its published code (amro-kamal/effective_pruning), which by default leaves each cluster at
+    least half of an even share; here a cluster may give nothing. The inclusion is minus the rank in the cluster over
+    its budget.
     """
     settings = problem.settings.density_pruning
     found = cluster(problem.rows, settings, problem.generator)
@@ -85,16 +86,20 @@ def solve_density_pruning(problem: Problem) -> Solution:
 
 
 def solve_kmq(problem: Problem) -> Solution:
-    """Sample as many documents of every cluster, in proportion to exp(quality / temperature), without replacement.
+    """Sample from every cluster in proportion to exp(quality / temperature), without replacement.
 
-    What a small cluster cannot give, the others share. Source: Diversify and Conquer, arXiv 2409.11378, and its
-    published code (for-ai/iterative-data-selection). The inclusion is minus the rank in the cluster over its budget.
+    Clusters give in proportion to their size, or all the same; what a small one cannot give, the others share. Source:
+    Diversify and Conquer, arXiv 2409.11378, which draws with replacement, and its published code
+    (for-ai/iterative-data-selection), which does not and takes scores as they are; here they are standardised. The
+    inclusion is minus the rank in the cluster over its budget.
     """
     settings = problem.settings.kmq
     found = cluster(problem.rows, settings, problem.generator)
     keys = gumbel_keys(deviations(problem.objective.quality) / settings.temperature, 1, problem.generator)[0]
     budget, sizes = problem.objective.budget, found.sizes
-    wanted = torch.full((len(sizes),), budget / len(sizes), dtype=torch.float64, device=sizes.device)
+    is_equal = problem.settings.kmq.budgets == "equal"
+    shares = torch.full_like(sizes, 1 / len(sizes), dtype=torch.float64) if is_equal else sizes.double() / len(keys)
+    wanted = shares * budget
     return finished(problem, priority_by_budget(found.labels, keys, fitted_budgets(wanted, sizes, budget)))
 
 

@@ -1,35 +1,43 @@
 """Take documents by several rankings in turn."""
 
-from torch import Tensor, empty, float64
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fineweb_mask.models.selection.solvers.problem import Problem
 
 
-def in_turn(values: Tensor, problem: Problem) -> Tensor:
+def in_turn(rankings: Sequence[NDArray[np.integer]], others: Tensor, problem: Problem) -> Tensor:
     """Return minus the number of documents taken before each, (n,) float64: rankings take their best not taken.
 
-    `values` are (rankings, n), larger is better, ties by position. When the budget is full, the others follow by their
-    best rank.
+    Parameters
+    ----------
+    rankings
+        Documents of each ranking, best first; those at the end may be missing.
+    others
+        Worth of every document, (n,): in this order follow those that are not taken when the budget is full.
+    problem
+        Says what the budget is.
     """
-    n = values.shape[1]
-    orders = values.sort(dim=1, descending=True, stable=True).indices
-    ranks = empty(values.shape, dtype=float64, device=values.device)
-    places = -empty(n, dtype=float64, device=values.device).fill_(1).cumsum(0)
-    for order, rank in zip(orders, ranks, strict=True):
-        rank[order] = places
-    priority = ranks.amax(0) - n
-    lists, taken, at = orders.tolist(), bytearray(n), [0] * len(orders)
-    lengths = None if problem.objective.knapsack is None else problem.objective.knapsack.tokens.tolist()
-    left = problem.objective.budget if problem.objective.knapsack is None else problem.objective.knapsack.limit
-    count = 0
-    while left > 0 and count < n:
-        turn = count % len(lists)
-        own, place = lists[turn], at[turn]
-        while taken[own[place]]:
-            place += 1
-        document = own[place]
-        taken[document], at[turn] = 1, place + 1
-        priority[document] = -float(count)
+    n, knapsack = len(others), problem.objective.knapsack
+    priority = torch.empty(n, dtype=torch.float64, device=others.device)
+    steps = torch.arange(n, dtype=torch.float64, device=others.device)
+    priority[others.sort(descending=True, stable=True).indices] = -n - steps
+    lengths = None if knapsack is None else knapsack.tokens.tolist()
+    left = problem.objective.budget if knapsack is None else knapsack.limit
+    taken, order, turns = bytearray(n), list[int](), deque(map(iter, rankings))
+    while left > 0 and turns:
+        ranking = turns.popleft()
+        document = next((one for one in map(int, ranking) if not taken[one]), None)
+        if document is None:
+            continue  # it is at its end
+        turns.append(ranking)
+        taken[document] = 1
+        order.append(document)
         left -= 1 if lengths is None else lengths[document]
-        count += 1
+    priority[torch.tensor(order, dtype=torch.int64, device=others.device)] = -steps[: len(order)]
     return priority

@@ -1,6 +1,6 @@
 """Select by the separate scores of several scorers: QuaDMix and ODiS."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.selectors.round_robin import in_turn
 from fineweb_mask.models.selection.selectors.sampling import deviations
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
-from fineweb_mask.models.settings.selectors.options import QuadmixSettings
+from fineweb_mask.models.settings.selectors.options import QuadmixCurveSettings, QuadmixSettings
 
 LEAST = 1e-12
 """Expected copies of a document that the sampling function gives none, so that a large budget can be filled."""
@@ -20,14 +20,21 @@ def solve_quadmix(problem: Problem) -> Solution:
 
     The expected copies of all documents are scaled to the budget by one factor, and at most `max_repeats`. A
     systematic sample then takes each document as often as expected, rounded up or down. Source: QuaDMix,
-    arXiv 2504.16511, whose parameters are searched with small models; here they are settings. The inclusion is the
-    expected number of copies.
+    arXiv 2504.16511, which searches the curve of every group with small models; here they are settings, and the rank
+    of the best document is 0. The inclusion is the expected number of copies.
     """
-    settings, objective = problem.settings.quadmix, problem.objective
-    merged = merged_scores(problem.also.scores, settings.weights)
+    settings, objective, also = problem.settings.quadmix, problem.objective, problem.also
+    merged = merged_scores(also.scores, settings.weights)
     tokens = torch.ones(len(merged), device=merged.device) if problem.tokens is None else problem.tokens
-    groups = torch.zeros(len(merged), dtype=torch.int64) if problem.also.groups is None else problem.also.groups
-    wanted = expected_copies(ranks_in_groups(merged, groups.to(merged.device), tokens), settings)
+    groups = torch.zeros(len(merged), dtype=torch.int64, device=merged.device) if also.groups is None else also.groups
+    curves = {also.group_names.index(name): curve for name, curve in curves_of(settings, also.group_names).items()}
+    for number, curve in curves.items():
+        if curve.weights is not None:
+            merged = torch.where(groups == number, merged_scores(also.scores, curve.weights), merged)
+    ranks = ranks_in_groups(merged, groups, tokens)
+    wanted = expected_copies(ranks, settings)
+    for number, curve in curves.items():
+        wanted = torch.where(groups == number, expected_copies(ranks, curve), wanted)
     costs = torch.ones_like(wanted) if objective.knapsack is None else objective.knapsack.tokens.double()
     limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
     expected = scaled_to_budget(wanted, costs, limit, settings.max_repeats)
@@ -42,6 +49,22 @@ def solve_quadmix(problem: Problem) -> Solution:
         if settings.max_repeats == 1:
             copies = objective.knapsack.fill(expected, copies > 0).long()
     return finished(problem, expected, copies > 0, copies if settings.max_repeats > 1 else None)
+
+
+def curves_of(settings: QuadmixSettings, groups: Collection[str]) -> dict[str, QuadmixCurveSettings]:
+    """Return the curves of the groups that have one of their own; what it does not set is as for all.
+
+    >>> settings = QuadmixSettings(omega=0.2, by_group={"en": {"floor": 0.1}, "fr": {}})
+    >>> curve = curves_of(settings, ["de", "en"])["en"]
+    >>> curve.omega, curve.floor
+    (0.2, 0.1)
+    """
+    common = settings.model_dump(include=set(QuadmixCurveSettings.model_fields))
+    return {
+        name: QuadmixCurveSettings.model_validate(common | own.model_dump(exclude_unset=True))
+        for name, own in settings.by_group.items()
+        if name in groups
+    }
 
 
 def merged_scores(scores: Mapping[str, Tensor], weights: dict[str, float] | None) -> Tensor:
@@ -73,7 +96,7 @@ def ranks_in_groups(merged: Tensor, groups: Tensor, tokens: Tensor) -> Tensor:
     return ranks
 
 
-def expected_copies(ranks: Tensor, settings: QuadmixSettings) -> Tensor:
+def expected_copies(ranks: Tensor, settings: QuadmixCurveSettings) -> Tensor:
     """Return how often documents of these ranks (n,) are wanted, before they are scaled to the budget: (n,) float64.
 
     >>> settings = QuadmixSettings(omega=0.5, steepness=10_000, eta=1, floor=0.01)
@@ -117,12 +140,20 @@ def systematic_sample(expected: Tensor, start: float) -> Tensor:
 def solve_odis(problem: Problem) -> Solution:
     """Let the principal components of the standardised scores take, in turn, their best document not yet taken.
 
-    Each component is oriented so that its loadings add up to something positive; those of least variance are left out.
-    Source: ODiS, arXiv 2510.18909, which trains a scorer for each component because its documents are not all scored;
-    here all are. The inclusion is minus the number of documents that were taken before.
+    Source: ODiS, arXiv 2510.18909, which trains a scorer for each of the first four components and takes what is above
+    a threshold of each; here all documents are scored. Ours are the turns, the share of the variance that decides how
+    many components there are, and their direction: loadings add up to something positive. The inclusion is minus the
+    number of documents that were taken before.
     """
     columns = torch.stack([deviations(column) for column in problem.also.scores.values()])
-    return finished(problem, in_turn(components(columns, problem.settings.odis.variance), problem))
+    values = components(columns, problem.settings.odis.variance)
+    orders = values.sort(dim=1, descending=True, stable=True).indices
+    best = torch.full((values.shape[1],), -torch.inf, dtype=torch.float64, device=values.device)
+    for order in orders:  # the best place of each document, for those that nobody takes
+        places = torch.empty_like(best)
+        places[order] = -torch.arange(len(order), dtype=torch.float64, device=values.device)
+        best = torch.maximum(best, places)
+    return finished(problem, in_turn(list(orders.cpu().numpy()), best, problem))
 
 
 def components(columns: Tensor, variance: float) -> Tensor:

@@ -1,6 +1,8 @@
 """Select the documents that resemble examples of target tasks: BETR and RDS+."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
@@ -11,6 +13,8 @@ from fineweb_mask.models.selection.solvers.problem import Problem, Solution, fin
 
 AT_ONCE = 64
 """Examples that all documents are ranked by together."""
+CANDIDATES = 1 << 28
+"""Most documents of the rankings of all examples, 4 bytes each."""
 
 
 def solve_betr(problem: Problem) -> Solution:
@@ -38,12 +42,33 @@ def solve_betr(problem: Problem) -> Solution:
 def solve_rds(problem: Problem) -> Solution:
     """Let the tasks in turn take the document, of those not taken, that is nearest to one of their examples.
 
-    Source: RDS+, arXiv 2503.01807, and its published code (hamishivi/automated-instruction-selection). There the
-    vectors are position-weighted means of a language model's hidden states; here they are the encoder's. The inclusion
-    is minus the number of documents that were taken before.
+    Where there is one task, its examples take turns. Source: RDS+, arXiv 2503.01807, and its published code
+    (hamishivi/automated-instruction-selection). There the vectors are position-weighted means of a language model's
+    hidden states; here they are the encoder's. The inclusion is minus the number of documents that were taken before.
     """
-    assert problem.also.targets is not None  # noqa: S101 - checked by the caller
-    return finished(problem, in_turn(nearness(problem.rows, problem.also.targets), problem))
+    targets = problem.also.targets
+    assert targets is not None  # noqa: S101 - checked by the caller
+    near = nearness(problem.rows, targets)
+    if len(near) > 1:
+        orders = near.sort(dim=1, descending=True, stable=True).indices
+        return finished(problem, in_turn(list(orders.cpu().numpy()), near.amax(0), problem))
+    return finished(problem, in_turn(nearest(problem, targets.vectors), near[0], problem))
+
+
+def nearest(problem: Problem, vectors: Tensor) -> list[NDArray[np.int32]]:
+    """Return the documents nearest to each of some vectors (t, d), nearest first.
+
+    As many for each as are selected together; fewer where these were more than `CANDIDATES`.
+    """
+    rows, knapsack = problem.rows, problem.objective.knapsack
+    wanted = problem.objective.budget if knapsack is None else rows.n
+    count = max(1, min(rows.n, wanted, CANDIDATES // len(vectors)))
+    found = list[NDArray[np.int32]]()
+    for part in track("target examples", torch.split(vectors, AT_ONCE)):
+        for cosines in rows.dot(part.T).T:
+            order = cosines.sort(descending=True, stable=True).indices[:count]
+            found.append(order.cpu().numpy().astype(np.int32))
+    return found
 
 
 def nearness(rows: Rows, targets: Targets) -> Tensor:

@@ -54,16 +54,20 @@ class DensityPruningSettings(ClusterSettings):
 
     neighbours: int = Field(20, ge=1, description="Nearest clusters by which a cluster's distance is measured (count).")
     temperature: float = Field(
-        0.1,
+        0.5,
         gt=0,
-        description="Of the softmax over the product of both distances: small favours few clusters. "
-        "The published code has 0.5.",
+        description="Of the softmax over the product of both distances: small favours few clusters.",
     )
 
 
 class KmqSettings(ClusterSettings):
-    """Options of k-means-quality sampling: an equal budget for each cluster, sampled by quality."""
+    """Options of k-means-quality sampling: a budget for each cluster, sampled by quality."""
 
+    budgets: Literal["proportional", "equal"] = Field(
+        "proportional",
+        description="What a cluster gives: as much as it has of the documents, as in the paper, or all the same, as in "
+        "its published code.",
+    )
     temperature: float = Field(
         1.0, gt=0, description="Standard deviations of the quality: near 0 is top quality, large is random."
     )
@@ -89,8 +93,8 @@ class DsirSettings(Settings):
     )
 
 
-class QuadmixSettings(Settings):
-    """Options of sampling by a function of the quality's rank inside each group."""
+class QuadmixCurveSettings(Settings):
+    """How often documents are wanted, by the rank of their quality."""
 
     weights: dict[str, float] | None = Field(
         None, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
@@ -101,6 +105,17 @@ class QuadmixSettings(Settings):
     )
     eta: float = Field(1.0, ge=0, description="Exponent of the expected copies: 2^eta for the best.")
     floor: float = Field(0.001, ge=0, description="Expected copies of documents below omega.")
+
+
+class QuadmixSettings(QuadmixCurveSettings):
+    """Options of sampling by a function of the quality's rank inside each group.
+
+    The paper searches the curves of all groups with small models; the defaults are the upper ends of its ranges.
+    """
+
+    by_group: dict[str, QuadmixCurveSettings] = Field(
+        {}, description="Curve of single groups, by their value of selection.group_column; others have the one above."
+    )
     max_repeats: int = Field(
         1,
         ge=1,
@@ -137,7 +152,7 @@ class GistSettings(Settings):
 class IngeniousSettings(Settings):
     """Options of sampling by gains of coverage within random parts."""
 
-    part_size: int = Field(1000, ge=1, description="Documents of one random part (count).")
+    part_size: int = Field(1500, ge=1, description="Documents of one random part (count).")
     sample: bool = Field(True, description="Whether to sample by the gains; else the largest of each part are taken.")
 
 

@@ -33,12 +33,12 @@ class SelectorEntry:
     has_options: bool = False  # whether SelectionSettings has a section of its name
     is_slow: bool = False  # whether a comparison leaves it out unless it is named
     repeats: bool = False  # whether it may take a document more than once
+    metric: str | None = None  # of J, in place of those of the settings
 
 
-def _entry(solve: str, maximises: str, reads: str, cost: str, source: str, **flags: bool) -> SelectorEntry:
+def _entry(solve: str, maximises: str, reads: str, cost: str, source: str, **others: Any) -> SelectorEntry:  # noqa: ANN401
     names: frozenset[Reads] = frozenset(reads.split())  # type: ignore[arg-type]
-    flags.setdefault("is_sampled", False)
-    return SelectorEntry(solve, maximises, names, cost=cost, source=source, **flags)
+    return SelectorEntry(solve, maximises, names, cost=cost, source=source, **others)
 
 
 OWN = "this project (docs/algorithm.md)"
@@ -149,10 +149,18 @@ SELECTORS: dict[str, SelectorEntry] = {
     ),
     "rds": _entry(
         "selectors.targets:solve_rds",
-        "likeness to the nearest example of each task, the tasks in turn",
+        "likeness to the nearest example, the tasks or the examples of one in turn",
         "targets",
-        "t n d for t examples, n log n for each task",
+        "t n d for t examples, n log n for each task, or example of one",
         "RDS+, arXiv 2503.01807",
+    ),
+    "vendi": _entry(
+        "solvers.mean_field:solve_mean_field",
+        "quality and the Vendi score of the vectors: J with that metric alone",
+        "quality vectors",
+        "some 30 gradients: n d^2 + d^3 each",
+        "the Vendi score, arXiv 2210.02410; Spokes, arXiv 2606.15216, maximises it over gradients of a loss",
+        metric="vendi",
     ),
     "gist": _entry(
         "selectors.gist:solve_gist",
@@ -164,7 +172,7 @@ SELECTORS: dict[str, SelectorEntry] = {
     ),
     "kmq": _entry(
         "selectors.clusters:solve_kmq",
-        "as many of every cluster, sampled by quality",
+        "quality, sampled within every cluster",
         "quality vectors",
         "n c d for c clusters",
         "Diversify and Conquer, arXiv 2409.11378",

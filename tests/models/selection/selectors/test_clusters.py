@@ -75,14 +75,17 @@ def test_density_pruning_gives_equal_clusters_equal_budgets(selected):
     assert found.indices.tolist() == [0, 4, 5, 9]
 
 
-def test_kmq_gives_every_cluster_as_much_and_the_rest_of_small_ones_to_the_others(selected):
+def test_kmq_gives_clusters_as_much_or_by_size_and_the_rest_of_small_ones_to_the_others(selected):
     features = np.concatenate(
         [np.tile([[1.0, 0]], (2, 1)), np.tile([[0, 1.0]], (10, 1)), np.tile([[-1.0, 0]], (10, 1))]
     )
     features += 1e-3 * np.random.default_rng(0).normal(size=features.shape)
-    found = selected("kmq", features, np.zeros(22), budget=12, seed=5, options={"n_clusters": 3, "n_iterations": 30})
+    options = {"n_clusters": 3, "n_iterations": 30, "budgets": "equal"}
+    found = selected("kmq", features, np.zeros(22), budget=12, seed=5, options=options)
     counts = np.histogram(found.indices, [0, 2, 12, 22])[0]
     assert counts.tolist() == [2, 5, 5]
+    found = selected("kmq", features, np.zeros(22), budget=11, seed=5, options=options | {"budgets": "proportional"})
+    assert np.histogram(found.indices, [0, 2, 12, 22])[0].tolist() == [1, 5, 5]
 
 
 def test_kmq_goes_from_top_quality_to_random_inside_a_cluster(corpus, selected):

@@ -46,6 +46,18 @@ def test_quadmix_without_steepness_is_uniform(many, selected):
     assert (np.abs(counts - 50) < 6 * np.sqrt(200 * 0.25 * 0.75)).all()
 
 
+def test_quadmix_may_have_another_curve_and_other_weights_for_a_group(many, selected):
+    features, score = many
+    also = SelectorInputs(scores={"one": score, "two": -score}, groups=np.repeat(["a", "b"], 100))
+    weights = {"weights": {"one": 1.0}, "omega": 0.1999}
+    by_group = {"b": {"weights": {"two": 1.0}, "omega": 0.0999}, "nowhere": {"omega": 0.5}}
+    found = selected(
+        "quadmix", features, np.zeros(200), budget=30, also=also, options=STEP | weights | {"by_group": by_group}
+    )
+    top = [*np.argsort(-score[:100])[:20], *(100 + np.argsort(score[100:])[:10])]
+    assert set(found.indices) == set(top)
+
+
 def test_expected_copies_fall_with_the_rank_and_are_the_paper_s_formula():
     ranks = torch.linspace(0, 1, 50, dtype=torch.float64)
     settings = QuadmixSettings(omega=0.3, steepness=40, eta=0.7, floor=0.01)

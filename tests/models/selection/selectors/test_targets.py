@@ -48,10 +48,19 @@ def test_every_task_has_as_many_examples(documents, selected):
     assert set(found.indices) == {3, 9}  # the first of task 0, and that of task 1
 
 
-def test_rds_with_one_task_is_the_nearest_to_any_of_its_examples(documents, selected):
+@pytest.mark.parametrize("candidates", [1 << 28, 9])
+def test_rds_with_one_task_takes_for_its_examples_in_turn(candidates, documents, selected, monkeypatch):
+    monkeypatch.setattr("fineweb_mask.models.selection.selectors.targets.CANDIDATES", candidates)
     examples = unit(np.random.default_rng(5), 3, 6)
     found = selected("rds", documents, np.zeros(40), budget=7, also=targets(examples, [0, 0, 0]))
-    assert set(found.indices) == set(np.argsort(-(documents @ examples.T).max(1))[:7])
+    orders, taken = np.argsort(-examples @ documents.T, axis=1), []
+    for turn in range(7):  # by the definition, one document at a time
+        taken.append(next(document for document in orders[turn % 3] if document not in taken))
+    assert set(found.indices) == set(taken)
+    assert np.argsort(-found.inclusion)[:7].tolist() == taken
+    rest = np.argsort(-found.inclusion)[7:]
+    near = (documents @ examples.T).max(1)
+    assert (np.diff(near[rest]) <= 1e-6).all()
 
 
 def test_rds_takes_for_the_tasks_in_turn_whatever_their_scales(documents, selected):
