@@ -23,6 +23,7 @@ from fineweb_mask.flows.commands.probe import probe
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
+from fineweb_mask.flows.commands.score_weights import score_weights
 from fineweb_mask.flows.commands.select import select
 from fineweb_mask.flows.commands.setup.doctor import doctor
 from fineweb_mask.flows.commands.setup.init import init
@@ -73,6 +74,7 @@ app.command()(select)
 app.command()(sweep)
 app.command()(compare)
 app.command()(probe)
+app.command("score-weights")(score_weights)
 app.command()(sql)
 app.command()(verify)
 app.command()(export)

@@ -70,6 +70,7 @@ LAYERS = {
         {"engine"},
         {"curate", "opened"},
         {"stages", "share", "sweep", "compare", "probe", "train_quality"},
+        {"score_weights"},
         {"from_python"},
         {"commands"},
         {"cli"},

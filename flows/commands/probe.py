@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from fineweb_mask.models.settings.probe import ProbeSettings
 
 
+Preset = Annotated[
+    str, typer.Option(help="Size of the model: cpu (1.3 million parameters), or DataDecide's 20m and 150m.")
+]
+HeldOut = Annotated[
+    list[str] | None,
+    typer.Option("--heldout", help="File of held-out documents of your own (repeatable).", metavar="NAME=FILE"),
+]
+
+Tokens = Annotated[
+    int | None, typer.Option(help="Tokens of each training.", show_default="the preset's, if every arm has as many")
+]
+
+
 def probe(
     recipe: Recipe,
     *,
@@ -34,13 +47,8 @@ def probe(
         ),
     ] = "mean_field,random,top_quality",
     seeds: Annotated[int, typer.Option(help="Models of each arm; no verdict comes from one.")] = 3,
-    preset: Annotated[
-        str, typer.Option(help="Size of the model: cpu (1.3 million parameters), or DataDecide's 20m and 150m.")
-    ] = "cpu",
-    heldout: Annotated[
-        list[str] | None,
-        typer.Option("--heldout", help="File of held-out documents of your own (repeatable).", metavar="NAME=FILE"),
-    ] = None,
+    preset: Preset = "cpu",
+    heldout: HeldOut = None,
     by: Annotated[
         str | None, typer.Option("--by", help="Column of groups, such as topics, measured apart.", metavar="NAME")
     ] = None,
@@ -48,9 +56,7 @@ def probe(
         list[str] | None,
         typer.Option("--benchmarks", help="File of texts that no model may see (repeatable).", metavar="FILE"),
     ] = None,
-    tokens: Annotated[
-        int | None, typer.Option(help="Tokens of each training.", show_default="the preset's, if every arm has as many")
-    ] = None,
+    tokens: Tokens = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(help="Tokenizer in place of the preset's: tokenizer.json or hf://...", metavar="FILE"),
@@ -81,17 +87,14 @@ def probe(
     def check(settings: "PipelineSettings") -> None:
         from fineweb_mask.flows.options.arms import parse_arms
         from fineweb_mask.flows.probe import check as check_probe
-        from fineweb_mask.flows.recipe import RecipeError, validate
+        from fineweb_mask.flows.recipe import validate
         from fineweb_mask.models.settings.probe import ProbeSettings
 
-        named = [item.partition("=") for item in heldout or []]
-        if wrong := [name + separator for name, separator, path in named if not (name and path)]:
-            raise RecipeError(f"--heldout takes NAME=FILE, received {wrong[0]!r}")
         content: dict[str, Any] = {
             "arms": [arm.model_dump() for arm in parse_arms(arms)],
             "seeds": seeds,
             "preset": preset,
-            "heldout": {name: path for name, _, path in named},
+            "heldout": held_out_files(heldout),
             "by": by,
             "benchmarks": benchmarks or [],
             "tokens": tokens,
@@ -111,3 +114,19 @@ def probe(
     else:
         print_losses(summary.bits_per_byte, summary.comparisons, summary)
     end_with_page(settings, summary, show=show)
+
+
+def held_out_files(named: list[str] | None) -> dict[str, str]:
+    """Return the files of `--heldout NAME=FILE` by their names.
+
+    Raises
+    ------
+    RecipeError
+        If one has another form.
+    """
+    from fineweb_mask.flows.recipe import RecipeError
+
+    parts = [item.partition("=") for item in named or []]
+    if wrong := [name + separator for name, separator, path in parts if not (name and path)]:
+        raise RecipeError(f"--heldout takes NAME=FILE, received {wrong[0]!r}")
+    return {name: path for name, _, path in parts}
