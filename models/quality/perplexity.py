@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from fineweb_mask.models.forward.batches import PaddedTokens, for_each_batch
@@ -58,17 +58,13 @@ class PerplexityScorer(TransformerScorer):
 
             def forward(rows: NDArray[np.int64]) -> None:
                 batch = padded.batch(rows)
-                losses = _losses(self._model(**batch).logits, batch["input_ids"])
-                for row, own in zip(rows.tolist(), losses, strict=True):
+                logits = self._model(**batch).logits
+                for row, own, ids in zip(rows.tolist(), logits, batch["input_ids"], strict=True):
                     length = int(tokens.lengths[row]) - 1
                     if length > 0:
+                        losses = cross_entropy(own[:length].float(), ids[1 : length + 1], reduction="none")
                         counted = max(1, round(self.settings.share * length))
-                        found[row] = float(own[:length].topk(counted).values.mean())
+                        found[row] = float(losses.topk(counted).values.mean())
 
             for_each_batch(tokens.lengths, self._budget, forward)
         return found
-
-
-def _losses(logits: Tensor, ids: Tensor) -> Tensor:
-    """Return the loss of every token after the first, (b, longest - 1) float32, for logits (b, longest, vocabulary)."""
-    return torch.nn.functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none").cpu()

@@ -76,6 +76,7 @@ class SelectorInputs:
         log_weights = None
         if self.log_weights is not None:
             log_weights = _checked_column(self.log_weights, "log_weights", n, device)
+            _reject_first(log_weights == torch.inf, "log_weights", "is infinite", "compute that document's value again")
         targets = _checked_targets(self.targets, d, device)
         return replace(self, scores=scores, groups=groups, group_names=names, targets=targets, log_weights=log_weights)
 
@@ -99,6 +100,10 @@ def _checked_targets(targets: Targets | None, d: int, device: torch.device) -> T
             f"targets must be vectors (examples, {d}) with a task for each, received shapes {tuple(vectors.shape)} "
             f"and {tuple(tasks.shape)}: embed them with the encoder of the documents"
         )
+    is_bad = ~torch.isfinite(vectors).all(1) | (vectors == 0).all(1)
+    _reject_first(
+        is_bad, "targets", "holds NaN or an infinite value, or is zero", "embed that example again or drop it"
+    )
     return Targets(torch.nn.functional.normalize(vectors, dim=1), tasks.long())
 
 

@@ -279,7 +279,8 @@ def select_given(
             f"given: its vectors must have {block.rows.d} dimensions, as those of the documents, received {earlier.d}: "
             "embed both with one encoder"
         )
-    quality = torch.cat([block.quality, checked_quality(given.quality, earlier.n, device, None)])
+    their_quality = checked_quality(given.quality, earlier.n, device, settings.quality_weights)
+    quality = torch.cat([block.quality, their_quality])
     rows = Rows(torch.cat([block.rows.block(slice(0, n)), earlier.block(slice(0, earlier.n))]))
     both = BlockSolver(rows, quality, settings.model_copy(update={"budget": budget + earlier.n}), {})
     both.take_ranges(both.on_scale(block.ranges(budget) if ranges is None else ranges))
@@ -463,7 +464,7 @@ class BlockSolver:
         if self.settings.near_duplicates.forbid:
             solution = replace(solution, mask=self._kept_apart(solution))
             if solution.copies is not None:
-                solution = replace(solution, copies=solution.copies.clamp(min=1) * solution.mask)
+                solution = replace(solution, copies=solution.mask.long())
         return solution
 
     def _solution_of(self, metric: str, scaled: Scaled, history: History) -> Solution:
@@ -484,6 +485,8 @@ class BlockSolver:
         if self.knapsack is not None:
             most, lengths = self.knapsack.limit, self.knapsack.tokens
         order = in_order(solution)
+        if solution.is_closed:
+            order = order[solution.mask[order]]
         while True:
             mask = pairs.independent(order, most, lengths)
             if pairs.pairs.complete:
@@ -513,6 +516,10 @@ class BlockSolver:
     ) -> Selection:
         """Evaluate and prove a solution; `random_objective` takes the place of the block's own."""
         objective = scaled.objective
+        if not solution.mask.any():
+            raise SelectionInputError(
+                f"solver {self.settings.solver} selected nothing: no document it may take fits the budget: raise it"
+            )
         reached = objective.value_of(solution.mask)
         if random_objective is None:
             random_objective = scaled.random_objective(lamb)

@@ -217,6 +217,11 @@ class PerplexityScorerSettings(TransformerSettings):
     max_tokens: int | None = Field(
         None, ge=2, description="Maximum tokens read per document; null: 512, or the model's limit if it is less."
     )
+    batch_tokens: int = Field(
+        4_096,
+        ge=1,
+        description="Tokens per forward pass, padding included; each takes memory for the whole vocabulary.",
+    )
     share: float = Field(
         1.0,
         gt=0,

@@ -254,6 +254,12 @@ class SelectionSettings(Settings):
             raise ValueError("weigh_by: tokens needs budget_by: tokens")
         return self
 
+    @model_validator(mode="after")
+    def _what_is_forbidden_is_not_repeated(self) -> Self:
+        if self.solver == "quadmix" and self.quadmix.max_repeats > 1 and self.near_duplicates.forbid:
+            raise ValueError("quadmix.max_repeats: near_duplicates.forbid allows no copies: set one of them off")
+        return self
+
     @property
     def not_used(self) -> set[str]:
         """Names of the settings that the selection does not depend on: others' options, and where files are."""

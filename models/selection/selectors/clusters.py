@@ -1,5 +1,7 @@
 """Select by clusters of k-means: SemDeDup, SSL prototypes, D4, density-based pruning and k-means-quality sampling."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,7 @@ def solve_semdedup(problem: Problem) -> Solution:
         return finished(problem, inclusion)
     is_dropped = inclusion < settings.eps
     mask = problem.objective.top(torch.where(is_dropped, BELOW_ALL, inclusion)) & ~is_dropped
-    return finished(problem, inclusion, mask)
+    return replace(finished(problem, inclusion, mask), is_closed=True)
 
 
 def solve_ssl_prototypes(problem: Problem) -> Solution:
@@ -74,8 +76,9 @@ def solve_density_pruning(problem: Problem) -> Solution:
     settings = problem.settings.density_pruning
     found = cluster(problem.rows, settings, problem.generator)
     sizes = found.sizes
-    width = torch.zeros(len(sizes), device=sizes.device).index_add_(0, found.labels, 1 - found.closeness)
-    width /= sizes.clamp(min=1)
+    order = found.labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
+    parts = torch.split((1 - found.closeness)[order], sizes.tolist())
+    width = torch.stack([part.sum() for part in parts]) / sizes.clamp(min=1)
     distances = 1 - found.centres @ found.centres.T
     others = min(settings.neighbours, len(sizes) - 1)
     farness = distances.fill_diagonal_(torch.inf).topk(others, largest=False).values.mean(1) if others else width * 0

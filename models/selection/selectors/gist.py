@@ -9,6 +9,8 @@ from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
 BLOCK = 1024
 """Documents that are compared with those taken at a time."""
+PAIRED = 20_000
+"""Most documents that are all compared with each other to find the largest distance."""
 
 
 def solve_gist(problem: Problem) -> Solution:
@@ -26,11 +28,16 @@ def solve_gist(problem: Problem) -> Solution:
     order = quality.sort(descending=True, stable=True).indices
     limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
     costs = torch.ones_like(worth) if objective.knapsack is None else objective.knapsack.tokens.double()
-    pair, widest = farthest_pair(rows)
-    tried = [widest / 2**step for step in range(settings.distances)] if settings.diversity_weight else []
+    tried, chosen = [0.0], list[Tensor]()
+    if settings.diversity_weight:
+        pair, widest = farthest_pair(rows) if rows.n <= PAIRED else far_pair(rows)
+        tried += [widest / 2**step for step in range(settings.distances)]
+        chosen += [pair] if float(costs[pair].sum()) <= limit else []
+    chosen += [
+        apart(rows, order, distance, costs, limit) for distance in track("distances", sorted(tried, reverse=True))
+    ]
     best, reached = torch.empty(0, dtype=torch.int64), -torch.inf
-    chosen = [apart(rows, order, distance, costs, limit) for distance in track("distances", [*tried, 0.0])]
-    for taken in [*chosen, *([pair] if float(costs[pair].sum()) <= limit else [])]:
+    for taken in chosen:
         value = float(worth[taken] @ costs[taken]) / limit + settings.diversity_weight * least_distance(rows, taken)
         problem.history.record(len(problem.history.entries) + 1, value)
         if value > reached:
@@ -38,7 +45,7 @@ def solve_gist(problem: Problem) -> Solution:
     mask = torch.zeros(rows.n, dtype=torch.bool, device=rows.device)
     mask[best] = True
     problem.history.entries[:] = [(1, problem.history.entries[-1][1], objective.value_of(mask))]
-    return Solution(mask, torch.where(mask, worth, worth - 1).float())
+    return Solution(mask, torch.where(mask, worth, worth - 1).float(), is_closed=True)
 
 
 def apart(rows: Rows, order: Tensor, distance: float, costs: Tensor, limit: float) -> Tensor:
@@ -49,9 +56,9 @@ def apart(rows: Rows, order: Tensor, distance: float, costs: Tensor, limit: floa
     for part in torch.split(order, BLOCK):
         block = rows.take(part)
         fits = (costs[part] <= left).cpu()
-        if distance > 0 and len(taken):
+        if distance and len(taken):
             fits &= (torch.amax(block @ vectors.T, 1) <= most).cpu()
-        near = (block @ block.T > most).cpu() if distance > 0 else None
+        near = (block @ block.T > most).cpu() if distance else None
         own = list[int]()
         for place in fits.nonzero()[:, 0].tolist():
             cost = float(costs[part[place]])
@@ -59,10 +66,20 @@ def apart(rows: Rows, order: Tensor, distance: float, costs: Tensor, limit: floa
                 own.append(place)
                 left -= cost
         taken = torch.cat([taken, part[own]])
-        vectors = torch.cat([vectors, block[own]])
+        if distance:
+            vectors = torch.cat([vectors, block[own]])
         if left < 1:
             break
     return taken
+
+
+def far_pair(rows: Rows) -> tuple[Tensor, float]:
+    """Return two documents at least half as far from each other as any, and their distance: the ends of two sweeps."""
+    place = torch.zeros(1, dtype=torch.int64, device=rows.device)
+    for _ in range(2):
+        before, place = place, rows.dot(rows.take(place)[0]).argmin()[None]
+    documents = torch.cat([before, place]).sort().values
+    return documents, float((rows.take(documents[:1]) - rows.take(documents[1:])).norm())
 
 
 def farthest_pair(rows: Rows) -> tuple[Tensor, float]:

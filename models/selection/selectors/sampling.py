@@ -41,7 +41,8 @@ def solve_dsir(problem: Problem) -> Solution:
     if not problem.settings.dsir.sample:
         return finished(problem, weights)
     keys = gumbel_keys(weights, 1, problem.generator)[0]
-    keys = torch.where(is_short, keys.min() - 1 - torch.rand(len(keys), generator=problem.generator), keys)
+    lots = torch.rand(len(keys), generator=problem.generator, device=keys.device)
+    keys = torch.where(is_short, keys.min() - 1 - lots, keys)
     return finished(problem, weights, problem.objective.top(keys))
 
 

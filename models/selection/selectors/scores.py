@@ -37,7 +37,9 @@ def solve_quadmix(problem: Problem) -> Solution:
         wanted = torch.where(groups == number, expected_copies(ranks, curve), wanted)
     costs = torch.ones_like(wanted) if objective.knapsack is None else objective.knapsack.tokens.double()
     limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
-    expected = scaled_to_budget(wanted, costs, limit, settings.max_repeats)
+    fits = costs <= limit
+    expected = torch.zeros_like(wanted)
+    expected[fits] = scaled_to_budget(wanted[fits], costs[fits], limit, settings.max_repeats)
     order = torch.randperm(len(merged), generator=problem.generator, device=merged.device)
     start = float(torch.rand(1, generator=problem.generator, device=merged.device))
     copies = torch.empty(len(merged), dtype=torch.int64, device=merged.device)
@@ -46,8 +48,7 @@ def solve_quadmix(problem: Problem) -> Solution:
         spent = torch.empty_like(costs)
         spent[order] = (costs * copies)[order].cumsum(0)
         copies[spent > limit] = 0
-        if settings.max_repeats == 1:
-            copies = objective.knapsack.fill(expected, copies > 0).long()
+        copies = filled(copies, expected, costs, limit, settings.max_repeats)
     return finished(problem, expected, copies > 0, copies if settings.max_repeats > 1 else None)
 
 
@@ -120,6 +121,24 @@ def scaled_to_budget(wanted: Tensor, costs: Tensor, limit: float, most: int) -> 
         else:
             high = middle
     return (high * wanted).clamp(max=most)
+
+
+def filled(copies: Tensor, expected: Tensor, costs: Tensor, limit: float, most: int) -> Tensor:
+    """Return copies (n,) int64 with more of them, of the documents of which most are expected, while they fit.
+
+    >>> copies, costs = torch.tensor([1, 0, 0]), torch.tensor([4.0, 5.0, 2.0])
+    >>> filled(copies, torch.tensor([0.9, 0.5, 0.1]), costs, 11.0, 1).tolist()
+    [1, 1, 1]
+    """
+    copies, left = copies.clone(), limit - float(costs @ copies.double())
+    lengths, taken, least = costs.tolist(), copies.tolist(), float(costs.min())
+    for document in expected.sort(descending=True, stable=True).indices.tolist():
+        if left < least:
+            break
+        more = min(most - taken[document], int(left // lengths[document]))
+        copies[document] += more
+        left -= more * lengths[document]
+    return copies
 
 
 def systematic_sample(expected: Tensor, start: float) -> Tensor:

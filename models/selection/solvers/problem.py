@@ -68,6 +68,7 @@ class Solution:
     relaxed: Tensor | None = None  # (n,) probabilities that fill the budget, from which the bound is computed
     copies: Tensor | None = None  # (n,) int64, how often each document is taken; None: those of the mask once
     scored: int | None = None  # documents that were scored, where a solver scores few
+    is_closed: bool = False  # whether no other document may be selected, although the budget is not full
 
 
 def finished(problem: Problem, inclusion: Tensor, mask: Tensor | None = None, copies: Tensor | None = None) -> Solution:

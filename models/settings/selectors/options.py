@@ -32,7 +32,7 @@ class SemDedupSettings(ClusterSettings):
     eps: float | None = Field(
         None,
         ge=0,
-        le=2,
+        le=1,
         description="Documents with a cosine above 1 - eps to one before them in their cluster are never selected, "
         "even if fewer documents then remain than the budget. None: the least redundant fill the budget.",
     )
@@ -43,6 +43,13 @@ class D4Settings(SemDedupSettings):
 
     keep: Literal["quality", "hard", "easy"] = Field(
         "hard", description="Which of two near-duplicates stays, as for semdedup."
+    )
+    eps: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Documents with a cosine above 1 - eps to one before them in their cluster are selected last. "
+        "None: so many that dedup_ratio remains.",
     )
     dedup_ratio: float = Field(
         0.75, gt=0, le=1, description="Share of the documents that deduplication keeps, where eps is None."
@@ -97,7 +104,7 @@ class QuadmixCurveSettings(Settings):
     """How often documents are wanted, by the rank of their quality."""
 
     weights: dict[str, float] | None = Field(
-        None, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
+        None, min_length=1, description="Weight (dimensionless) of each score column, by its name. None: equal weights."
     )
     omega: float = Field(0.1, gt=0, le=1, description="Share of each group's tokens above which documents are good.")
     steepness: float = Field(

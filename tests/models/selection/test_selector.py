@@ -247,6 +247,8 @@ def test_a_budget_of_equal_lengths_selects_as_many_documents_as_well(solver, met
     if solver in {"mean_field", "greedy"}:
         # D has K in place of K - 1, which `range` cancels
         assert filled.objective == pytest.approx(plain.objective, abs=0.02)
+    elif solver == "vendi":
+        assert len(set(filled.indices) & set(plain.indices)) >= 25
     elif solver != "policy_gradient":  # learns from rewards that differ by rounding
         np.testing.assert_array_equal(filled.indices, plain.indices)
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.selectors.clusters import fitted_budgets, priority_by_budget
 
 
@@ -121,3 +122,13 @@ def test_the_first_by_priority_are_as_many_of_each_cluster_as_its_budget():
     for label in (0, 2, 3):
         own = values[labels == label].sort(descending=True).values[: budgets[label]]
         assert sorted(values[first[labels[first] == label]].tolist(), reverse=True) == own.tolist()
+
+
+@pytest.mark.parametrize("budget", [{"budget": 5}, {"budget": 50, "budget_by": "tokens"}])
+def test_what_semdedup_drops_is_not_selected_where_near_duplicates_are_forbidden(budget):
+    features = np.concatenate([arc(0, 0, 0), arc(60, 150)])
+    settings = SelectionSettings(
+        solver="semdedup", near_duplicates={"forbid": True, "threshold": 0.99}, semdedup={"eps": 0.6} | ONE, **budget
+    )
+    found = select(features, [3, 2, 1, 0, 0], settings, tokens=np.full(5, 10))
+    assert found.indices.tolist() == [0, 4]  # 60 degrees are a cosine of 0.5: dropped, and never near anyone

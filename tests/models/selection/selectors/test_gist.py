@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.selectors.gist import apart, farthest_pair, least_distance
+from fineweb_mask.models.selection.selectors.gist import apart, far_pair, farthest_pair, least_distance
 
 
 def value(features, worth, chosen, budget, weight):
@@ -60,3 +60,17 @@ def test_the_farthest_pair_and_the_least_distance(corpus):
     assert least_distance(Rows(torch.from_numpy(features)), torch.arange(len(features))) == pytest.approx(
         distances.min(), rel=1e-3
     )
+
+
+def test_two_sweeps_find_a_pair_at_least_half_as_far_as_the_farthest(corpus):
+    features, _ = corpus
+    distances = np.linalg.norm(features[:, None] - features[None], axis=2)
+    pair, far = far_pair(Rows(torch.from_numpy(features)))
+    assert far == pytest.approx(distances[tuple(pair)], rel=1e-5)
+    assert distances.max() / 2 <= far <= distances.max() * (1 + 1e-6)
+
+
+def test_large_blocks_are_selected_from_without_comparing_all(corpus, selected, monkeypatch):
+    monkeypatch.setattr("fineweb_mask.models.selection.selectors.gist.PAIRED", 10)
+    monkeypatch.setattr("fineweb_mask.models.selection.selectors.gist.farthest_pair", None)
+    assert len(selected("gist", *corpus).indices) > 1

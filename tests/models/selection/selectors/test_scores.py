@@ -148,3 +148,20 @@ def test_tops_of_components_of_independent_scores_hardly_overlap():
     tops = [set(row.topk(100).indices.tolist()) for row in components(columns, 1.0)]
     overlap = [len(one & other) / 100 for number, one in enumerate(tops) for other in tops[:number]]
     assert np.mean(overlap) < 0.02
+
+
+@pytest.mark.parametrize("most", [1, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_quadmix_fills_a_budget_of_tokens_though_the_best_documents_are_larger_than_it(many, selected, most, seed):
+    features, score = many
+    tokens = np.random.default_rng(seed).integers(3, 60, 200)
+    tokens[np.argsort(-score)[:5]] = 10_000
+    also, options = SelectorInputs(scores={"one": score}), {"max_repeats": most, "omega": 0.2}
+    budget = {"budget": 600, "budget_by": "tokens"}
+    found = selected("quadmix", features, score, tokens=tokens, also=also, options=options, seed=seed, **budget)
+    copies = np.ones(len(found.indices)) if found.copies is None else found.copies
+    spent = int(tokens[found.indices] @ copies)
+    assert copies.max() <= most
+    times = np.zeros(200)
+    times[found.indices] = copies
+    assert 600 - tokens[times < most].min() < spent <= 600
