@@ -16,10 +16,12 @@ from fineweb_mask.models.documents import token_counts
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
 from fineweb_mask.models.runtime.progress import track, track_by_size
+from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.settings.quality import SidecarScorerSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
-from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, load_models
+from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, groups_of, load_models
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_parts
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -45,6 +47,9 @@ ANSWERS = pa.schema(
 )
 """What is written of every document; without a text or a vector, quality and inclusion are null."""
 
+OF_VECTORS = {"prompt", "max_tokens", "long_documents", "compute_precision"}
+"""Settings of the embedding that vectors depend on besides the encoder."""
+
 NOTED = {"metrics", "lamb", "select_ratio", "budget", "budget_by"}
 """Settings of the selection that a rule's file names."""
 
@@ -62,9 +67,10 @@ class Models(NamedTuple):
     @property
     def fingerprint(self) -> str:
         """A digest of all of it: a rule answers for documents that the same models saw."""
-        weights = {scorer.name: [scorer.weight, scorer.standardise] for scorer in self.settings.quality.scorers}
+        quality, embedding = self.settings.quality, self.settings.embedding
+        weights = {scorer.name: [scorer.weight, scorer.standardise] for scorer in quality.scorers}
         models = [model.identity for model in self.scorers]
-        how = [weights, self.settings.quality.combine]
+        how = [weights, quality.combine, quality.by, embedding.model_dump(include=OF_VECTORS)]
         return digest([models, self.statistics.details, how, self.encoder_fingerprint])
 
 
@@ -100,7 +106,7 @@ def export_rule(path: Path, models: Models, shards: list[ShardFiles], kept: Stag
     from fineweb_mask.models.selection.corpus.rule_file import save_rule
 
     settings = models.settings.selection
-    check_has_rule(settings)
+    check_has_rule(models.settings)
     if kept is not None:
         rule = read_learned(models.workspace, kept, "best", torch.device("cpu")).rule
         reached = {name: kept.details[name] for name in ("objective", "upper_bound", "random_objective")}
@@ -117,14 +123,16 @@ def export_rule(path: Path, models: Models, shards: list[ShardFiles], kept: Stag
     return notes
 
 
-def check_has_rule(settings: PipelineSelectionSettings) -> None:
-    """Check that documents can be taken one by one, by a rule.
+def check_has_rule(recipe: PipelineSettings) -> None:
+    """Check that documents elsewhere can be taken one by one, by a rule.
 
     Raises
     ------
     SettingsError
-        If the solver or a metric reads documents together, or budgets are by group.
+        If the solver or a metric reads documents together, budgets are of blocks or groups, or a score is of a file
+        that documents elsewhere do not have.
     """
+    settings = recipe.selection
     if settings.solver != "mean_field":
         raise SettingsError(
             f"selection.solver: a rule is that of mean_field, received {settings.solver}: use mean_field"
@@ -135,8 +143,25 @@ def check_has_rule(settings: PipelineSelectionSettings) -> None:
                 f"selection.metrics: {name} reads documents with their neighbours, which a rule cannot: use "
                 "pairwise, disf, logdet or vendi"
             )
-    if settings.groups is not None:
-        raise SettingsError("selection.groups: a rule for documents elsewhere knows no groups: leave them out")
+    of_documents_here = {
+        "groups": (settings.groups is not None, "knows no groups: leave them out"),
+        "given": (settings.given is not None, "knows no earlier selection: leave it out"),
+        "near_duplicates.forbid": (settings.near_duplicates.forbid, "compares no two documents: set it to false"),
+        "weigh_by": (settings.weighed_by != settings.budget_by, f"weighs by what it counts: {settings.budget_by}"),
+        "budget": (
+            settings.budget is not None and settings.scope == "block",
+            "takes a share: use select_ratio",
+        ),
+    }
+    for name, (is_set, remedy) in of_documents_here.items():
+        if is_set:
+            raise SettingsError(f"selection.{name}: a rule for documents elsewhere {remedy}")
+    for index, scorer in enumerate(recipe.quality.scorers):
+        if isinstance(scorer, SidecarScorerSettings):
+            raise SettingsError(
+                f"quality.scorers.{index}: the score {scorer.name!r} is of a file beside each source file, which "
+                "documents elsewhere do not have: leave it out, or take a scorer that reads texts or columns"
+            )
 
 
 def _learned(
@@ -203,7 +228,9 @@ def apply_rule(rule_file: Path, files: list[SourceShard], output: Path, models: 
 def _source(settings: PipelineSettings) -> SourceSettings:
     """Return how files are read: as the recipe's source, with the columns that its scorers read."""
     wanted = {column for scorer in settings.quality.scorers for column in scorer.source_columns.values()}
-    return settings.source.model_copy(update={"extra_columns": sorted(wanted), "fingerprint": "mtime"})
+    wanted |= set() if settings.quality.by is None else {settings.quality.by}
+    others = sorted(wanted.difference(FINEWEB.names))
+    return settings.source.model_copy(update={"extra_columns": others, "fingerprint": "mtime"})
 
 
 def _answerer(rule: "Rule", seed: int, models: Models) -> Callable[[SourceShard, int, pa.RecordBatch], pa.RecordBatch]:
@@ -217,7 +244,7 @@ def _answerer(rule: "Rule", seed: int, models: Models) -> Callable[[SourceShard,
     path = str(workspace.local(models.encoder))
     pool = encoder_pool(path, models.encoder_fingerprint, models.settings.embedding)
     raw = {scorer.name for scorer in quality.scorers if not scorer.standardise}
-    statistics = combine.with_raw(models.statistics.details, raw)["statistics"]
+    statistics = combine.with_raw(models.statistics.details, raw)
     weights = {scorer.name: scorer.weight for scorer in quality.scorers}
 
     def answer(file: SourceShard, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -225,20 +252,27 @@ def _answerer(rule: "Rule", seed: int, models: Models) -> Callable[[SourceShard,
         has_text = pc.fill_null(pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(batch["text"])), 0), False)
         known = has_text.to_numpy(zero_copy_only=False).nonzero()[0]
         read = batch.take(pa.array(known)).append_column("row", pa.array(rows[known]))
-        scores = combine.combine_scores(
-            batch_scores(scorers, read, file.relative), weights, statistics, quality.combine
-        )
-        with pool.encoder() as encoder:
-            encoded = encoder.encode(read["text"].to_pylist())
-        usable = ~encoded.bad
-        known, scores = known[usable], scores[usable]
-        tokens = token_counts(read["token_count"], pc.utf8_length(read["text"]))[usable]
-        drawn = lots(seed, file.relative, first + batch.num_rows)[first:][known]
-        documents = Documents(encoded.vectors[usable], scores, drawn, tokens)
-        selected, inclusion = rule.select(documents, torch.device("cpu"))
         columns = [np.full(batch.num_rows, np.nan, dtype=np.float32) for _ in range(2)]
         chosen = np.zeros(batch.num_rows, dtype=bool)
-        columns[0][known], columns[1][known], chosen[known] = scores, inclusion, selected
+        if len(known):
+            scores = combine.combine_scores(
+                batch_scores(scorers, read, file.relative),
+                weights,
+                statistics["statistics"],
+                quality.combine,
+                None if quality.by is None else groups_of(read, quality.by),
+                statistics.get("by_group"),
+            )
+            with pool.encoder() as encoder:
+                encoded = encoder.encode(read["text"].to_pylist())
+            usable = ~encoded.bad
+            known, scores = known[usable], scores[usable]
+            tokens = token_counts(read["token_count"], pc.utf8_length(read["text"]))[usable]
+        if len(known):
+            drawn = lots(seed, file.relative, first + batch.num_rows)[first:][known]
+            documents = Documents(encoded.vectors[usable], scores, drawn, tokens)
+            selected, inclusion = rule.select(documents, torch.device("cpu"))
+            columns[0][known], columns[1][known], chosen[known] = scores, inclusion, selected
         numbers = [pa.array(column, mask=np.isnan(column)) for column in columns]
         names = pa.array([file.relative] * batch.num_rows, pa.string())
         return pa.record_batch([names, rows, batch["id"], *numbers, chosen], schema=ANSWERS)

@@ -144,9 +144,9 @@ class PipelineSelectionSettings(SelectionSettings):
     @property
     def may_repeat(self) -> bool:
         """Whether a document may be selected more than once."""
-        if self.groups is not None:
-            return self.groups.max_repeats > 1
-        return self.solver == "quadmix" and self.quadmix.max_repeats > 1
+        if self.solver == "quadmix":
+            return self.quadmix.max_repeats > 1
+        return self.groups is not None and self.groups.max_repeats > 1
 
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
@@ -255,6 +255,12 @@ class PipelineSettings(Settings):
         )
         if missing is not None:
             raise ValueError(f"selection.solver: {selection.solver}: {missing}")
+        names, quadmix = [scorer.name for scorer in self.quality.scorers], selection.quadmix
+        weighed = {"quadmix.weights": quadmix.weights}
+        weighed |= {f"quadmix.by_group.{group}.weights": curve.weights for group, curve in quadmix.by_group.items()}
+        for key, weights in weighed.items():
+            if unknown := sorted(set(weights or {}).difference(names)):
+                raise ValueError(f"selection.{key}: there is no score {unknown[0]!r}: name one of {', '.join(names)}")
         if selection.targets is not None and self.embedding.model == FROM_QUALITY:
             raise ValueError(
                 f"selection.targets: with embedding.model: {FROM_QUALITY} vectors are made while documents are scored: "

@@ -18,7 +18,7 @@ from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import atomic_write, tree_files
-from fineweb_mask.tasks.storage.parquet import read_table, write_table
+from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
 from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -97,7 +97,7 @@ def _eligible(job: TokenizerJob, documents: StageFile, excluded: StageFile) -> I
 class TokensJob(FolderJob):
     """Tokenise the documents of one arm: a selection of the corpus, or a dataset from elsewhere."""
 
-    stage: ClassVar[Stage] = Stage("tokenize", version=1, folders=("probe/tokens",))
+    stage: ClassVar[Stage] = Stage("tokenize", version=2, folders=("probe/tokens",))
     arm: str
     documents: list[StageFile]  # none for a dataset from elsewhere
     masks: list[StageFile]  # of the same shards
@@ -142,10 +142,14 @@ def tokenize(job: TokensJob) -> None:
 
 def _selected(job: TokensJob) -> Iterator[str]:
     for documents, masks in track("shards tokenised", list(zip(job.documents, job.masks, strict=True)), part=(0, 1)):
-        selected = read_table(job.workspace.resolve(masks), columns=["selected"])["selected"].combine_chunks()
+        path = job.workspace.resolve(masks)
+        repeats = "repeats" if "repeats" in read_schema(path).names else "selected"
+        times = read_table(path, columns=[repeats])[repeats].to_numpy().astype(np.int64)
         start = 0
         for texts in corpus_texts(job.workspace, documents):
-            yield from texts.filter(selected.slice(start, len(texts))).to_pylist()
+            own = times[start : start + len(texts)]
+            for text, count in zip(texts.filter(pa.array(own > 0)).to_pylist(), own[own > 0].tolist(), strict=True):
+                yield from [text] * count
             start += len(texts)
 
 

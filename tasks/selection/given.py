@@ -41,6 +41,11 @@ class EarlierSelection(BaseModel):
         if given is None:
             return None
         folder = Path(given.path)
+        if folder.resolve() == Path(settings.workspace).resolve():
+            raise SettingsError(
+                f"selection.given.path: {given.path!r} is the recipe's own workspace, whose selection a run replaces: "
+                "name an earlier workspace, or set another one for the new documents"
+            )
         files = _files(folder)
         if not files["masks"] or files["masks"].keys() - files["embeddings"].keys():
             raise SettingsError(

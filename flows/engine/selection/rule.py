@@ -55,7 +55,7 @@ def export_from(found: Inspection, output: Path) -> ExportedRule:
     SettingsError
         If it has none.
     """
-    check_has_rule(found.settings.selection)
+    check_has_rule(found.settings)
     rules = [job.rule for job, file in found.jobs["select"] if file is not None and isinstance(job, SelectJob)]
     kept = next((rule for rule in rules if rule is not None), None)
     notes = export_rule(output, models_of(found), found.plan.selectable, kept)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.probe.packing import END, load_tokenizer
+from fineweb_mask.models.settings.selection import NearDuplicateSettings
+from fineweb_mask.models.settings.selectors.options import QuadmixSettings
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.training import (
     TokensJob,
@@ -18,6 +20,7 @@ from fineweb_mask.tasks.probe.training import (
     tokens_for_all,
     train_model,
 )
+from fineweb_mask.tasks.selection.contenders import run_selector
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
@@ -40,6 +43,31 @@ def test_tokens_are_those_of_the_selected_documents(probed: Any, arm: str) -> No
             expected += probed.built.read(shard.documents)["text"].filter(selected).to_pylist()
     assert texts_of_tokens(probed, arm) == expected
     assert probed.tokens[arm].rows == len(expected)
+
+
+def test_a_document_that_is_taken_twice_is_trained_on_twice(probed: Any) -> None:
+    [group, *_] = probed.contenders["best"]
+    settings = group.settings.model_copy(
+        update={
+            "quadmix": QuadmixSettings(max_repeats=3, omega=0.05),
+            "near_duplicates": NearDuplicateSettings(weight=0),
+        }
+    )
+    job = group.model_copy(update={"settings": settings, "selector": "quadmix", "arm": "repeated"})
+    run_selector(job)
+    masks = list(job.shard_files())
+    tokens = TokensJob(
+        root=job.root,
+        arm="repeated",
+        documents=[shard.documents for shard in job.shards],
+        masks=masks,
+        files=[],
+        held_out=probed.held_out,
+        tokenizer=probed.tokenizer,
+    )
+    repeats = np.concatenate([probed.built.read(mask)["repeats"].to_numpy() for mask in masks])
+    assert repeats.max() == 3
+    assert tokenize(tokens).rows == repeats.sum()
 
 
 def test_no_arm_holds_a_held_out_text(probed: Any) -> None:
