@@ -156,6 +156,10 @@ def find_ranges(
     none = Objective(quality, budget, {}, linear_weight=0.0, weights={}, knapsack=knapsack)
     quality_term = Term(none.mean_quality(torch.ones(rows.n, dtype=torch.bool, device=rows.device)))
     terms = {name: Term(ends.random(metric, none)) for name, metric in metrics.items()}
+    is_forced = rows.n <= budget if knapsack is None else int(knapsack.tokens.sum()) <= knapsack.limit
+    if settings.normalize == "range" and is_forced:  # there is one selection: what its terms differ by is rounding
+        none_of = {name: _range(term.random, term.random) for name, term in terms.items()}
+        return Ranges(_range(quality_term.random, quality_term.random), none_of)
     if settings.normalize == "range":
         if knapsack is None:
             best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))

@@ -253,6 +253,19 @@ def test_a_budget_of_equal_lengths_selects_as_many_documents_as_well(solver, met
         np.testing.assert_array_equal(filled.indices, plain.indices)
 
 
+@pytest.mark.parametrize("n", [1, 3, 5])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("solver", ["mean_field", "greedy"])
+def test_where_everything_is_selected_nothing_is_gained(solver, metric, n):
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        settings = SelectionSettings(solver=solver, metrics=metric, select_ratio=1.0, budget_by="tokens")
+        tokens = random.integers(3, 60, n)
+        found = select(random.normal(size=(n, 5)), random.normal(size=n), settings, tokens=tokens)
+        assert found.indices.tolist() == list(range(n))
+        assert found.gap == 0
+
+
 @pytest.mark.parametrize("weigh_by", ["tokens", "documents"])
 @pytest.mark.parametrize("metrics", ["pairwise", "disf", "facility", {"pairwise": 1.0, "facility": 0.5}])
 def test_token_budget_against_enumeration(metrics, weigh_by):
