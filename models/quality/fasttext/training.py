@@ -11,10 +11,14 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Timer
 
 from fineweb_mask.models.errors import ModelError
 
+GRACE_SECONDS = 5.0
+"""How much longer than it was allowed a search for settings may take before it is ended from outside."""
 ZEROED_MEMORY = {"MALLOC_PERTURB_": "255"}  # glibc fills each block with the complement of this byte, 0
 
 
@@ -45,9 +49,30 @@ def _main(examples: str, model: str, options: str) -> None:
     import fasttext
 
     found = json.loads(options)
-    if "autotuneDuration" in found:
-        _limit_memory()
-    fasttext.train_supervised(examples, thread=1, verbose=0, **found).save_model(model)
+    if "autotuneDuration" not in found:
+        fasttext.train_supervised(examples, thread=1, verbose=0, **found).save_model(model)
+        return
+    _limit_memory()
+    with _ended_after(found["autotuneDuration"] + GRACE_SECONDS):
+        trained = fasttext.train_supervised(examples, thread=1, verbose=0, **found)
+    trained.save_model(model)
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """End a search for settings that lasts longer, by the signal at which it goes on with the best that it has found.
+
+    It ends by itself, by a thread that it starts; but where this thread runs before its starter has noted that the
+    search goes on (`Autotune::startTimer` of fastText 0.9.3), the thread ends at once, and the search has no end. To a
+    search that has ended, while the best is trained again, the signal means nothing.
+    """
+    timer = Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _limit_memory() -> None:

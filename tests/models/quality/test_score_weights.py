@@ -55,3 +55,7 @@ def test_draws_are_uniform_on_the_simplex():
 def test_what_cannot_be_learned_from_is_refused(count, losses, message):
     with pytest.raises(ValueError, match=message):
         learned_weights(drawn_weights(["a", "b"], count), losses)
+
+
+def test_more_draws_begin_with_the_same():
+    assert drawn_weights(list(BEST), 50)[:20] == drawn_weights(list(BEST), 20)
