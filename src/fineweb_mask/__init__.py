@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.from_python import compare, curate, sweep
-    from fineweb_mask.flows.opened import OpenedWorkspace
-    from fineweb_mask.flows.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
+    from fineweb_mask.flows.python.opened import OpenedWorkspace
+    from fineweb_mask.flows.python.opened import open_workspace as open  # noqa: A004 - fineweb_mask.open, as gzip.open
+    from fineweb_mask.flows.python.start import compare, curate, sweep
     from fineweb_mask.flows.recipe import load_recipe
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.flows.sweep import SweepSummary
@@ -65,8 +65,8 @@ __all__ = [
 ]
 _MODULES = {
     "flows.compare": ("CompareSummary",),
-    "flows.from_python": ("compare", "curate", "sweep"),
-    "flows.opened": ("OpenedWorkspace", "open_workspace"),
+    "flows.python.start": ("compare", "curate", "sweep"),
+    "flows.python.opened": ("OpenedWorkspace", "open_workspace"),
     "flows.recipe": ("load_recipe",),
     "flows.summary": ("RunSummary",),
     "flows.sweep": ("SweepSummary",),

@@ -586,3 +586,18 @@ def test_earlier_documents_that_are_all_alike_are_held_and_own_metrics_are_refus
 
     with pytest.raises(SelectionInputError, match="given: own_metrics know nothing of earlier documents: leave"):
         select(features, quality, {"budget": 2}, also=also, own_metrics={"nothing": (Nothing(), 1.0)})
+
+
+@pytest.mark.parametrize("budget", [{"budget": 30}, {"budget": 600, "budget_by": "tokens"}])
+def test_vendi_selects_what_mean_field_does_with_that_metric(budget, corpus):
+    features, quality = (values[:150] for values in corpus)
+    tokens = np.random.default_rng(0).integers(5, 40, len(quality))
+
+    def found(solver, metric):
+        settings = SelectionSettings(solver=solver, metrics=metric, lamb=0.3, **budget)
+        return select(features, quality, settings, tokens=tokens)
+
+    vendi, other = found("vendi", "pairwise"), found("mean_field", "pairwise")
+    assert set(vendi.indices) == set(found("mean_field", "vendi").indices) != set(other.indices)
+    assert vendi.upper_bound is None  # none on the recipe's objective
+    assert vendi.terms.keys() == other.terms.keys()

@@ -14,7 +14,7 @@ from fineweb_mask.flows.commands._common import (
     load_settings_or_exit,
     run_or_exit,
 )
-from fineweb_mask.flows.commands.probe import HeldOut, Preset, Tokens, held_out_files
+from fineweb_mask.flows.commands.training.probe import HeldOut, Preset, Tokens, held_out_files
 from fineweb_mask.flows.display.terminal import echo
 
 if TYPE_CHECKING:

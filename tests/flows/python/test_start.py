@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import fineweb_mask as fm
-from fineweb_mask.flows.from_python import settings_of
+from fineweb_mask.flows.python.start import settings_of
 from fineweb_mask.flows.recipe import RecipeError, load_recipe
 
 RECIPE = {

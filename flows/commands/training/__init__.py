@@ -1,0 +1,1 @@
+"""Train models: `probe`, `score-weights` and `train-quality`."""

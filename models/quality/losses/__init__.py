@@ -1,0 +1,1 @@
+"""Learn from the losses of models on documents: PreSelect and Meta-rater."""
