@@ -90,6 +90,13 @@ def open_session(
     shards = check_inputs(settings)
     for column, types in differing(shards).items():
         logger.warning("column %r is kept as text, because its type differs: %s", column, types)
+    targets = settings.selection.targets
+    if targets is not None and targets.path not in settings.ingest.decontaminate:
+        logger.warning(
+            "documents that repeat an example of selection.targets are selected with it: if it is of a benchmark, "
+            "name %s in ingest.decontaminate, too",
+            targets.path,
+        )
     with (
         workspace_of(settings).in_use() as workspace,
         disk_errors_explained(workspace.root, "the record of the run"),

@@ -52,7 +52,7 @@ def test_documents_are_selected_given_an_older_selection(finished, run_sample, t
     assert all(block["objective"] <= block["upper_bound"] for block in blocks(tmp_path / "newer"))
 
 
-def test_targets_are_examples_of_what_is_wanted(finished, workspace, run_sample, sample_corpus):
+def test_targets_are_examples_of_what_is_wanted(finished, workspace, run_sample, sample_corpus, caplog):
     truth = pq.read_table(sample_corpus / "truth.parquet").to_pylist()
     topic_of = {one["id"]: one["topic"] for one in truth}
     documents = [
@@ -69,7 +69,9 @@ def test_targets_are_examples_of_what_is_wanted(finished, workspace, run_sample,
         ids = [name for path in files for name in pq.read_table(path, columns=["id"])["id"].to_pylist()]
         return np.mean([topic_of.get(name) == wanted for name in ids])
 
-    run_sample(workspace, "selection.solver=betr", f"selection.targets.path={workspace / 'examples.jsonl'}")
+    with caplog.at_level("WARNING"):
+        run_sample(workspace, "selection.solver=betr", f"selection.targets.path={workspace / 'examples.jsonl'}")
+    assert f"name {workspace / 'examples.jsonl'} in ingest.decontaminate, too" in caplog.text
     assert share(workspace) > 2 * share(finished)
 
 
