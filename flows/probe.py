@@ -10,7 +10,7 @@ from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
-from fineweb_mask.flows.engine.plan import Plan
+from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.engine.selection.contenders import publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from fineweb_mask.flows.display.listeners import not_shown
 from fineweb_mask.flows.engine.choices import PretrainedModels, is_trained
 from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
-from fineweb_mask.flows.engine.plan import Plan
+from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.records import describe, recorded, summarize, update_catalog
 from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
 from fineweb_mask.flows.engine.scheduler import NotFinishedError, OnDone, Scheduler

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 
-from fineweb_mask.flows.engine.plan import Plan
+from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.registry import SELECTION_INPUTS
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.summary import RunSummary

@@ -15,7 +15,7 @@ from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
 from fineweb_mask.flows.engine.choices import PretrainedModels, Refit, Share
 from fineweb_mask.flows.engine.cluster import Cluster
 from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
-from fineweb_mask.flows.engine.plan import Plan
+from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.records import describe, recorded, update_catalog
 from fineweb_mask.flows.engine.registry import refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler

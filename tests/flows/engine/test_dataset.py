@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.engine.choices import PretrainedModels
-from fineweb_mask.flows.engine.plan import Plan
+from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.models.settings import (
     EmbeddingSettings,
     IngestSettings,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.flows.engine.choices import PretrainedModels, Share
 from fineweb_mask.flows.engine.garbage import collect_garbage
-from fineweb_mask.flows.engine.plan import Plan
+from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.models.settings import (
     EmbeddingSettings,
     IngestSettings,
@@ -314,7 +314,7 @@ def test_groups_are_the_same_whatever_the_order_of_work(rows, size, data):
         early = [name for name in jobs.order if name.startswith("select")]
         if any(rows[int(name)] for name in names):
             found.select()
-        expected = [f"select {group_name(group)}" for group in grouped(found.selectable, found._settings.selection)]
+        expected = [f"select {group_name(group)}" for group in grouped(found.selectable, found.settings.selection)]
         assert early == expected[: len(early)]
         assert len(early) >= len(expected) - 1
 

@@ -1,0 +1,1 @@
+"""Plan the pipeline: which job comes when."""
