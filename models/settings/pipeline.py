@@ -111,14 +111,14 @@ class PipelineSelectionSettings(SelectionSettings):
         if self.scope == "block" and self.groups is None:
             return self
         option, instead = ("scope: global", "scope: block") if self.scope == "global" else ("groups", "no groups")
+        if self.solver != "mean_field":
+            raise ValueError(f"solver: {self.solver} needs all documents at once: use {instead}, or mean_field")
         for name in self.metric_weights:
             if METRICS[name].moment is None:
                 raise ValueError(
                     f"metrics: {name} reads documents together with their neighbours, which are not in one part of a "
                     f"corpus: with {option} use another metric, or {instead} (with blocks: mixed)"
                 )
-        if self.solver != "mean_field":
-            raise ValueError(f"solver: {self.solver} needs all documents at once: use {instead}, or mean_field")
         if self.groups is not None and self.near_duplicates.forbid:
             raise ValueError("near_duplicates.forbid: not with groups: leave it out, a charge remains")
         if self.weighed_by != self.budget_by:

@@ -304,6 +304,12 @@ ScorerSettings = Annotated[
 ]
 """Settings of any scorer, distinguished by `kind`; the default kind is `fasttext`."""
 
+OneScorerSettings = Annotated[
+    Annotated[EduScorerSettings, Tag("kind[edu]")] | Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")],
+    Discriminator(_kind),
+]
+"""Settings of a scorer that scores single documents, slowly, distinguished by `kind`."""
+
 
 class QualitySettings(Settings):
     """The scorers, and how their scores are combined into one quality."""

@@ -56,7 +56,7 @@ def _wrong_kind(key: str, problem: Mapping[str, Any]) -> str:
     if not isinstance(section, dict):
         return f"{key}: input should be a section with a kind, received {redacted(repr(section))}"
     kinds = KIND.sub(r"\1", problem["ctx"]["expected_tags"])
-    return f"{key}.kind: input should be one of {kinds}, received {section['kind']!r}"
+    return f"{key}.kind: input should be one of {kinds}, received {section.get('kind')!r}"
 
 
 def _allowed_keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:

@@ -1,11 +1,11 @@
 """Define the options of the selectors that do not maximise the objective; those of its solvers are beside theirs."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from fineweb_mask.models.settings.base import Settings
-from fineweb_mask.models.settings.quality import EduScorerSettings, PerplexityScorerSettings
+from fineweb_mask.models.settings.quality import OneScorerSettings
 
 
 class ClusterSettings(Settings):
@@ -166,7 +166,7 @@ class IngeniousSettings(Settings):
 class QuadSettings(ClusterSettings):
     """Options of the bandit that scores few documents of each cluster."""
 
-    scorer: Annotated[EduScorerSettings | PerplexityScorerSettings, Field(discriminator="kind")] | None = Field(
+    scorer: OneScorerSettings | None = Field(
         None,
         description="Model that scores the documents that are looked at, and no others. None: their quality, which all "
         "documents have.",

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection.selector import solver_of
+from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
+from fineweb_mask.models.settings.validation import validated
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "selectors.md").read_text()
 
@@ -38,3 +41,17 @@ def test_what_a_selector_reads_is_missing_only_without_its_setting(name):
     assert missing_inputs(name, has_targets=True, scorers=1) is None
     missing = missing_inputs(name, has_targets=False, scorers=0)
     assert (missing is None) == (not SELECTORS[name].reads & {"targets", "text", "scores"})
+
+
+@pytest.mark.parametrize("name", [name for name in SELECTORS if name != "mean_field"])
+@pytest.mark.parametrize("option", [{"groups": {"column": "dump"}}, {"scope": "global"}, {"given": {"path": "older"}}])
+def test_what_belongs_to_the_objective_is_refused_with_other_selectors_by_name(name, option):
+    settings = {"solver": name, "metrics": {"pairwise": 1, "facility": 1}, **option}
+    with pytest.raises(SettingsError, match=rf"{name} needs all documents at once|given: .* needs solver: mean_field"):
+        validated(PipelineSelectionSettings, settings)
+
+
+@pytest.mark.parametrize(("kind", "received"), [({"kind": "fasttext"}, "'fasttext'"), ({}, "None")])
+def test_the_scorer_of_quad_is_one_that_is_slow(kind, received):
+    with pytest.raises(SettingsError, match=rf"quad\.scorer\.kind: .*'edu', 'perplexity', received {received}"):
+        validated(PipelineSelectionSettings, {"solver": "quad", "quad": {"scorer": {"model": "m", **kind}}})
