@@ -85,6 +85,15 @@ class Rows:
         own, final = (None if factor is None else factor[index] for factor in (scale, final_scale))
         return Rows(self._stored[index], own, centre, inverse_deviation, final)
 
+    def followed_by(self, others: "Rows") -> "Rows":
+        """Return these rows and others after them, not standardised ones, in the wider of their stored types."""
+        scales = [rows._transform[0] for rows in (self, others)]
+        scale = None
+        if any(one is not None for one in scales):
+            ones = (torch.ones(rows.n, device=self.device) for rows in (self, others))
+            scale = torch.cat([one if own is None else own for own, one in zip(scales, ones, strict=True)])
+        return Rows(torch.cat([self._stored, others._stored]), scale)
+
     def _read(self, rows: slice | Tensor) -> Tensor:
         scale, centre, inverse_deviation, final_scale = self._transform
         block = self._stored[rows]

@@ -281,7 +281,7 @@ def select_given(
         )
     their_quality = checked_quality(given.quality, earlier.n, device, settings.quality_weights)
     quality = torch.cat([block.quality, their_quality])
-    rows = Rows(torch.cat([block.rows.block(slice(0, n)), earlier.block(slice(0, earlier.n))]))
+    rows = block.rows.followed_by(earlier)
     both = BlockSolver(rows, quality, settings.model_copy(update={"budget": budget + earlier.n}), {})
     both.take_ranges(both.on_scale(block.ranges(budget) if ranges is None else ranges))
     plain = both.scaled(both.budget, settings.lamb)
