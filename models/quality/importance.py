@@ -86,7 +86,7 @@ class ImportanceWeights:
     Parameters
     ----------
     ratios
-        Result of `log_ratios`, (buckets,).
+        Result of `log_ratios`, (buckets,), or several, (t, buckets).
     min_tokens
         Words and punctuation below which a document gets minus infinity.
     """
@@ -95,7 +95,7 @@ class ImportanceWeights:
         self._ratios, self._min_tokens, self._buckets = ratios, min_tokens, NgramBuckets()
 
     def of(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the log weight of each text, (n,).
+        """Return the log weight of each text, (n,), or its log weights, (n, t).
 
         >>> buckets = NgramBuckets()
         >>> ratios = log_ratios(buckets.counts(["good words"]), buckets.counts(["good words", "bad words"]))
@@ -103,8 +103,8 @@ class ImportanceWeights:
         >>> bool(good > 0 > bad)
         True
         """
-        weights = np.empty(len(texts), dtype=np.float32)
+        weights = np.empty((len(texts), *self._ratios.shape[:-1]), dtype=np.float32)
         for place, text in enumerate(texts):
             found, tokens = self._buckets.of(text)
-            weights[place] = self._ratios[found].sum() if tokens >= self._min_tokens else -np.inf
+            weights[place] = self._ratios[..., found].sum(-1) if tokens >= self._min_tokens else -np.inf
         return weights

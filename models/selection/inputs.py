@@ -49,7 +49,8 @@ class SelectorInputs:
     groups: Any = None  # (n,) labels
     group_names: tuple[str, ...] = ()  # set by `checked`: the labels of the groups' numbers
     targets: Targets | None = None
-    log_weights: Any = None  # (n,), log importance weights; minus infinity: selected last
+    log_weights: Any = None  # (n,), or (n, tasks), log importance weights; minus infinity: selected last
+    task_examples: Any = None  # (tasks,), by which tasks share the budget; None: all the same
     given: Given | None = None  # for `mean_field`
     score: Callable[[NDArray[np.int64]], Any] | None = None  # for `quad`: scores (k,) of some documents (k,)
 
@@ -75,8 +76,13 @@ class SelectorInputs:
             groups, names = torch.from_numpy(numbers).to(device), tuple(found.tolist())
         log_weights = None
         if self.log_weights is not None:
-            log_weights = _checked_column(self.log_weights, "log_weights", n, device)
-            _reject_first(log_weights == torch.inf, "log_weights", "is infinite", "compute that document's value again")
+            log_weights = as_tensor(self.log_weights, "log_weights", device).float()
+            if len(log_weights) != n or log_weights.ndim not in {1, 2}:
+                raise SelectionInputError(
+                    f"log_weights must have one row per row of features ({n}), received {tuple(log_weights.shape)}"
+                )
+            is_bad = (torch.isnan(log_weights) | (log_weights == torch.inf)).reshape(n, -1).any(1)
+            _reject_first(is_bad, "log_weights", "is NaN or infinite", "compute that document's value again")
         targets = _checked_targets(self.targets, d, device)
         return replace(self, scores=scores, groups=groups, group_names=names, targets=targets, log_weights=log_weights)
 

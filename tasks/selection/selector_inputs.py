@@ -33,7 +33,8 @@ class InputColumns(NamedTuple):
 
     scores: Mapping[str, NDArray[np.float32]] = {}  # (rows,) each, by the scorer's name
     groups: NDArray[np.object_] | None = None  # (rows,)
-    log_weights: NDArray[np.float32] | None = None  # (rows,)
+    log_weights: NDArray[np.float32] | None = None  # (rows,), or (rows, tasks)
+    task_examples: NDArray[np.int64] | None = None  # (tasks,)
     targets: Mapping[str, NDArray[Any]] = {}  # vectors and tasks
     given: tuple[NDArray[np.floating[Any]], NDArray[np.float32]] | None = None  # vectors and quality
     few_scores: FewScores | None = None
@@ -58,11 +59,13 @@ class InputColumns(NamedTuple):
         if "scores" in reads:
             parts = [_read_scores(workspace, shard) for shard in shards]
             scores = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        groups = log_weights = None
+        groups = log_weights = examples = None
         if "groups" in reads and settings.group_column is not None:
             groups = np.concatenate([read_groups(workspace, shard, settings.group_column) for shard in shards])
         if "text" in reads and found:
             ratios, least = found["log_ratios"], settings.dsir.min_tokens
+            if settings.dsir.by_task:
+                ratios, examples = found["task_log_ratios"], found["task_examples"]
             log_weights = np.concatenate([_weigh_texts(workspace, shard, ratios, least) for shard in shards])
         vectors = {name: found[name] for name in ("vectors", "tasks")} if "targets" in reads and found else {}
         few_scores = None
@@ -70,7 +73,8 @@ class InputColumns(NamedTuple):
             from fineweb_mask.models.forward.device import choose_device
 
             few_scores = FewScores(workspace, shards, scorer, holds_gpu=choose_device(settings.device) != "cpu")
-        return cls(scores, groups, log_weights, vectors, None if given is None else given.read(), few_scores)
+        held = None if given is None else given.read()
+        return cls(scores, groups, log_weights, examples, vectors, held, few_scores)
 
     def of(self, rows: NDArray[np.int64]) -> "SelectorInputs":
         """Return those of some rows of the group."""
@@ -82,6 +86,7 @@ class InputColumns(NamedTuple):
             groups=None if self.groups is None else self.groups[rows],
             targets=Targets(self.targets["vectors"], self.targets["tasks"]) if self.targets else None,
             log_weights=None if self.log_weights is None else self.log_weights[rows],
+            task_examples=self.task_examples,
             given=None if self.given is None else Given(*self.given),
             score=None if few is None else lambda documents: few.of(rows[documents]),
         )
@@ -106,4 +111,4 @@ def _weigh_texts(
             weights.of([text or "" for text in batch["text"].to_pylist()])
             for batch in track_by_size("texts", batches, shard.rows, lambda batch: batch.num_rows)
         ]
-    return np.concatenate([np.empty(0, dtype=np.float32), *found])
+    return np.concatenate([np.empty((0, *ratios.shape[:-1]), dtype=np.float32), *found])

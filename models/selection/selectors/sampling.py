@@ -31,10 +31,13 @@ def solve_quality_sampling(problem: Problem) -> Solution:
 def solve_dsir(problem: Problem) -> Solution:
     """Sample without replacement in proportion to importance weights, whose logs are `log_weights`.
 
-    Those of minus infinity, too short to be compared, come last. Source: DSIR, arXiv 2302.03169, and its published
-    code (p-lambda/dsir). The inclusion is the log weight.
+    Those of minus infinity, too short to be compared, come last. With weights of several tasks, each task samples its
+    share of the budget, of the documents that are left. Source: DSIR, arXiv 2302.03169, and its published code
+    (p-lambda/dsir). The inclusion is the log weight, the largest of all tasks.
     """
     weights = problem.also.log_weights
+    if weights.ndim > 1:
+        return _solve_by_task(problem, weights)
     is_short = torch.isinf(weights)
     lowest = weights[~is_short].min() if not is_short.all() else torch.zeros_like(weights[0])
     weights = torch.where(is_short, lowest - 1, weights)
@@ -44,6 +47,27 @@ def solve_dsir(problem: Problem) -> Solution:
     lots = torch.rand(len(keys), generator=problem.generator, device=keys.device)
     keys = torch.where(is_short, keys.min() - 1 - lots, keys)
     return finished(problem, weights, problem.objective.top(keys))
+
+
+def _solve_by_task(problem: Problem, weights: Tensor) -> Solution:
+    """Sample by several importance weights, (n, t), each a share of the budget."""
+    objective, examples = problem.objective, problem.also.task_examples
+    n, count = weights.shape
+    lowest = float(weights[~torch.isinf(weights)].min()) if not torch.isinf(weights).all() else 0.0
+    weights = weights.clamp(min=lowest - 1)
+    shares = torch.ones(count) if examples is None else torch.as_tensor(examples).float()
+    limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
+    ends = (shares.cumsum(0) / shares.sum() * limit).round()
+    costs = torch.ones(n, device=weights.device) if objective.knapsack is None else objective.knapsack.tokens.float()
+    mask, best = torch.zeros(n, dtype=torch.bool, device=weights.device), weights.amax(1)
+    for own, end in zip(weights.T, ends.tolist(), strict=True):
+        keys = gumbel_keys(own, 1, problem.generator)[0] if problem.settings.dsir.sample else own
+        order = keys.masked_fill(mask, -torch.inf).sort(descending=True, stable=True).indices[: n - int(mask.sum())]
+        spent = float(costs[mask].sum())
+        mask[order[spent + costs[order].cumsum(0) <= end]] = True
+    if objective.knapsack is not None:
+        mask = objective.knapsack.fill(best, mask)
+    return finished(problem, best, mask)
 
 
 def deviations(values: Tensor) -> Tensor:

@@ -95,6 +95,11 @@ class DsirSettings(Settings):
         True,
         description="Whether to sample in proportion to the importance weights; else the largest are selected.",
     )
+    by_task: bool = Field(
+        False,
+        description="Whether each task of `targets` has weights of its own, and a share of the budget in proportion to "
+        "its examples; else all examples are one target.",
+    )
     min_tokens: int = Field(
         100, ge=0, description="Words and punctuation below which a document is selected last (count)."
     )

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.quality.importance import ImportanceWeights
+from fineweb_mask.models.quality.importance import ImportanceWeights, NgramBuckets, log_ratios
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.fit.job import sampled_texts
 from fineweb_mask.tasks.fit.targets import fit_targets
 from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
 from fineweb_mask.tasks.selection.selector_inputs import InputColumns
@@ -51,6 +52,20 @@ def test_texts_are_weighed_by_the_ratios_of_their_n_grams(copied: Any, targets: 
     texts = [text for file in copied.documents for text in copied.read(file, columns=["text"])["text"].to_pylist()]
     ratios = read_arrays(copied.workspace.resolve(targets))["log_ratios"]
     np.testing.assert_array_equal(found.log_weights, ImportanceWeights(ratios, 8).of(texts))
+
+
+def test_texts_are_weighed_for_each_task(copied: Any, targets: Any) -> None:
+    found = read(copied, targets, solver="dsir", dsir={"min_tokens": 8, "by_task": True})
+    assert found.log_weights is not None
+    assert found.task_examples is not None
+    assert found.task_examples.tolist() == [2, 1]
+    texts = [text for file in copied.documents for text in copied.read(file, columns=["text"])["text"].to_pylist()]
+    buckets = NgramBuckets()
+    corpus = buckets.counts(sampled_texts(copied.workspace, copied.documents, 20_000)())
+    for place, task in enumerate(["space", "sport"]):
+        own = buckets.counts(one["question"] for one in EXAMPLES if one["task"] == task)
+        expected = ImportanceWeights(log_ratios(own, corpus), 8).of(texts)
+        np.testing.assert_allclose(found.log_weights[:, place], expected, rtol=1e-5)
 
 
 def test_targets_are_read_by_those_that_compare_vectors(copied: Any, targets: Any) -> None:

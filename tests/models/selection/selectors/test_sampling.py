@@ -37,6 +37,24 @@ def test_dsir_takes_short_documents_last(selected):
     assert len(selected("dsir", np.eye(4), np.zeros(4), budget=3, also=also).indices) == 3
 
 
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_dsir_by_task_gives_each_task_its_share_and_takes_no_document_twice(by_tokens, selected):
+    n = 40
+    weights = np.full((n, 2), -50.0)
+    weights[:25, 0] = np.arange(25)  # of the first task
+    weights[15:30, 1] = np.arange(15)  # of the second: ten of both
+    weights[39] = -np.inf
+    also = SelectorInputs(log_weights=weights, task_examples=np.array([30, 10]))
+    budget = {"budget": 120, "budget_by": "tokens"} if by_tokens else {"budget": 12}
+    options = {"sample": False, "by_task": True}
+    found = selected(
+        "dsir", np.eye(n), np.zeros(n), tokens=np.full(n, 10), also=also, options=options, **budget
+    ).indices.tolist()
+    assert found == sorted([*range(16, 25), *range(27, 30)])  # nine of 30 examples, then three of 10
+    sampled = selected("dsir", np.eye(n), np.zeros(n), budget=12, also=also, options={"by_task": True}).indices
+    assert len(set(sampled.tolist())) == 12
+
+
 @pytest.mark.parametrize("also", [SelectorInputs(log_weights=[0.0, np.nan]), SelectorInputs(log_weights=[0.0])])
 def test_weights_that_are_missing_or_not_numbers_are_refused(also, selected):
     with pytest.raises(SelectionInputError, match="log_weights"):
