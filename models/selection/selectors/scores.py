@@ -130,7 +130,7 @@ def filled(copies: Tensor, expected: Tensor, costs: Tensor, limit: float, most: 
     >>> filled(copies, torch.tensor([0.9, 0.5, 0.1]), costs, 11.0, 1).tolist()
     [1, 1, 1]
     """
-    copies, left = copies.clone(), limit - float(costs @ copies.double())
+    copies, left = copies.clone(), limit - float(costs.double() @ copies.double())
     lengths, taken, least = costs.tolist(), copies.tolist(), float(costs.min())
     for document in expected.sort(descending=True, stable=True).indices.tolist():
         if left < least:
