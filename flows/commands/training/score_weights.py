@@ -60,11 +60,11 @@ def score_weights(
     if as_json:
         typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
-        echo(f"weights     {', '.join(f'{name} {weight:.3f}' for name, weight in summary.weights.items())}")
-        echo(f"predicted   {summary.predicted:.4f} bits per byte on {', '.join(summary.measured_on)}")
+        echo(f"weights      {', '.join(f'{name} {weight:.3f}' for name, weight in summary.weights.items())}")
+        echo(f"predicted    {summary.predicted:.4f} bits per byte on {', '.join(summary.measured_on)}")
         echo(
             f"             predictions for models left out have a rank correlation of {summary.rank_correlation:.2f} "
-            "with their losses: near 0, the losses say nothing about the weights"
+            "with their losses: near 0 or below, the losses say nothing about the weights"
         )
         overrides_of = as_overrides(settings, summary.weights)
         echo(f"to use them  {' '.join(f'--set {key}={weight}' for key, weight in overrides_of.items())}")
