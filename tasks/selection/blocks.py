@@ -100,7 +100,7 @@ class BlocksJob(GroupJob):
         read = SELECTORS[self.solved.solver].reads
         targets = [self.targets.fingerprint] if self.targets is not None and read & {"targets", "text"} else []
         given = [] if self.given is None else [self.given.fingerprint]
-        scorer = [] if self.scorer is None or self.solved.solver != "quad" else [self.scorer.identity]
+        scorer = [] if self.scorer is None or "scorer" not in read else [self.scorer.identity]
         return Dependencies(settings=[digest(self.settings_read()), *how], inputs=[*files, *targets, *given, *scorer])
 
 

@@ -69,7 +69,7 @@ class InputColumns(NamedTuple):
             log_weights = np.concatenate([_weigh_texts(workspace, shard, ratios, least) for shard in shards])
         vectors = {name: found[name] for name in ("vectors", "tasks")} if "targets" in reads and found else {}
         few_scores = None
-        if settings.solver == "quad" and scorer is not None:
+        if "scorer" in reads and scorer is not None:
             from fineweb_mask.models.forward.device import choose_device
 
             few_scores = FewScores(workspace, shards, scorer, holds_gpu=choose_device(settings.device) != "cpu")

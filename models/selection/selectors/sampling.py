@@ -1,8 +1,11 @@
 """Select by one number of each document: the largest, in proportion to it, or at random."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from fineweb_mask.models.selection.knapsack import top
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
 
@@ -35,39 +38,26 @@ def solve_dsir(problem: Problem) -> Solution:
     share of the budget, of the documents that are left. Source: DSIR, arXiv 2302.03169, and its published code
     (p-lambda/dsir). The inclusion is the log weight, the largest of all tasks.
     """
-    weights = problem.also.log_weights
-    if weights.ndim > 1:
-        return _solve_by_task(problem, weights)
-    is_short = torch.isinf(weights)
-    lowest = weights[~is_short].min() if not is_short.all() else torch.zeros_like(weights[0])
-    weights = torch.where(is_short, lowest - 1, weights)
-    if not problem.settings.dsir.sample:
-        return finished(problem, weights)
-    keys = gumbel_keys(weights, 1, problem.generator)[0]
-    lots = torch.rand(len(keys), generator=problem.generator, device=keys.device)
-    keys = torch.where(is_short, keys.min() - 1 - lots, keys)
-    return finished(problem, weights, problem.objective.top(keys))
-
-
-def _solve_by_task(problem: Problem, weights: Tensor) -> Solution:
-    """Sample by several importance weights, (n, t), each a share of the budget."""
     objective, examples = problem.objective, problem.also.task_examples
-    n, count = weights.shape
-    lowest = float(weights[~torch.isinf(weights)].min()) if not torch.isinf(weights).all() else 0.0
-    weights = weights.clamp(min=lowest - 1)
-    shares = torch.ones(count) if examples is None else torch.as_tensor(examples).float()
+    weights = problem.also.log_weights.reshape(problem.rows.n, -1)
+    is_short = torch.isinf(weights).all(1)
+    lowest = weights[~is_short].min() if not is_short.all() else torch.zeros_like(weights[0, 0])
+    weights = torch.where(is_short[:, None], lowest - 1, weights)
+    shares = torch.ones(weights.shape[1]) if examples is None else torch.as_tensor(examples).float()
     limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
-    ends = (shares.cumsum(0) / shares.sum() * limit).round()
-    costs = torch.ones(n, device=weights.device) if objective.knapsack is None else objective.knapsack.tokens.float()
-    mask, best = torch.zeros(n, dtype=torch.bool, device=weights.device), weights.amax(1)
-    for own, end in zip(weights.T, ends.tolist(), strict=True):
-        keys = gumbel_keys(own, 1, problem.generator)[0] if problem.settings.dsir.sample else own
-        order = keys.masked_fill(mask, -torch.inf).sort(descending=True, stable=True).indices[: n - int(mask.sum())]
-        spent = float(costs[mask].sum())
-        mask[order[spent + costs[order].cumsum(0) <= end]] = True
-    if objective.knapsack is not None:
-        mask = objective.knapsack.fill(best, mask)
-    return finished(problem, best, mask)
+    ends = (shares.double().cumsum(0) / shares.double().sum() * limit).round().long().tolist()
+    mask = torch.zeros(problem.rows.n, dtype=torch.bool, device=weights.device)
+    for own, end in zip(weights.T, ends, strict=True):
+        keys = own
+        if problem.settings.dsir.sample:
+            keys = gumbel_keys(own, 1, problem.generator)[0]
+            lots = torch.rand(len(keys), generator=problem.generator, device=keys.device)
+            keys = torch.where(is_short, keys.min() - 1 - lots, keys)
+        if objective.knapsack is None:
+            mask |= top(keys.masked_fill(mask, -torch.inf), end - int(mask.sum()))
+        else:
+            mask = replace(objective.knapsack, limit=end).fill(keys, mask)
+    return finished(problem, weights.amax(1), mask)
 
 
 def deviations(values: Tensor) -> Tensor:

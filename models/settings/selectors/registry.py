@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Reads = Literal["quality", "scores", "vectors", "groups", "targets", "text"]
+Reads = Literal["quality", "scores", "vectors", "groups", "targets", "text", "scorer"]
 """What a selector reads of the documents, besides the budget and the tokens.
 
 quality: the combined score. scores: the columns of all scorers. groups: `selection.group_column`, where it is set.
-targets: the vectors of `selection.targets`. text: the texts, compared with those of `selection.targets`.
+targets: the vectors of `selection.targets`. text: the texts, compared with those of `selection.targets`. scorer: a
+model of its settings, where there is one, by which it has few documents scored.
 """
 
 
@@ -199,7 +200,7 @@ SELECTORS: dict[str, SelectorEntry] = {
     "quad": _entry(
         "selectors.bandit:solve_quad",
         "a score that only documents of promising clusters are given",
-        "quality vectors",
+        "quality vectors scorer",
         "c d for c clusters, and the score of some",
         "Quad, arXiv 2409.16986",
         has_options=True,
