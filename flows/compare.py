@@ -5,9 +5,9 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
 from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.pipeline.inputs import check_inputs, check_vectors_are_kept
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
@@ -21,6 +21,7 @@ from fineweb_mask.tasks.selection.contenders import (
     missing_for,
     reads_targets,
 )
+from fineweb_mask.tasks.workspace.job import fails_in_one_line
 
 
 class CompareSummary(PageSummary):
@@ -30,6 +31,7 @@ class CompareSummary(PageSummary):
 
 
 @flow(name="compare", flow_run_name=named("compare"), cache_result_in_memory=False)
+@fails_in_one_line
 @rebuilds_damaged
 def compare(
     settings: PipelineSettings,
@@ -112,7 +114,7 @@ def check(settings: PipelineSettings, label_column: str | None) -> None:
         With the name of what is missing.
     """
     check_vectors_are_kept(settings, "compare reads the vectors of all documents for every selection")
-    shards = check_inputs(settings)
+    shards = check_inputs(settings).shards
     if label_column is not None:
         check_label_column(label_column, shards, settings.source)
 

@@ -10,9 +10,11 @@ from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, ru
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
+from fineweb_mask.tasks.workspace.job import fails_in_one_line
 
 
 @flow(name="curate", flow_run_name=named("curate"), cache_result_in_memory=False)
+@fails_in_one_line
 @rebuilds_damaged
 def curate(
     settings: PipelineSettings,

@@ -9,11 +9,11 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.engine.selection.contenders import publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.pipeline.inputs import check_inputs, check_vectors_are_kept
 from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
@@ -38,7 +38,7 @@ from fineweb_mask.tasks.selection.contenders import (
 )
 from fineweb_mask.tasks.selection.groups import grouped, remembered_groups
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.job import StageJob
+from fineweb_mask.tasks.workspace.job import StageJob, fails_in_one_line
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
 
@@ -52,6 +52,7 @@ class ProbeSummary(PageSummary):
 
 
 @flow(name="probe", flow_run_name=named("probe"), cache_result_in_memory=False)
+@fails_in_one_line
 @rebuilds_damaged
 def probe(
     settings: PipelineSettings,
@@ -144,7 +145,7 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
     preset = preset_of(models)
     if preset.tokenizer is not None:
         load_tokenizer(model_file(preset.tokenizer, "tokenizer"))
-    shards = check_inputs(settings)
+    shards = check_inputs(settings).shards
     if models.by is not None:
         check_label_column(models.by, shards, settings.source)
 

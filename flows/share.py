@@ -9,9 +9,11 @@ from fineweb_mask.flows.engine.choices import Share
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.workspace.job import fails_in_one_line
 
 
 @flow(name="share", flow_run_name="share {number} of {of} {settings.workspace}", cache_result_in_memory=False)
+@fails_in_one_line
 @rebuilds_damaged
 def prepare_share(settings: PipelineSettings, number: int, of: int) -> list[StageSummary]:
     """Ingest, score and embed every `of`-th shard, beginning with the `number`-th.

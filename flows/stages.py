@@ -5,18 +5,20 @@ from prefect.flows import Flow
 
 from fineweb_mask.flows.display.prefect_ui import artifact_key, publish_page
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
 from fineweb_mask.flows.engine.scheduler import MissingInputError
 from fineweb_mask.flows.engine.session import Session, open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.pipeline.inputs import check_vectors_are_kept
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
+from fineweb_mask.tasks.workspace.job import fails_in_one_line
 
 
 def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
     """Return the flow that runs one stage."""
 
     @flow(name=stage, flow_run_name=named(stage), cache_result_in_memory=False)
+    @fails_in_one_line
     @rebuilds_damaged
     def run_stage(settings: PipelineSettings, refresh: bool = False) -> list[StageSummary]:
         """Run one stage over all shards whose inputs exist.

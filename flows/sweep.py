@@ -5,16 +5,17 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.pipeline.inputs import check_vectors_are_kept
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.selection.contenders import contested
 from fineweb_mask.tasks.selection.sweep_page import SweepJob
+from fineweb_mask.tasks.workspace.job import fails_in_one_line
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
 
@@ -28,6 +29,7 @@ class SweepSummary(PageSummary):
 
 
 @flow(name="sweep", flow_run_name=named("sweep"), cache_result_in_memory=False)
+@fails_in_one_line
 @rebuilds_damaged
 def sweep(
     settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens", overrides: Overrides | None = None

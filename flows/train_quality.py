@@ -6,9 +6,11 @@ from prefect import flow
 
 from fineweb_mask.models.settings.training import TrainQualitySettings
 from fineweb_mask.tasks.train_quality import TrainedMetrics, TrainQualityJob, describe, remove_unfinished, train_quality
+from fineweb_mask.tasks.workspace.job import fails_in_one_line
 
 
 @flow(name="train-quality", flow_run_name="train {output}", cache_result_in_memory=False)
+@fails_in_one_line
 def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     """Train a classifier and return what it reaches on held-out labels.
 

@@ -66,7 +66,8 @@ LAYERS = {
     "flows": [
         {"recipe", "summary", "engine.registry", "processes"},
         {"options"},
-        {"display"},
+        {"display", "cluster"},
+        {"pipeline"},
         {"engine"},
         {"curate", "python.opened"},
         {"stages", "share", "sweep", "compare", "probe", "train_quality"},

@@ -20,7 +20,7 @@ from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.models.errors import FinewebMaskError
+from fineweb_mask.models.errors import FinewebMaskError, message_of
 from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
@@ -157,19 +157,25 @@ def exit_on_failure(
 
 
 NO_SERVER = re.compile(r"Failed to reach API at (\S+)")
-"""What Prefect says."""
+"""What Prefect says of a server that does not answer."""
+SLOW_SERVER = "Timed out while attempting to connect to ephemeral Prefect API server"
+"""What Prefect says of a temporary server that does not start in time."""
 
 
 def _words_of(error: Exception) -> str:
     """Return what a person can use of an error; of a bug, what to report."""
-    if isinstance(error, FinewebMaskError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if (message := message_of(error)) is not None:
+        return message
     if isinstance(error, RuntimeError) and (unreachable := NO_SERVER.search(str(error))):
         return (
             f"the Prefect server at {unreachable[1]} does not answer: start it, or unset PREFECT_API_URL "
             "(in a profile: `prefect config unset PREFECT_API_URL`) for a temporary one"
+        )
+    if isinstance(error, RuntimeError) and str(error).startswith(SLOW_SERVER):
+        return (
+            "the temporary Prefect server does not answer in time: run again, with "
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS=300 where the machine is busy, or with a server of "
+            "your own in PREFECT_API_URL"
         )
     return f"this should not happen, please report it with what --verbose prints: {type(error).__name__}: {error}"
 

@@ -144,8 +144,8 @@ def _check(
     settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None, shards: str | None
 ) -> None:
     from fineweb_mask.flows.engine.choices import Refit, Share
-    from fineweb_mask.flows.engine.inputs import check_inputs
     from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
+    from fineweb_mask.flows.pipeline.inputs import check_inputs
 
     _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
     _check_known("--refresh", refresh, REFRESHED)

@@ -8,15 +8,15 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from importlib.util import find_spec
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fineweb_mask.flows.cluster.address import LOCAL, ClusterError, check_engine, unreachable
 from fineweb_mask.flows.engine.ray_worker import GpuWorker, Room, work_on
-from fineweb_mask.flows.engine.registry import TASKS
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import StoppedError, wait_for_stop
 from fineweb_mask.models.settings.engine import EngineSettings, JobResources
 from fineweb_mask.tasks.workspace.job import StageJob
@@ -32,18 +32,14 @@ RETRIES = 3
 RESOURCES_SECONDS = 30.0
 """Time between two looks at how large the cluster is."""
 MOST_IN_FLIGHT = 20_000
-LOCAL = "local"
-"""Ray's name for a cluster of this machine alone, which is started."""
 STOPPED = "stopped on request"
 STOP_SECONDS = 0.2
 JOIN_SECONDS = 2.0
+CONNECT_SECONDS = 60.0
+"""Time that a cluster has to take this process as its driver."""
 
 Answer = str
 """The reference to a job's output, as JSON."""
-
-
-class ClusterError(SettingsError):
-    """Ray is not installed, or the cluster cannot be reached."""
 
 
 class Cluster:
@@ -151,27 +147,6 @@ class Cluster:
         self._ray.shutdown()
 
 
-def check_engine(settings: EngineSettings) -> str:
-    """Check what can be known of an engine without connecting to it, and return the cluster's address, or `local`.
-
-    Raises
-    ------
-    ClusterError
-        If Ray is not installed, RAY_ADDRESS is not taken, or a setting names a stage that does not exist.
-    """
-    if find_spec("ray") is None:
-        raise ClusterError("engine.kind: ray is not installed: install fineweb-mask with the extra 'ray'")
-    if unknown := settings.resources.keys() - TASKS.keys():
-        raise ClusterError(f"engine.resources: no stage {sorted(unknown)[0]!r}, there are {', '.join(TASKS)}")
-    address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
-    if address == "auto" or "://" in address:
-        raise ClusterError(
-            f"RAY_ADDRESS: {address!r} is not taken: set it to host:port of the cluster's head, and start the run on a "
-            "machine of the cluster"
-        )
-    return address
-
-
 def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that is not always there
     address = check_engine(settings)
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # read by the import: no call after the end starts another Ray
@@ -179,18 +154,38 @@ def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that i
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing calls home
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # a job that has no GPU sees none
+    connect = partial(ray.init, address, namespace="fineweb-mask", log_to_driver=False, configure_logging=False)
+    if address != LOCAL:
+        _within(CONNECT_SECONDS, connect, address)
+        return ray
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    options: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:
-        ray.init(address=address, namespace="fineweb-mask", log_to_driver=False, configure_logging=False, **options)
+        connect(include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ClusterError(
-            f"engine.address: no Ray cluster answers at {address}: {error}; if it asks for a token, set "
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its nodes"
-        ) from error
+        raise ClusterError(f"engine.kind: ray cannot be started on this machine: {error}: check its logs") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the run without a word
     return ray
+
+
+def _within(seconds: float, connect: Callable[[], object], address: str) -> None:
+    """Connect to a cluster in a thread that is left behind if it takes longer: Ray has no limit of its own."""
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            connect()
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            failed.append(error)
+
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being in the main thread
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise unreachable(address, f"what listens there is no head of a cluster, or takes more than {seconds:.0f} s")
+    if failed:
+        raise unreachable(address, failed[0]) from failed[0]
 
 
 class _Size:

@@ -12,11 +12,11 @@ from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.flows.display.listeners import not_shown
 from fineweb_mask.flows.engine.choices import PretrainedModels, is_trained
-from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.records import describe, recorded, summarize, update_catalog
 from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
 from fineweb_mask.flows.engine.scheduler import NotFinishedError, OnDone, Scheduler
+from fineweb_mask.flows.pipeline.inputs import find_inputs, workspace_of
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
@@ -181,7 +181,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Inspecti
     OSError, ValueError, ImportError
         If the source or a model of the recipe is out of reach.
     """
-    shards = check_inputs(settings)
+    shards = find_inputs(settings).shards
     models = PretrainedModels.of(settings)
     listing = Listing.of(workspace)
     probe = _JobProbe(listing)
@@ -285,7 +285,7 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     workspace = workspace_of(settings)
     if not workspace.exists(LastRun.path(workspace)):
         return None
-    shards = check_inputs(settings)
+    shards = find_inputs(settings).shards
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"), not_shown():
         listing = Listing.of(workspace)
         scheduler = Scheduler(workspace, quarantine=False, at_once=1, listing=listing, starts=False)

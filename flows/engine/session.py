@@ -14,11 +14,11 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
 from fineweb_mask.flows.engine.choices import PretrainedModels, Refit, Share
 from fineweb_mask.flows.engine.cluster import Cluster
-from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.records import describe, recorded, update_catalog
 from fineweb_mask.flows.engine.registry import refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
+from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, workspace_of
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
@@ -87,7 +87,7 @@ def open_session(
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
     """
-    shards = check_inputs(settings)
+    shards = (check_inputs if scope is None else find_inputs)(settings).shards
     for column, types in differing(shards).items():
         logger.warning("column %r is kept as text, because its type differs: %s", column, types)
     targets = settings.selection.targets

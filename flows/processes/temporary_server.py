@@ -64,8 +64,7 @@ def install() -> None:
             self._restarts_left = 0
             super().stop()
 
-    if SubprocessASGIServer._instances.get(None) is None:  # private, but Prefect's release is fixed
-        TemporaryServer()  # the one that Prefect finds
+    TemporaryServer()  # the one that Prefect finds; if there is one already, it is that
 
 
 def is_surely_used() -> bool:

@@ -86,6 +86,13 @@ class PipelineSelectionSettings(SelectionSettings):
     )
     device: DeviceName = "auto"
 
+    @field_validator("metrics")
+    @classmethod
+    def _some_metric_takes_part(cls, metrics: str | dict[str, float]) -> str | dict[str, float]:
+        if not metrics:
+            raise ValueError(f"must name one of {', '.join(METRICS)} or more; with lamb: 1 it counts for nothing")
+        return metrics
+
     @model_validator(mode="after")
     def _price_divides_a_share_of_an_objective(self) -> Self:
         if self.block_budget == "fixed":

@@ -9,14 +9,14 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, update_wrapper
+from functools import cached_property, update_wrapper, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from fineweb_mask.models.errors import DataError, WorkspaceError
+from fineweb_mask.models.errors import DataError, WorkspaceError, message_of
 from fineweb_mask.tasks.storage.atomic import make_folder
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.storage.scratch import pinned
@@ -284,6 +284,29 @@ def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | N
 
 
 Job = TypeVar("Job", bound=StageJob)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
+    """Let the function of a Prefect flow or task end in the state `Failed` for an error that a person can mend.
+
+    Prefect logs the traceback of what a flow raises. The message of a state is one line of its log, and what its UI
+    shows; who asks for the result gets the error all the same, as if it had been raised. A bug is raised.
+    """
+
+    @wraps(run)
+    def run_or_fail(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return run(*arguments, **options)
+        except Exception as error:
+            if (message := message_of(error)) is None:
+                raise
+            from prefect.states import Failed
+
+            return cast("R", Failed(message=message, data=error))
+
+    return run_or_fail
 
 
 class Executor(Protocol):
@@ -352,7 +375,7 @@ class StageTask(Generic[Job]):
 
         function.__qualname__ = self._build.__qualname__
         return Task(
-            function,
+            fails_in_one_line(function),
             name=self.stage.name,
             description=self._build.__doc__,
             task_run_name=f"{self.stage.name} {name}",

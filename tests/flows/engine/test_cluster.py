@@ -1,32 +1,11 @@
-"""What is said where there is no cluster; jobs on a real one are in tests/integration/test_ray.py."""
+"""What is made of the errors of jobs on a cluster; jobs on a real one are in tests/integration/test_ray.py."""
 
 import pytest
 
-from fineweb_mask.flows.engine.cluster import Cluster, ClusterError, check_engine, explained
+from fineweb_mask.flows.engine.cluster import explained
 from fineweb_mask.models.runtime.stopping import StoppedError
-from fineweb_mask.models.settings import EngineSettings
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError
-
-
-def test_without_ray_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fineweb_mask.flows.engine.cluster.find_spec", lambda _: None)
-    with pytest.raises(ClusterError, match=r"extra 'ray'"):
-        Cluster(EngineSettings(kind="ray"))
-
-
-def test_resources_are_of_stages_that_exist() -> None:
-    with pytest.raises(ClusterError, match=r"engine.resources: no stage 'embedd', there are ingest, "):
-        check_engine(EngineSettings(kind="ray", resources={"embedd": {"num_cpus": 2}}))
-
-
-@pytest.mark.parametrize("address", ["auto", "ray://head:10001", "http://head:8265"])
-def test_the_run_has_to_be_on_a_machine_of_the_cluster(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="host:port of the cluster's head"):
-        EngineSettings(kind="ray", address=address)
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ClusterError, match=r"RAY_ADDRESS.*host:port"):
-        Cluster(EngineSettings(kind="ray"))
 
 
 def test_what_ray_raises_is_explained_and_tried_again_where_that_helps() -> None:

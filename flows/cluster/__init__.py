@@ -1,0 +1,1 @@
+"""Run jobs on a Ray cluster."""

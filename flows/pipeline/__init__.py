@@ -1,0 +1,1 @@
+"""Run the pipeline: what is checked before a run, and how it ends."""
