@@ -3,10 +3,10 @@
 from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.choices import Refit
 from fineweb_mask.flows.engine.records import summarize
 from fineweb_mask.flows.engine.registry import Refreshed
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.pipeline.choices import Refit
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings

@@ -5,8 +5,8 @@ Every machine runs one share, at the same time or not; a run of the whole pipeli
 
 from prefect import flow
 
-from fineweb_mask.flows.engine.choices import Share
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.pipeline.choices import Share
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.workspace.job import fails_in_one_line

@@ -99,6 +99,7 @@ def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
     """Run a flow in this process and return its result; on failure print the reason and exit."""
     if not as_json:
         echo("starting Prefect, which records the run", err=True)  # its import and its server take seconds
+    from prefect import flow  # noqa: F401 - its logs are then there to be narrowed
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from fineweb_mask.flows.display.listeners import shown_as_bars

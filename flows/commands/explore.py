@@ -50,6 +50,7 @@ def explore(
 
     with exit_on_error(as_json=False):
         page_files()
+        free = port if export is not None else _free_port(port)
         opened, last, begun = last_run(workspace)
         other = None if against is None else _other(against, workspace)
     with chdir(begun), exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"):
@@ -63,7 +64,6 @@ def explore(
             write_folder(job.path, export)
         echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
         return
-    free = _free_port(port)
     url = f"http://127.0.0.1:{free}/"
     echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
     serve(job.path, free, (lambda: open_page(url)) if show else None)

@@ -82,7 +82,7 @@ def run(
         _print_estimate(settings, as_json)
         return
     if shards is not None:
-        from fineweb_mask.flows.engine.choices import Share
+        from fineweb_mask.flows.pipeline.choices import Share
         from fineweb_mask.flows.share import run_share
 
         share = Share.parse(shards)
@@ -143,8 +143,8 @@ def _run_all(settings: "PipelineSettings", refit: list[str] | None, refresh: lis
 def _check(
     settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None, shards: str | None
 ) -> None:
-    from fineweb_mask.flows.engine.choices import Refit, Share
     from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
+    from fineweb_mask.flows.pipeline.choices import Refit, Share
     from fineweb_mask.flows.pipeline.inputs import check_inputs
 
     _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]

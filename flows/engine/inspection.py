@@ -11,11 +11,11 @@ from typing import NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.flows.display.listeners import not_shown
-from fineweb_mask.flows.engine.choices import PretrainedModels, is_trained
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.records import describe, recorded, summarize, update_catalog
 from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
 from fineweb_mask.flows.engine.scheduler import NotFinishedError, OnDone, Scheduler
+from fineweb_mask.flows.pipeline.choices import is_trained
 from fineweb_mask.flows.pipeline.inputs import find_inputs, workspace_of
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
@@ -181,8 +181,7 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Inspecti
     OSError, ValueError, ImportError
         If the source or a model of the recipe is out of reach.
     """
-    shards = find_inputs(settings).shards
-    models = PretrainedModels.of(settings)
+    _, _, shards, models = find_inputs(settings)
     listing = Listing.of(workspace)
     probe = _JobProbe(listing)
     plan = Plan(probe, workspace, settings, shards, models, listing=listing, remembers=False)
@@ -285,11 +284,11 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     workspace = workspace_of(settings)
     if not workspace.exists(LastRun.path(workspace)):
         return None
-    shards = find_inputs(settings).shards
+    _, _, shards, models = find_inputs(settings)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"), not_shown():
         listing = Listing.of(workspace)
         scheduler = Scheduler(workspace, quarantine=False, at_once=1, listing=listing, starts=False)
-        plan = Plan(scheduler, workspace, settings, shards, PretrainedModels.of(settings), listing=listing)
+        plan = Plan(scheduler, workspace, settings, shards, models, listing=listing)
         try:
             plan.run_all()
         except NotFinishedError:

@@ -12,12 +12,12 @@ from prefect.logging import get_run_logger
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
-from fineweb_mask.flows.engine.choices import PretrainedModels, Refit, Share
 from fineweb_mask.flows.engine.cluster import Cluster
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.records import describe, recorded, update_catalog
 from fineweb_mask.flows.engine.registry import refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
+from fineweb_mask.flows.pipeline.choices import Refit, Share
 from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, workspace_of
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
@@ -87,7 +87,7 @@ def open_session(
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
     """
-    shards = (check_inputs if scope is None else find_inputs)(settings).shards
+    _, _, shards, models = (check_inputs if scope is None else find_inputs)(settings)
     for column, types in differing(shards).items():
         logger.warning("column %r is kept as text, because its type differs: %s", column, types)
     targets = settings.selection.targets
@@ -126,7 +126,6 @@ def open_session(
         )
         with recorded(scheduler, settings, *_flow()) as record:
             try:
-                models = PretrainedModels.of(settings)
                 plan = Plan(
                     scheduler,
                     workspace,

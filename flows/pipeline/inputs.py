@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fineweb_mask.flows.cluster.address import check_engine
+from fineweb_mask.flows.pipeline.choices import PretrainedModels
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters.datatrove import load_filters
@@ -30,6 +31,7 @@ class Inputs(NamedTuple):
     settings: PipelineSettings
     workspace: Workspace
     shards: list[SourceShard]  # the source's files, by name
+    models: PretrainedModels  # fetched from the hub if they were not on this machine
 
 
 def workspace_of(settings: PipelineSettings) -> Workspace:
@@ -98,7 +100,7 @@ def find_inputs(settings: PipelineSettings) -> Inputs:
     check_columns(settings, shards)
     if not settings.ingest.copy_text:
         check_can_be_read_again(shards)
-    return Inputs(settings, workspace, shards)
+    return Inputs(settings, workspace, shards, PretrainedModels.of(settings))  # last: it may take long
 
 
 def _output(settings: PipelineSettings) -> dict[str, str]:

@@ -9,6 +9,18 @@ from pydantic import BaseModel, ConfigDict
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NEAR
 
+DROPPED_BY = {
+    "null_text": "source.text_column",
+    "empty_text": "source.text_column",
+    "too_large": "source.max_document_bytes",
+    "too_short": "ingest.min_chars",
+    "wrong_language": "ingest.languages",
+    "low_language_score": "ingest.min_language_score",
+    "benchmark": "ingest.decontaminate",
+    "known": "ingest.against",
+}
+"""The setting that drops documents, by their reason."""
+
 
 class Amount(NamedTuple):
     """Number of documents and tokens."""
@@ -72,6 +84,26 @@ def account(ingested: list[StageFile], masks: list[StageFile]) -> Counts:
         tokens_selected=total(blocks, "tokens_selected"),
         tokens_estimated=total(details, "tokens_estimated"),
     )
+
+
+def why_none_is_left(ingested: list[StageFile]) -> str:
+    """Return why ingest kept no document of the source files: the reasons, most frequent first, with their settings.
+
+    Examples
+    --------
+    >>> details = {"rows_in": 9, "tokens_in": 0, "tokens": 0, "tokens_estimated": 0, "dropped": {"known": 9}}
+    >>> file = StageFile(stage="ingest", name="a", path="a", rows=0, bytes=0, fingerprint="", details=details)
+    >>> why_none_is_left([file])
+    'no document of 9 is left: 9 known (ingest.against): change what drops them, or the source'
+    """
+    counts = account(ingested, [])
+    if not counts.documents_in:
+        return "source.path: the files hold no documents: give files that do"
+    reasons = ", ".join(
+        f"{count:,} {reason.replace('_', ' ')}" + (f" ({DROPPED_BY[reason]})" if reason in DROPPED_BY else "")
+        for reason, count in sorted(counts.dropped.items(), key=lambda item: -item[1])
+    )
+    return f"no document of {counts.documents_in:,} is left: {reasons}: change what drops them, or the source"
 
 
 def mean_terms(masks: list[StageFile]) -> tuple[float | None, dict[str, float]]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.choices import PretrainedModels
 from fineweb_mask.flows.engine.planning.plan import Plan
+from fineweb_mask.flows.pipeline.choices import PretrainedModels
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.dedup.duplicates import DedupJob

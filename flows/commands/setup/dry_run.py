@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from fineweb_mask.flows.display.terminal import new_table, print_line, size_text
-from fineweb_mask.flows.engine.choices import PretrainedModels
 from fineweb_mask.flows.engine.inspection import StageStatus, inspect_recipe, stage_statuses
+from fineweb_mask.flows.pipeline.choices import PretrainedModels
 from fineweb_mask.flows.pipeline.inputs import find_inputs, workspace_of
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.embedding.load import load_encoder
@@ -132,10 +132,11 @@ def estimate(settings: PipelineSettings) -> Estimate:
         If something that the recipe names does not exist or cannot be read.
     """
     workspace = workspace_of(settings)
-    shards = [shard for shard in find_inputs(settings).shards if shard.bytes]
+    inputs = find_inputs(settings)
+    shards = [shard for shard in inputs.shards if shard.bytes]
     if not shards:
         raise SettingsError(f"source.path: all files of {settings.source.path!r} are empty: give files with documents")
-    measured = _Measured(settings, shards[0], PretrainedModels.of(settings))
+    measured = _Measured(settings, shards[0], inputs.models)
     documents = number_of_rows(shards)
     kept = documents * measured.kept
     stages = [

@@ -11,13 +11,13 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
 from fineweb_mask.flows.engine.dataset import EarlyParts, remove_left_parts, write_dataset
 from fineweb_mask.flows.engine.planning.duplicates import Duplicates
 from fineweb_mask.flows.engine.planning.state import State, keep
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone
 from fineweb_mask.flows.engine.selection.budgets import divide_budget
 from fineweb_mask.flows.engine.selection.corpus import Vectors, select_from_corpus
+from fineweb_mask.flows.pipeline.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, FastTextScorerSettings
@@ -47,7 +47,7 @@ from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar
-from fineweb_mask.tasks.workspace.counts import Counts, account
+from fineweb_mask.tasks.workspace.counts import Counts, account, why_none_is_left
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile, digest
@@ -432,7 +432,8 @@ class Plan(State):
         if not self.documents:
             raise BadShardError(f"no source file could be read: {reasons}")
         if not any(file.rows for file in self.documents.values()):
-            raise BadShardError("no document passed the ingest settings: check min_chars, languages and text_column")
+            reason = why_none_is_left(list(self.documents.values()))
+            raise BadShardError(reason)
         if not self.selectable:
             raise BadShardError(f"no shard could be scored and embedded: {reasons}")
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection
 from functools import partial
 
-from fineweb_mask.flows.engine.choices import Share
 from fineweb_mask.flows.engine.scheduler import Jobs
+from fineweb_mask.flows.pipeline.choices import Share
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import GroupJob, StageJob

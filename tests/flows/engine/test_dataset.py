@@ -5,8 +5,8 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.engine.choices import PretrainedModels
 from fineweb_mask.flows.engine.planning.plan import Plan
+from fineweb_mask.flows.pipeline.choices import PretrainedModels
 from fineweb_mask.models.settings import (
     EmbeddingSettings,
     IngestSettings,

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.engine.choices import PretrainedModels
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.selection.corpus import learn_selection, select_by_rule
+from fineweb_mask.flows.pipeline.choices import PretrainedModels
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, ColumnScorerSettings, QualitySettings
