@@ -2,6 +2,9 @@
 
 In a session of its own it gets no Ctrl-C of the run's terminal, and no signal to the run's process group: the run stops
 first, and then stops it. It reads a pipe from the run, which the system closes when the run ends for any reason.
+
+Prefect's own temporary server outlives a run that is killed, for good, and ends before one that is interrupted;
+`prefect server start --background` never ends with a run, and there is one for all runs of a user.
 """
 
 import os

@@ -194,7 +194,7 @@ def ended(request: pytest.FixtureRequest, files: Path) -> Iterator[Ended]:
     """How the command of a case ended; those of all cases that are tested run beside each other."""
     tested = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
     cases: list[Case] = [item.callspec.params["case"] for item in tested if hasattr(item, "callspec")]
-    server = f"{request.getfixturevalue('service').url}/api" if set(FOUND_LATER) & set(cases) else ""
+    server = f"{request.getfixturevalue('service').url}/api" if any(case in FOUND_LATER for case in cases) else ""
     with ThreadPoolExecutor(AT_ONCE) as at_once:
         running = {case.name: at_once.submit(run, case, files, server) for case in cases}
         yield lambda case: running[case.name].result()
