@@ -43,7 +43,7 @@ def sweep(
     """
 
     def check(settings: "PipelineSettings") -> None:
-        from fineweb_mask.flows.engine.inputs import check_inputs
+        from fineweb_mask.flows.pipeline.inputs import check_inputs
 
         parse_lambs(lamb)
         check_inputs(settings)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.choices import PretrainedModels
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select

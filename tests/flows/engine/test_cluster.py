@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.cluster import Cluster, ClusterError, check_engine, explained
+from fineweb_mask.flows.cluster.cluster import Cluster, ClusterError, check_engine, explained
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EngineSettings
 from fineweb_mask.tasks.storage.errors import is_transient
@@ -10,7 +10,7 @@ from fineweb_mask.tasks.workspace.job import BadShardError
 
 
 def test_without_ray_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fineweb_mask.flows.engine.cluster.find_spec", lambda _: None)
+    monkeypatch.setattr("fineweb_mask.flows.cluster.cluster.find_spec", lambda _: None)
     with pytest.raises(ClusterError, match=r"extra 'ray'"):
         Cluster(EngineSettings(kind="ray"))
 

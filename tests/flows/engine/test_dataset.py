@@ -5,7 +5,7 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.engine.choices import PretrainedModels
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.models.settings import (
     EmbeddingSettings,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.flows.engine.inspection import StatusError, finished_run, open_workspace
+from fineweb_mask.flows.status.inspection import StatusError, finished_run, open_workspace
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks.workspace.runs import LastRun
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_neither_prefect_nor_torch_is_imported() -> None:
     script = (
-        "import sys, fineweb_mask.flows.engine.inspection; print(*{name.partition('.')[0] for name in sys.modules})"
+        "import sys, fineweb_mask.flows.status.inspection; print(*{name.partition('.')[0] for name in sys.modules})"
     )
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "pyarrow" in imported

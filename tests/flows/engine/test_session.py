@@ -6,7 +6,7 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from fineweb_mask.flows import compare, probe, stages, sweep
-from fineweb_mask.flows.engine.session import MOST_REBUILDS, DiscardedError, damaged_discarded, rebuilds_damaged
+from fineweb_mask.flows.pipeline.start import MOST_REBUILDS, DiscardedError, damaged_discarded, rebuilds_damaged
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.probe import ProbeSettings

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.engine.inputs import check_inputs
+from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.recipe import load_recipe
 
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
-from fineweb_mask.flows.engine.choices import PretrainedModels, Share
-from fineweb_mask.flows.engine.garbage import collect_garbage
+from fineweb_mask.flows.pipeline.fit import PretrainedModels, Share
+from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.models.settings import (
     EmbeddingSettings,

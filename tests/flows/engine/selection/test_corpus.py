@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.engine.choices import PretrainedModels
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.selection.corpus import learn_selection, select_by_rule
 from fineweb_mask.models.selection.corpus.whole import select_corpus

@@ -52,7 +52,7 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
     check_apart(settings.source.path, shards, {"workspace": workspace.address, **_output(settings)})
     check_columns(settings, shards)
     if settings.engine.kind == "ray":
-        from fineweb_mask.flows.engine.cluster import check_engine
+        from fineweb_mask.flows.cluster.cluster import check_engine
 
         check_engine(settings.engine)
     if not settings.ingest.copy_text:
