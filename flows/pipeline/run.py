@@ -357,7 +357,8 @@ class Run:
             self._summary_of(stage).files += 1
             self.quarantined[job.name] = reason = f"{stage}: {answer}"
             listener.get().on_job_end(stage, job.name, None)
-            events.quarantined(job.name, reason)
+            if self._task_runs is not None:
+                events.quarantined(job.name, reason)
             return None
         if isinstance(answer, BaseException):
             raise answer

@@ -19,8 +19,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter
 from prefect.settings import PREFECT_API_URL
 
-from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.flows.summary import RunSummary
