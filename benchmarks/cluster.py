@@ -26,9 +26,9 @@ from prefect import flow
 from benchmarks.million import SELECTION, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.display.listeners import LogLines, listener
-from fineweb_mask.flows.engine.cluster import Cluster
-from fineweb_mask.flows.engine.scheduler import Scheduler
-from fineweb_mask.flows.engine.session import MOST_TASK_RUNS, runner
+from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.pipeline.run import Scheduler
+from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, runner
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.models.schemas import FINEWEB

@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from benchmarks.tables import show
 from fineweb_mask.flows.display.listeners import listener
-from fineweb_mask.flows.engine.choices import PretrainedModels
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.engine.planning.plan import Plan
-from fineweb_mask.flows.engine.scheduler import OnDone, Scheduler
+from fineweb_mask.flows.pipeline.run import OnDone, Scheduler
 from fineweb_mask.models.schemas import DUPLICATES_OF_SHARDS, REPEATS
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings

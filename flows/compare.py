@@ -4,10 +4,13 @@ from typing import Any
 
 from prefect import flow
 
+from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
-from fineweb_mask.flows.pipeline.inputs import check_inputs, check_vectors_are_kept
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.fit import fit_targets
+from fineweb_mask.flows.pipeline.inputs import check_inputs
+from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
+from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
@@ -21,7 +24,6 @@ from fineweb_mask.tasks.selection.contenders import (
     missing_for,
     reads_targets,
 )
-from fineweb_mask.tasks.workspace.job import fails_in_one_line
 
 
 class CompareSummary(PageSummary):
@@ -71,13 +73,10 @@ def compare(
     names = check_selectors(asked, missing)
     check(settings, label_column)
     selection = contested(settings.selection, budget_by)
-    with open_session(settings, keep=False) as (run, plan, _):
-        plan.prepare()
-        plan.check_prepared()
-        if reads_targets(names):
-            plan.fit_targets()
-        runs = SelectorRuns(run, plan.selectable, selection, plan.targets, plan.selecting)
-        runs.find_ranges()
+    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+        ready = prepare(run)
+        targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
+        runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
         runs.run(names)
         job = CompareJob(
             root=run.workspace.address,
@@ -89,7 +88,7 @@ def compare(
             seconds=runs.seconds,
             left_out=left_out(asked, missing),
         )
-        written = run.run_one(job)
+        written = run.one(job)
         found = written.details["selectors"]
         table = [{"selector": name, **figures} for name, figures in found.items()]
         note = f"The same budget of {selection.budget_by}, selected by every selector."
@@ -97,7 +96,7 @@ def compare(
         return CompareSummary.of(
             run.workspace,
             run.quarantined,
-            run.in_order,
+            run.stages,
             page=job.folder / "index.html",
             metrics=job.folder / "metrics.json",
             documents=written.details["documents"],
@@ -113,7 +112,6 @@ def check(settings: PipelineSettings, label_column: str | None) -> None:
     SettingsError
         With the name of what is missing.
     """
-    check_vectors_are_kept(settings, "compare reads the vectors of all documents for every selection")
     shards = check_inputs(settings).shards
     if label_column is not None:
         check_label_column(label_column, shards, settings.source)

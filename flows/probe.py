@@ -1,19 +1,19 @@
 """Train the same small language model on several selections and datasets, and compare them on held-out documents."""
 
-from collections.abc import Iterable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
+from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.planning.plan import Plan
-from fineweb_mask.flows.engine.scheduler import Scheduler
-from fineweb_mask.flows.engine.selection.contenders import publish
-from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
-from fineweb_mask.flows.pipeline.inputs import check_inputs, check_vectors_are_kept
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.fit import fit_targets
+from fineweb_mask.flows.pipeline.inputs import check_inputs
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.selector_runs import publish
+from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
 from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
@@ -36,10 +36,10 @@ from fineweb_mask.tasks.selection.contenders import (
     missing_for,
     reads_targets,
 )
-from fineweb_mask.tasks.selection.groups import grouped, remembered_groups
+from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.source.discovery import find_files
-from fineweb_mask.tasks.workspace.job import StageJob, fails_in_one_line
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 
 class ProbeSummary(PageSummary):
@@ -83,15 +83,14 @@ def probe(
     """
     settings, models = with_overrides(settings, overrides), models or ProbeSettings()
     check(settings, models)
-    with open_session(settings, keep=False) as (run, plan, _):
-        plan.prepare()
-        plan.check_prepared()
-        if reads_targets(selectors_of(models)):
-            plan.fit_targets()
+    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+        ready = prepare(run)
+        has_targets = reads_targets(selectors_of(models))
+        targets = fit_targets(run, ready.documents, ready.models) if has_targets else None
         selection = contested(settings.selection, budget_by)
-        trained = _Probe(run, plan, settings, models, selection)
+        trained = _Probe(run, ready.shards, targets, models, selection)
         job = trained.run()
-        written = run.run_one(job)
+        written = run.one(job)
         table = [
             {"held-out set": name, "arm": arm, **{key: value for key, value in figures.items() if key != "seeds"}}
             for name, arms in written.details["bits_per_byte"].items()
@@ -102,10 +101,10 @@ def probe(
         return ProbeSummary.of(
             run.workspace,
             run.quarantined,
-            run.in_order,
+            run.stages,
             page=job.folder / "index.html",
             metrics=job.folder / "metrics.json",
-            documents=sum(shard.rows for shard in plan.selectable),
+            documents=sum(shard.rows for shard in ready.shards),
             tokens=job.n_tokens,
             **{name: written.details[name] for name in ("arms", "bits_per_byte", "comparisons")},
         )
@@ -119,7 +118,6 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
     SettingsError
         With the name of what is missing.
     """
-    check_vectors_are_kept(settings, "probe reads the vectors of all documents for every arm")
     if find_spec("accelerate") is None:
         raise SettingsError("the probe trains with accelerate: install fineweb-mask with the extra 'probe'")
     from fineweb_mask.models.probe.packing import load_tokenizer
@@ -195,18 +193,19 @@ class _Probe:
 
     def __init__(
         self,
-        run: Scheduler,
-        plan: Plan,
-        settings: PipelineSettings,
+        run: Run,
+        shards: list[ShardFiles],
+        targets: StageFile | None,
         models: ProbeSettings,
         selection: PipelineSelectionSettings,
     ) -> None:
-        self._run, self._plan = run, plan
-        self._root = run.workspace.address
-        self._shards = plan.selectable
+        self._run = run
+        self._root = run.root
+        self._shards = shards
+        self._targets = targets
         self._models = models
         self._selection = selection
-        self._threshold = settings.selection.near_duplicates.threshold
+        self._threshold = run.settings.selection.near_duplicates.threshold
         self._preset = preset_of(models)
         self._tasks = tasks_of(models)
         self._excluded: dict[str, StageFile] = {}  # by shard
@@ -240,16 +239,6 @@ class _Probe:
             held_out=held_out,
         )
 
-    def _run_all(self, stage: str, jobs: Iterable[StageJob], *, at_once: int | None = None) -> list[StageFile]:
-        """Run jobs and return their outputs in the same order."""
-        listed = list(jobs)
-        found: dict[int, StageFile] = {}
-        self._run.expect(stage, len(listed))
-        for place, job in enumerate(listed):
-            self._run.add(job, partial(_keep, found, place))
-        self._run.finish(at_once=at_once)
-        return [found[place] for place in range(len(listed))]
-
     def _hold_out(self) -> StageFile:
         models, preset = self._models, self._preset
         job = HeldOutJob(
@@ -262,7 +251,7 @@ class _Probe:
             most_per_group=preset.held_out_per_group,
             share=models.held_out_share,
         )
-        return self._run.run_one(job)
+        return self._run.one(job)
 
     def _exclude(self, held_out: StageFile) -> None:
         embeddings = [shard.embeddings for shard in self._shards]
@@ -272,7 +261,7 @@ class _Probe:
             )
             for shard in self._shards
         ]
-        files = self._run_all("exclude", jobs)
+        files = self._run.all(jobs)
         self._excluded = {job.name: file for job, file in zip(jobs, files, strict=True)}
 
     def _tokenizer(self) -> StageFile:
@@ -286,7 +275,7 @@ class _Probe:
             path=None if path is None else str(path),
             path_digest=None if path is None else file_digest(path),
         )
-        return self._run.run_one(job)
+        return self._run.one(job)
 
     def _select(self) -> dict[str, list[tuple[ContenderJob, StageFile]]]:
         """Select for every arm that is no dataset, from what is left of the corpus."""
@@ -299,16 +288,16 @@ class _Probe:
                 selector=arm.selector,
                 arm=arm.name,
                 ranges=None,
-                targets=self._plan.targets,
-                scorer=self._plan.selecting,
+                targets=self._targets,
+                scorer=self._run.models.selecting,
             )
             for arm in self._models.arms
             if arm.selector is not None
             for settings in [arm_settings(self._selection, arm)]
-            for group in grouped(shards, settings, remembered_groups(self._run.workspace, settings))
+            for group in grouped(shards, settings)
         ]
         found: dict[str, list[tuple[ContenderJob, StageFile]]] = {}
-        for job, file in zip(jobs, self._run_all("contend", jobs, at_once=1), strict=True):
+        for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
             found.setdefault(str(job.arm), []).append((job, file))
         return found
 
@@ -330,7 +319,7 @@ class _Probe:
                     tokenizer=tokenizer,
                 )
             )
-        return {job.arm: file for job, file in zip(jobs, self._run_all("tokenize", jobs), strict=True)}
+        return {job.arm: file for job, file in zip(jobs, self._run.all(jobs), strict=True)}
 
     def _train(
         self, tokens: dict[str, StageFile], held_out: StageFile, tokenizer: StageFile, n_tokens: int
@@ -354,7 +343,7 @@ class _Probe:
             for arm in models.arms
         ]
         found: dict[str, list[StageFile]] = {}
-        for job, file in zip(jobs, self._run_all("train", jobs, at_once=1), strict=True):
+        for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
             found.setdefault(job.arm, []).append(file)
         return found
 
@@ -377,14 +366,9 @@ class _Probe:
             for number, model in enumerate(models)
         ]
         found: dict[str, list[StageFile]] = {}
-        for job, file in zip(jobs, self._run_all("answer", jobs, at_once=1), strict=True):
+        for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
             found.setdefault(job.arm, []).append(file)
         return found
-
-
-def _keep(found: dict[int, StageFile], place: int, file: StageFile | None) -> None:
-    if file is not None:
-        found[place] = file
 
 
 def run_probe(settings: PipelineSettings, models: ProbeSettings, budget_by: Unit = "tokens") -> ProbeSummary:

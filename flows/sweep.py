@@ -4,18 +4,18 @@ from typing import Any
 
 from prefect import flow
 
+from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
-from fineweb_mask.flows.pipeline.inputs import check_vectors_are_kept
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
+from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
 from fineweb_mask.tasks.selection.contenders import contested
 from fineweb_mask.tasks.selection.sweep_page import SweepJob
-from fineweb_mask.tasks.workspace.job import fails_in_one_line
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
 
@@ -58,13 +58,10 @@ def sweep(
         If there is nothing to select from.
     """
     settings, lambs = with_overrides(settings, overrides), parse_lambs(lamb)
-    check_vectors_are_kept(settings, "sweep reads the vectors of all documents for every selection")
     selection = contested(settings.selection, budget_by)
-    with open_session(settings, keep=False) as (run, plan, _):
-        plan.prepare()
-        plan.check_prepared()
-        runs = SelectorRuns(run, plan.selectable, selection)
-        runs.find_ranges()
+    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+        ready = prepare(run)
+        runs = SelectorRuns(run, ready.shards, selection)
         runs.sweep(lambs)
         runs.run(BASELINES)
         job = SweepJob(
@@ -76,7 +73,7 @@ def sweep(
             baselines=runs.files,
             seconds=runs.seconds,
         )
-        written = run.run_one(job)
+        written = run.one(job)
         found = written.details
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]
@@ -84,7 +81,7 @@ def sweep(
         return SweepSummary.of(
             run.workspace,
             run.quarantined,
-            run.in_order,
+            run.stages,
             page=job.folder / "index.html",
             metrics=job.folder / "metrics.json",
             documents=found["documents"],

@@ -4,9 +4,9 @@ import os
 import socket
 from importlib.util import find_spec
 
-from fineweb_mask.flows.engine.registry import TASKS
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.engine import EngineSettings
+from fineweb_mask.tasks.registry import TASKS
 
 LOCAL = "local"
 """Ray's name for a cluster of this machine alone, which is started."""

@@ -45,7 +45,7 @@ def explore(
     """
     set_environment()
     from fineweb_mask.flows.display.explorer import page_files, serve, write_folder
-    from fineweb_mask.flows.engine.inspection import last_run
+    from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.tasks.explore import explore as prepare
 
     with exit_on_error(as_json=False):
@@ -70,12 +70,13 @@ def explore(
 
 
 def _job(workspace: "Workspace", settings: object, documents: int, other: "OtherSelection | None") -> "ExploreJob":
-    from fineweb_mask.flows.engine.inspection import inspect_recipe
+    from fineweb_mask.flows.pipeline.records import shard_files
+    from fineweb_mask.flows.status.inspection import inspect_recipe
     from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.explore import ExploreJob
 
     assert isinstance(settings, PipelineSettings)  # noqa: S101 - those of the last run
-    shards = _selected(inspect_recipe(workspace, settings).plan.catalog_files(), str(workspace.root), vectors=True)
+    shards = _selected(shard_files(inspect_recipe(workspace, settings)), str(workspace.root), vectors=True)
     return ExploreJob(root=workspace.url or str(workspace.root.absolute()), shards=shards, most=documents, other=other)
 
 
@@ -96,7 +97,8 @@ def _selected(shards: "list[ShardFiles]", folder: str, *, vectors: bool) -> "lis
 
 
 def _other(folder: str, own: str) -> "OtherSelection":
-    from fineweb_mask.flows.engine.inspection import inspect_workspace
+    from fineweb_mask.flows.pipeline.records import shard_files
+    from fineweb_mask.flows.status.inspection import inspect_workspace
     from fineweb_mask.tasks.explore import OtherSelection
 
     found = inspect_workspace(folder)
@@ -104,7 +106,7 @@ def _other(folder: str, own: str) -> "OtherSelection":
     root = found.workspace.url or str(found.workspace.root.absolute())
     if name == own.rstrip("/").rpartition("/")[2]:
         name = folder
-    return OtherSelection(name=name, root=root, shards=_selected(found.plan.catalog_files(), folder, vectors=False))
+    return OtherSelection(name=name, root=root, shards=_selected(shard_files(found), folder, vectors=False))
 
 
 def _free_port(first: int) -> int:

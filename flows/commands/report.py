@@ -51,9 +51,9 @@ def report(
     Example: fineweb-mask report workspaces/sample --by language --open
     """
     set_environment(show_bars=shows_bars(as_json))
-    from fineweb_mask.flows.engine.inspection import last_run
     from fineweb_mask.flows.pipeline.inputs import find_inputs
     from fineweb_mask.flows.stages import run_stage
+    from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.tasks.reporting.breakdown import check_columns
 
     with exit_on_error(as_json):

@@ -13,7 +13,7 @@ from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.engine.inspection import WorkspaceStatus
+    from fineweb_mask.flows.status.inspection import WorkspaceStatus
 
 
 def status(
@@ -29,7 +29,7 @@ def status(
     Example: fineweb-mask status workspaces/sample
     """
     set_environment()
-    from fineweb_mask.flows.engine.inspection import workspace_status
+    from fineweb_mask.flows.status.inspection import workspace_status
 
     with exit_on_error(as_json):
         found = workspace_status(workspace)
@@ -67,7 +67,7 @@ def gc(
     Example: fineweb-mask gc workspaces/sample --dry-run
     """
     set_environment()
-    from fineweb_mask.flows.engine.garbage import collect_garbage
+    from fineweb_mask.flows.status.garbage import collect_garbage
 
     with exit_on_error(as_json):
         settings = [load_recipe(path, workspace=workspace) for path in recipe or []]
@@ -100,7 +100,7 @@ def migrate(
     Example: fineweb-mask migrate workspaces/sample
     """
     set_environment()
-    from fineweb_mask.flows.engine.inspection import open_workspace
+    from fineweb_mask.flows.status.inspection import open_workspace
     from fineweb_mask.tasks.workspace.old_names import rename_old_files
 
     with exit_on_error(as_json), open_workspace(workspace).idle() as opened:

@@ -1,1 +1,1 @@
-"""Run the pipeline: what is checked before a run, and how it ends."""
+"""Run a pipeline stage by stage: find what is current, build the rest by Prefect, write down what was done."""

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fineweb_mask.flows.cluster.address import check_engine
-from fineweb_mask.flows.pipeline.choices import PretrainedModels
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.models.dedup.minhash import load_rensa
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters.datatrove import load_filters
 from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.runtime.stopping import clear_stop_request
@@ -122,17 +121,3 @@ def _check_devices(settings: PipelineSettings) -> None:
             from fineweb_mask.models.forward.device import check_device
 
             check_device(device, setting)
-
-
-def check_vectors_are_kept(settings: PipelineSettings, why: str) -> None:
-    """Check that a recipe stores the vectors.
-
-    Raises
-    ------
-    SettingsError
-        If it does not; the message says why they are needed.
-    """
-    if not settings.embedding.keep:
-        raise SettingsError(
-            f"embedding.keep: {why}, and this recipe keeps none: add --set embedding.keep=true, which stores them all"
-        )

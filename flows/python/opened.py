@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from fineweb_mask.flows.engine.inspection import rewrite_catalog
+from fineweb_mask.flows.status.inspection import rewrite_catalog
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.catalog.query import Answer, answers, open_catalog

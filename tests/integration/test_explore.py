@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, expect
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.engine.inspection import inspect_workspace
+from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.tasks.explore import KEPT, ExploreJob, OtherSelection, explore
 from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at

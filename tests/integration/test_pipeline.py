@@ -16,9 +16,9 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from data_samples.outcome import outcomes
-from fineweb_mask.flows.engine.garbage import collect_garbage
-from fineweb_mask.flows.engine.inspection import finished_run, workspace_status
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.status.garbage import collect_garbage
+from fineweb_mask.flows.status.inspection import finished_run, workspace_status
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.runs import RunRecord
 

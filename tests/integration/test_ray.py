@@ -19,8 +19,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter
 from prefect.settings import PREFECT_API_URL
 
+from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.listeners import LogLines, listener
-from fineweb_mask.flows.engine.cluster import Cluster
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.flows.summary import RunSummary
@@ -230,7 +230,7 @@ def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("fineweb_mask.flows.engine.session.MOST_TASK_RUNS", 1)
+    monkeypatch.setattr("fineweb_mask.flows.pipeline.start.MOST_TASK_RUNS", 1)
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     broken = corpus / "CC-MAIN-2024-30_00000.parquet"
     broken.write_bytes(broken.read_bytes()[:1000])

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_URL
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.engine.inspection import workspace_status
+from fineweb_mask.flows.status.inspection import workspace_status
 from fineweb_mask.flows.sweep import run_sweep
 from fineweb_mask.tasks.storage import lease
 from fineweb_mask.tasks.storage.mirror import ensure_local

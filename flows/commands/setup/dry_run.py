@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from fineweb_mask.flows.display.terminal import new_table, print_line, size_text
-from fineweb_mask.flows.engine.inspection import StageStatus, inspect_recipe, stage_statuses
-from fineweb_mask.flows.pipeline.choices import PretrainedModels
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.inputs import find_inputs, workspace_of
+from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, stage_statuses
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.errors import SettingsError

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fineweb_mask.flows.cluster.address import LOCAL, ClusterError, check_engine, unreachable
-from fineweb_mask.flows.engine.ray_worker import GpuWorker, Room, work_on
+from fineweb_mask.flows.cluster.ray_worker import GpuWorker, Room, work_on
 from fineweb_mask.models.runtime.stopping import StoppedError, wait_for_stop
 from fineweb_mask.models.settings.engine import EngineSettings, JobResources
 from fineweb_mask.tasks.workspace.job import StageJob

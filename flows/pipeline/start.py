@@ -1,31 +1,32 @@
-"""Open a workspace for one run: check the inputs, record the run, stop running tasks if it fails."""
+"""Start a run: check the inputs, open the workspace, record the run, stop running tasks if it fails."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from fineweb_mask.flows.display.prefect_ui import UiListener, published_to_ui
-from fineweb_mask.flows.engine.cluster import Cluster
-from fineweb_mask.flows.engine.planning.plan import Plan
-from fineweb_mask.flows.engine.records import describe, recorded, update_catalog
-from fineweb_mask.flows.engine.registry import refreshed_by
-from fineweb_mask.flows.engine.scheduler import Scheduler
-from fineweb_mask.flows.pipeline.choices import Refit, Share
+from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.display.prefect_ui import published_to_ui
+from fineweb_mask.flows.pipeline.choices import REFITTED, Refit, Share
 from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, workspace_of
+from fineweb_mask.flows.pipeline.records import describe, recorded, update_catalog
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
+from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.column_types import differing
+from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
@@ -51,30 +52,25 @@ MOST_THREADS = 2_000
 """Task runs that wait for a cluster at the same time; a thread is started when it is needed."""
 
 
-class Session(NamedTuple):
-    """One run in a workspace, made by `open_session`."""
-
-    scheduler: Scheduler
-    plan: Plan
-    ui: UiListener
-
-
 @contextmanager
-def open_session(
+def start_run(
     settings: PipelineSettings,
     *,
+    retry_delays: Sequence[float],
     refit: Sequence[Refit] | None = None,
     refresh: Iterable[str] | None = None,
     scope: frozenset[str] | None = None,
     share: Share | None = None,
     keep: bool = True,
-) -> Iterator[Session]:
-    """Open the workspace and yield a run's scheduler and plan. If the block raises, running tasks are asked to stop.
+) -> Iterator[Run]:
+    """Open the workspace and yield a run, which is recorded. If the block raises, running tasks are asked to stop.
 
     Parameters
     ----------
     settings
         The recipe.
+    retry_delays
+        Seconds before each retry of a job whose error may pass.
     refit
         What is fitted again on the corpus as it is now.
     refresh
@@ -82,12 +78,59 @@ def open_session(
     scope
         Names of the stages that are run; None runs all.
     share
-        The shards that are worked on; None works on all.
+        The shards that are prepared; None prepares all.
     keep
         Whether the recipe is saved as that of the workspace's last run, and the catalog updated. Otherwise it is saved
         only if the workspace had no run before.
     """
     _, _, shards, models = (check_inputs if scope is None else find_inputs)(settings)
+    _warn_of(settings, shards)
+    with (
+        workspace_of(settings).in_use() as workspace,
+        disk_errors_explained(workspace.root, "the record of the run"),
+        published_to_ui(settings.workspace) as ui,
+        damaged_discarded(workspace),
+        connected(settings) as cluster,
+    ):
+        discard_finished(workspace)
+        with workspace.alone():
+            if keep or not workspace.exists(LastRun.path(workspace)):
+                LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
+        clear_stop_request()
+        offer_slots()
+        run = Run(
+            workspace,
+            settings,
+            shards,
+            models,
+            listing=Listing.of(workspace),
+            refit=[stage.name for name in refit or [] for stage in REFITTED[name]],
+            refresh=refreshed_by(refresh or []),
+            scope=scope,
+            share=share,
+            task_runs=TaskRuns(retry_delays, workers(settings), cluster, group=-(-len(shards) // MOST_TASK_RUNS)),
+            ui=ui,
+        )
+        with recorded(run, *_flow()) as record:
+            try:
+                yield run
+            except BaseException as error:
+                request_stop()  # Prefect waits for the tasks that still run
+                if isinstance(error, DamagedFileError):
+                    run.wait()  # the flow begins again
+                raise
+            finally:
+                end_scoring_processes()
+            if cluster is not None:
+                workspace.refresh_listing()  # other machines wrote the files
+            update_index(workspace)
+            describe(record, run)
+        if workspace.url is None:
+            update_catalog(run, keep=keep)
+
+
+def _warn_of(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
+    """Log what of a recipe a person may not have meant."""
     for column, types in differing(shards).items():
         logger.warning("column %r is kept as text, because its type differs: %s", column, types)
     targets = settings.selection.targets
@@ -97,60 +140,6 @@ def open_session(
             "name %s in ingest.decontaminate, too",
             targets.path,
         )
-    with (
-        workspace_of(settings).in_use() as workspace,
-        disk_errors_explained(workspace.root, "the record of the run"),
-        published_to_ui(settings.workspace) as ui,
-        damaged_discarded(workspace),
-        ExitStack() as opened,
-    ):
-        listing, again = Listing.of(workspace), refreshed_by(refresh or [])
-        discard_finished(workspace)
-        with workspace.alone():
-            if "blocks" in (refit or []):
-                remove_file(workspace.groups)
-            if keep or not workspace.exists(LastRun.path(workspace)):
-                LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
-        clear_stop_request()
-        offer_slots()
-        cluster = opened.enter_context(connected(settings))
-        scheduler = Scheduler(
-            workspace,
-            quarantine=settings.ingest.on_bad_shard == "quarantine",
-            at_once=workers(settings),
-            refresh=again,
-            scope=scope,
-            listing=listing,
-            cluster=cluster,
-            group=-(-len(shards) // MOST_TASK_RUNS),
-        )
-        with recorded(scheduler, settings, *_flow()) as record:
-            try:
-                plan = Plan(
-                    scheduler,
-                    workspace,
-                    settings,
-                    shards,
-                    models,
-                    listing=listing,
-                    refit=refit or [],
-                    refresh=again,
-                    share=share,
-                )
-                yield Session(scheduler, plan, ui)
-            except BaseException as error:
-                request_stop()  # Prefect waits for the tasks that still run
-                if isinstance(error, DamagedFileError):
-                    scheduler.wait()  # the flow begins again
-                raise
-            finally:
-                end_scoring_processes()
-            if cluster is not None:
-                workspace.refresh_listing()  # other machines wrote the files
-            update_index(workspace)
-            describe(record, plan)
-        if workspace.url is None:
-            update_catalog(workspace, scheduler, plan, keep=keep)
 
 
 def _flow() -> tuple[str, str | None]:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fineweb_mask.flows.engine.inspection import Inspection, fits, inspect_recipe, inspect_workspace, open_workspace
+from fineweb_mask.flows.pipeline.fit import number_of_fits
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspace, open_workspace
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
@@ -21,7 +23,6 @@ from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.dedup.pairs import PairsJob
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.dedup.signatures import SignatureJob
-from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
@@ -87,11 +88,13 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
             inspections = [inspect_recipe(workspace, settings) for settings in recipes]
         else:
             inspections = [inspect_workspace(folder)]
-        reached = {path for one in inspections for jobs in one.jobs.values() for job, _ in jobs for path in job.paths()}
+        reached = {
+            path for one in inspections for jobs in one.found.values() for job, _ in jobs for path in job.paths()
+        }
         found = [
             *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
             _entries(workspace, "fitted", reached, is_decided=all(map(_is_decided, inspections))),
-            _entries(workspace, FOLDER, reached, is_decided=all(one.jobs[MATERIALIZE] for one in inspections)),
+            _entries(workspace, FOLDER, reached, is_decided=all(one.found[MATERIALIZE] for one in inspections)),
         ]
         if not dry_run:
             for removed, paths in found:
@@ -103,7 +106,7 @@ def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run
 
 
 def _stage_files(
-    workspace: Workspace, inspections: Sequence[Inspection], reached: Container[Path], folder: str
+    workspace: Workspace, inspections: Sequence[Run], reached: Container[Path], folder: str
 ) -> tuple[Removed, list[Path]]:
     """Return what to remove of a folder of stage files, with the checkpoints in it."""
     unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
@@ -129,28 +132,27 @@ def _stage_files(
     return removed, paths
 
 
-def _planned(inspection: Inspection, folder: str) -> set[str]:
+def _planned(run: Run, folder: str) -> set[str]:
     """Return the shards for which it is known which file of a folder is read."""
-    if folder in COMPARED and inspection.settings.ingest.exact_dedup != "corpus":
-        return set(inspection.shards)  # none
-    if folder in SKETCHED and inspection.settings.ingest.near_dedup == "off":
-        return set(inspection.shards)  # none
-    if folder in EmbedJob.stage.folders and not inspection.settings.embedding.keep and inspection.plan.masks:
-        return set(inspection.shards)  # the vectors that are read, if any, are those of one block
+    if folder in COMPARED and run.settings.ingest.exact_dedup != "corpus":
+        return set(run.shards)  # none
+    if folder in SKETCHED and run.settings.ingest.near_dedup == "off":
+        return set(run.shards)  # none
     made = READ_UNTIL.get(folder, (folder,))
     return {
         name
-        for jobs in inspection.jobs.values()
+        for jobs in run.found.values()
         for job, file in jobs
         if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob | NearDedupJob) and file is None)
         for name in job.shard_names
     }
 
 
-def _is_decided(inspection: Inspection) -> bool:
+def _is_decided(run: Run) -> bool:
     """Return whether all fits of a recipe are planned, and the rule of its selection if it has one."""
-    is_selecting = inspection.settings.selection.scope == "block" or bool(inspection.plan.masks)
-    return is_selecting and len(inspection.jobs["fit"]) >= fits(inspection.settings)
+    jobs = run.found
+    is_selecting = run.settings.selection.scope == "block" or any(file is not None for _, file in jobs["select"])
+    return is_selecting and len(jobs["fit"]) >= number_of_fits(run.settings)
 
 
 def _entries(

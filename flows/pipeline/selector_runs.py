@@ -1,6 +1,6 @@
 """Run several selectors over the same blocks and ranges, for the sweep and the comparison, and publish their pages."""
 
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +8,12 @@ from prefect.artifacts import create_table_artifact
 from prefect.logging import get_run_logger
 
 from fineweb_mask.flows.display.prefect_ui import artifact_key, or_warn, publish_page
-from fineweb_mask.flows.engine.scheduler import Scheduler
+from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
 from fineweb_mask.tasks.selection.frontier import FrontierJob
-from fineweb_mask.tasks.selection.groups import group_name, grouped, remembered_groups
+from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -23,7 +23,7 @@ class SelectorRuns:
 
     Parameters
     ----------
-    scheduler
+    run
         Runs the jobs.
     shards
         The shards that are selected from.
@@ -37,72 +37,57 @@ class SelectorRuns:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        run: Run,
         shards: list[ShardFiles],
         settings: PipelineSelectionSettings,
         targets: StageFile | None = None,
         scorer: QualityModel | None = None,
     ) -> None:
-        self.groups = grouped(shards, settings, remembered_groups(scheduler.workspace, settings))
+        self.groups = grouped(shards, settings)
         self.files: dict[str, list[StageFile]] = {}  # by selector, of every group
         self.masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
         self.frontiers: list[StageFile] = []  # of every group
         self.seconds: dict[str, float] = {}  # by selector or value of lamb
-        self._settings = settings
+        self._run = run
+        self._common = {"root": run.root, "settings": settings}
         self._targets, self._scorer = targets, scorer
-        self._scheduler = scheduler
-        self._root = scheduler.workspace.address
-        self._ranges: dict[str, StageFile | None] = {}
-
-    def find_ranges(self) -> None:
-        """Find the ranges of the terms of every block."""
-        self._scheduler.expect("scale", len(self.groups))
-        for group in self.groups:
-            job = RangesJob(root=self._root, shards=group, settings=self._settings)
-            self._scheduler.add(job, partial(self._ranges.__setitem__, job.name))
-        self._scheduler.finish()
+        ranges = run.all([RangesJob(shards=group, **self._common) for group in self.groups])
+        self._ranges = dict(zip(map(group_name, self.groups), ranges, strict=True))
 
     def sweep(self, lambs: tuple[float, ...]) -> None:
         """Select from every group at every weight of quality."""
-        self._scheduler.expect("frontier", len(self.groups))
-        for group in self.groups:
-            ranges = self._ranges.get(group_name(group))
-            job = FrontierJob(root=self._root, shards=group, settings=self._settings, lambs=lambs, ranges=ranges)
-            self._scheduler.add(job, partial(self._on_swept, job))
-        self._scheduler.finish(at_once=1)
+        jobs = [
+            FrontierJob(shards=group, lambs=lambs, ranges=self._ranges[group_name(group)], **self._common)
+            for group in self.groups
+        ]
+        self.frontiers = self._run.all(jobs, at_once=1)
+        self._note_seconds(jobs)
 
     def run(self, selectors: list[str]) -> None:
         """Select from every group by every selector, one job at a time, because their times are compared."""
-        self._scheduler.expect("contend", len(selectors) * len(self.groups))
         for selector in selectors:
-            self.files[selector], self.masks[selector] = [], []
-            for group in self.groups:
-                ranges = self._ranges.get(group_name(group))
-                job = ContenderJob(
-                    root=self._root,
+            get_run_logger().info("%s selects", selector)
+            jobs = [
+                ContenderJob(
                     shards=group,
-                    settings=self._settings,
                     selector=selector,
-                    ranges=ranges,
+                    ranges=self._ranges[group_name(group)],
                     targets=self._targets,
                     scorer=self._scorer,
+                    **self._common,
                 )
-                self._scheduler.add(job, partial(self._on_selected, job))
-            get_run_logger().info("contend: %s selects", selector)
-            self._scheduler.finish(at_once=1)
+                for group in self.groups
+            ]
+            self.files[selector] = self._run.all(jobs, at_once=1)
+            self.masks[selector] = [file for job in jobs for file in job.shard_files() or []]
+            self._note_seconds(jobs, selector)
 
-    def _on_swept(self, job: FrontierJob, file: StageFile | None) -> None:
-        if file is not None:
-            self.frontiers.append(file)
+    def _note_seconds(self, jobs: Sequence[FrontierJob | ContenderJob], selector: str | None = None) -> None:
+        """Add up how long the selections took."""
+        for job in jobs:
             for name, seconds in noted_seconds(job.seconds_path, job.key).items():
-                self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-
-    def _on_selected(self, job: ContenderJob, file: StageFile | None) -> None:
-        if file is not None:
-            self.files[job.selector].append(file)
-            self.masks[job.selector] += job.shard_files() or []
-            for seconds in noted_seconds(job.seconds_path, job.key).values():
-                self.seconds[job.selector] = self.seconds.get(job.selector, 0.0) + seconds
+                key = selector or name
+                self.seconds[key] = self.seconds.get(key, 0.0) + seconds
 
 
 def publish(folder: Path, page: str, workspace: str, table: list[dict[str, Any]], description: str) -> None:

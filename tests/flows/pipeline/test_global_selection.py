@@ -8,18 +8,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.flows.engine.planning.plan import Plan
-from fineweb_mask.flows.engine.selection.corpus import learn_selection, select_by_rule
-from fineweb_mask.flows.pipeline.choices import PretrainedModels
+from fineweb_mask.flows.curate import prepare
+from fineweb_mask.flows.pipeline.dataset import materialize
+from fineweb_mask.flows.pipeline.global_selection import jobs_by_rule, learn_rule
+from fineweb_mask.flows.pipeline.selection import select as select_documents
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob
 from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
-from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.workspace import Workspace
-from tests.flows.engine.jobs_at_once import JobsAtOnce, write_shard
+from tests.flows.pipeline.run_here import RunHere, write_shard
+from tests.flows.pipeline.test_selection import run_of
 from tests.tasks.number_shards import numbers
 
 SIZES = {"a": 300, "b": 90, "empty": 0, "c": 500, "d": 260}
@@ -47,27 +48,22 @@ def shards(workspace):
     ]
 
 
-def learn(workspace, shards, settings, jobs=None, *, force=False):
-    """Return the kept rule and which jobs were run."""
-    jobs, kept = jobs or JobsAtOnce(), []
-    keep = KeepRuleJob(root=str(workspace.root), settings=settings, models=["m"], force=force)
-    learn_selection(jobs, shards, keep, RATE, kept.append)
-    jobs.finish()
-    [rule] = kept
-    return rule, jobs
+def learn(workspace, shards, settings, *, force=False, **options):
+    """Return the kept rule and the run that learned it."""
+    run = run_of(workspace, settings, **options)
+    keep = KeepRuleJob(root=run.root, settings=settings, models=["m"], force=force)
+    if run.done(keep) is None:
+        keep = keep.model_copy(update={"learned": learn_rule(run, shards, keep, RATE)})
+    return run.one(keep), run
 
 
-def masks_of(workspace, shards, settings, rule, jobs=None):
+def masks_of(workspace, shards, settings, rule, run=None):
     """Return the masks of the shards, in their order."""
-    jobs, found = jobs or JobsAtOnce(), {}
-
-    def add_selecting(selecting):
-        for job in selecting:
-            jobs.add(job, lambda _, job=job: found.update({file.name: file for file in job.shard_files()}))
-
-    keep = KeepRuleJob(root=str(workspace.root), settings=settings, models=["m"])
-    select_by_rule(jobs, shards, rule, keep, add_selecting)
-    jobs.finish()
+    run = run or run_of(workspace, settings)
+    keep = KeepRuleJob(root=run.root, settings=settings, models=["m"])
+    jobs = jobs_by_rule(run, shards, keep, rule)
+    run.all(jobs)
+    found = {name: file for job in jobs for name, file in run.files_of(job).items()}
     return [pq.read_table(workspace.resolve(found[shard.name])) for shard in shards]
 
 
@@ -77,7 +73,6 @@ def masks_of(workspace, shards, settings, rule, jobs=None):
 def test_jobs_select_what_one_process_selects(workspace, shards, by, metrics, weight):
     settings = settings_of(metrics=metrics, budget_by=by, directions=4, near_duplicates={"weight": weight})
     rule, jobs = learn(workspace, shards, settings)
-    assert jobs.expected == len(jobs.built)
     if not weight:
         assert len(jobs.built) == 5 + 1 + 2 * (5 + 1) + 1
     parts = [
@@ -125,10 +120,10 @@ def test_near_duplicates_in_different_shards_are_charged(workspace, twins):
 def test_what_they_pay_is_found_anew_for_new_shards_and_not_again_when_files_are_removed(workspace, twins):
     settings = settings_of(near_duplicates={"weight": 5})
     rule, _ = learn(workspace, twins[1:], settings)
-    before = JobsAtOnce()
+    before = run_of(workspace, settings)
     masks_of(workspace, twins[1:], settings, rule, before)
     assert not [name for name in before.built if name.startswith("measure ")]  # the candidates are those of the passes
-    jobs = JobsAtOnce()
+    jobs = run_of(workspace, settings)
     first, second, _ = (table["selected"].to_numpy() for table in masks_of(workspace, twins, settings, rule, jobs))
     assert not (first & second).any()
     assert first.any()
@@ -136,7 +131,7 @@ def test_what_they_pay_is_found_anew_for_new_shards_and_not_again_when_files_are
     assert "measure b" not in jobs.built
     for folder in ("samples", "passes", "rules", "charges"):
         shutil.rmtree(workspace.root / folder)
-    again = JobsAtOnce()
+    again = run_of(workspace, settings)
     masks_of(workspace, twins, settings, rule, again)
     assert again.built == []
 
@@ -178,8 +173,8 @@ def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(workspace, s
     ]
     for seed in range(3):
         with pytest.raises(KeyboardInterrupt):
-            learn(other, there, settings, JobsAtOnce(seed, stop_after=4))
-    again, resumed = learn(other, there, settings, JobsAtOnce(7))
+            learn(other, there, settings, seed=seed, stop_after=4)
+    again, resumed = learn(other, there, settings, seed=7)
     assert len(resumed.built) == len(jobs.built) - 12
     assert again.fingerprint == rule.fingerprint
     assert other.resolve(again).read_bytes() == workspace.resolve(rule).read_bytes()
@@ -239,7 +234,7 @@ def test_lost_files_of_the_rule_are_noticed(workspace, shards):
 def test_jobs_do_not_depend_on_how_blocks_are_cut_or_where_they_run():
     one, other = (
         LearnJob(root="/w", settings=settings_of(**changes), number=0, samples=[]).key
-        for changes in ({}, {"block_size": 5, "blocks": "mixed", "device": "auto"})
+        for changes in ({}, {"block_size": 5, "device": "auto"})
     )
     assert one == other
 
@@ -253,127 +248,35 @@ def corpus(tmp_path, sample_corpus):
     return tmp_path / "corpus"
 
 
-def planned(folder, corpus, jobs, *, keep, sample=200, weight=0, scorers=(), **changes):
-    """Plan everything up to the selection, and run it."""
+def selected(folder, corpus, *, sample=200, weight=0, scorers=(), **changes):
+    """Run everything up to the selection; return the run and what was selected."""
     settings = PipelineSettings(
         workspace=str(folder),
         source=SourceSettings(path=str(corpus)),
         quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count"), *scorers]),
-        embedding=EmbeddingSettings(keep=keep, static_vocabulary=400, static_dimensions=16, chunk_documents=100),
+        embedding=EmbeddingSettings(static_vocabulary=400, static_dimensions=16, chunk_documents=100),
         selection=settings_of(
             metrics="pairwise", passes=1, sample=sample, near_duplicates={"weight": weight}, **changes
         ),
     )
-    models = PretrainedModels.of(settings)
-    plan = Plan(jobs, Workspace(folder), settings, discover(settings.source), models)
-    plan.prepare()
-    plan.select()
-    jobs.finish()
-    return plan
+    run = RunHere(settings)
+    return run, select_documents(run, prepare(run))
 
 
-def masks_in(folder):
-    return {path.name: path.read_bytes() for path in sorted((folder / "masks").glob("*.parquet"))}
-
-
-def test_without_stored_vectors_the_same_is_learned_and_selected(tmp_path, corpus, sample_corpus):
-    stored, unstored = tmp_path / "stored", tmp_path / "unstored"
-    for folder, keep in ((stored, True), (unstored, False)):
-        planned(folder, corpus, jobs := JobsAtOnce(), keep=keep)
-        assert jobs.waiting == []
-    of_all = ["judge a", "judge b"]
-    assert [name for name in jobs.built if name.startswith("judge")] == [*of_all, *of_all]  # the sample, the pass
-    assert [name for name in jobs.built if name.startswith("select")] == ["select a", "select b"]
-    first = masks_in(stored)
-    assert len(first) == 2
-    write_shard(corpus, sample_corpus, "new", range(690, 900))
-    for folder, keep in ((stored, True), (unstored, False)):
-        plan = planned(folder, corpus, jobs := JobsAtOnce(), keep=keep)
-        assert jobs.waiting == []
-    assert not [name for name in jobs.built if name.startswith(("embed", "select", "sample", "measure", "learn"))]
-    assert [name for name in jobs.built if name.startswith("judge")] == ["judge new"]
-    rules = [next((folder / "fitted").glob("selection-rule.*.parquet")) for folder in (stored, unstored)]
-    assert rules[0].read_bytes() == rules[1].read_bytes()
-    assert masks_in(unstored) == masks_in(stored)
-    assert first.items() < masks_in(stored).items()
-    assert (stored / "embeddings").is_dir()
-    assert not list(unstored.rglob("embeddings/**/*.parquet")) + list(unstored.rglob(".*.partial"))
-    assert 0 < pq.read_table(unstored / plan.masks["new"].path)["selected"].to_numpy().sum() < 200
-    planned(unstored, corpus, jobs := JobsAtOnce(), keep=False)
-    assert jobs.built == []
-
-
-def test_a_killed_run_without_stored_vectors_embeds_no_shard_again(tmp_path, corpus):
-    planned(tmp_path / "one", corpus, whole := JobsAtOnce(), keep=False)
-    built = []
-    for _ in range(len(whole.built)):
-        jobs = JobsAtOnce(stop_after=3)
-        try:
-            planned(tmp_path / "other", corpus, jobs, keep=False)
-        except KeyboardInterrupt:
-            built += jobs.built
-            continue
-        built += jobs.built
-        break
-    assert sorted(built) == sorted(whole.built)
-    assert masks_in(tmp_path / "other") == masks_in(tmp_path / "one")
-
-
-def test_what_a_pass_measured_may_be_lost(tmp_path, corpus):
-    planned(tmp_path, corpus, JobsAtOnce(), keep=False)
-    before = masks_in(tmp_path)
-    for path in [*(tmp_path / "passes").iterdir(), *(tmp_path / "masks").iterdir()]:
-        path.unlink()
-    planned(tmp_path, corpus, jobs := JobsAtOnce(), keep=False)
-    assert jobs.built == ["judge a", "judge b"]
-    assert masks_in(tmp_path) == before
-
-
-def test_vectors_that_are_stored_are_read(tmp_path, corpus):
-    planned(tmp_path, corpus, JobsAtOnce(), keep=True)
-    before = masks_in(tmp_path)
-    for folder in ("samples", "passes", "rules", "masks"):
-        shutil.rmtree(tmp_path / folder)
-    planned(tmp_path, corpus, jobs := JobsAtOnce(), keep=False)
-    assert jobs.built == ["select a", "select b"]
-    assert masks_in(tmp_path) == before
-
-
-def test_a_small_corpus_stores_its_vectors_for_one_block(tmp_path, corpus):
+def test_a_corpus_that_is_no_larger_than_the_sample_is_one_block(tmp_path, corpus):
     """20 selected for each of the 16 numbers of a vector are 1,600 documents at a fifth, more than there are."""
-    for name in ("stored", "unstored"):
-        plan = planned(tmp_path / name, corpus, jobs := JobsAtOnce(), keep=name == "stored", sample=None)
-    assert [name for name in jobs.built if name.startswith(("embed", "judge", "select"))] == [
-        "embed a",
-        "embed b",
-        "select a..b",
-    ]
-    assert masks_in(tmp_path / "unstored") == masks_in(tmp_path / "stored")
-    assert all(shard.embeddings.path for shard in plan.selectable)
+    run, _ = selected(tmp_path, corpus, sample=None)
+    assert [name for name in run.built if name.startswith(("sample", "learn", "select"))] == ["select a..b"]
 
 
-def test_no_vectors_are_sent_to_a_workspace_at_a_url(tmp_path, corpus, bucket):
-    planned(tmp_path / "local", corpus, JobsAtOnce(), keep=False)
-    planned(bucket.url, corpus, JobsAtOnce(), keep=False)
-    names = bucket.names()
-    assert {name.split("/")[0] for name in names} >= {"samples", "passes", "masks"}
-    assert not [name for name in names if name.startswith(("embeddings", "cache"))]
-    kept = {name.removeprefix("masks/"): bucket.read(name) for name in names if name.startswith("masks/")}
-    assert kept == masks_in(tmp_path / "local")
-    assert not list(tmp_path.rglob(".*.partial"))
-
-
-def test_near_duplicates_are_charged_without_stored_vectors(tmp_path, corpus, sample_corpus):
-    for folder, keep in (("stored", True), ("unstored", False)):
-        planned(tmp_path / folder, corpus, JobsAtOnce(), keep=keep, weight=1)
-    assert masks_in(tmp_path / "unstored") == masks_in(tmp_path / "stored")
+def test_a_new_shard_is_selected_from_by_the_rule_that_is_kept(tmp_path, corpus, sample_corpus):
+    run, _ = selected(tmp_path, corpus, weight=1)
+    assert [name for name in run.built if name.startswith("select")] == ["select a", "select b"]
+    assert selected(tmp_path, corpus, weight=1)[0].built == []
     write_shard(corpus, sample_corpus, "new", range(690, 900))
-    for folder, keep in (("stored", True), ("unstored", False)):
-        planned(tmp_path / folder, corpus, jobs := JobsAtOnce(), keep=keep, weight=1)
-    assert [name for name in jobs.built if name.startswith("judge")] == ["judge new"]
-    assert [name for name in jobs.built if name.startswith("select")] == ["select a", "select b", "select new"]
-    assert masks_in(tmp_path / "unstored") == masks_in(tmp_path / "stored")
-    assert not list((tmp_path / "unstored").rglob("embeddings/**/*.parquet"))
+    again, _ = selected(tmp_path, corpus, weight=1)
+    assert not [name for name in again.built if name.startswith(("sample", "learn"))]
+    assert [name for name in again.built if name.startswith("measure ")] == ["measure new"]
 
 
 def test_groups_have_their_budgets_in_a_whole_plan(tmp_path, corpus):
@@ -383,22 +286,17 @@ def test_groups_have_their_budgets_in_a_whole_plan(tmp_path, corpus):
         place = table.column_names.index("dump")
         pq.write_table(table.set_column(place, table.schema.field(place), [topics]), corpus / f"{name}.parquet")
     groups = {"column": "dump", "shares": {"odd": 0.25, "even": 0.75}}
-    taken = []
-    for folder, keep in (("stored", True), ("unstored", False)):
-        plan = planned(tmp_path / folder, corpus, jobs := JobsAtOnce(), keep=keep, weight=1, groups=groups)
-        assert jobs.waiting == []
-        workspace, found = Workspace(tmp_path / folder), {"odd": 0, "even": 0, "all": 0}
-        for shard in plan.selectable:
-            mask = pq.read_table(workspace.resolve(plan.masks[shard.name]))
-            topics = pq.read_table(workspace.resolve(shard.documents), columns=["dump"])["dump"].to_pylist()
-            found["all"] += mask["inclusion"].is_valid().to_numpy().sum()
-            for topic, selected in zip(topics, mask["selected"].to_pylist(), strict=True):
-                found[topic] += selected
-        taken.append(found)
-    assert taken[0] == taken[1]
-    budget = round(0.2 * taken[0]["all"])
-    assert taken[0]["odd"] + taken[0]["even"] == budget
-    assert abs(taken[0]["even"] - 0.75 * budget) <= 1
+    _, selection = selected(tmp_path / "w", corpus, weight=1, groups=groups)
+    workspace, found = Workspace(tmp_path / "w"), {"odd": 0, "even": 0, "all": 0}
+    for shard in selection.shards:
+        mask = pq.read_table(workspace.resolve(shard.masks))
+        topics = pq.read_table(workspace.resolve(shard.documents), columns=["dump"])["dump"].to_pylist()
+        found["all"] += mask["inclusion"].is_valid().to_numpy().sum()
+        for topic, is_selected in zip(topics, mask["selected"].to_pylist(), strict=True):
+            found[topic] += is_selected
+    budget = round(0.2 * found["all"])
+    assert found["odd"] + found["even"] == budget
+    assert abs(found["even"] - 0.75 * budget) <= 1
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -408,25 +306,25 @@ def test_a_classifier_s_labels_are_columns_of_the_dataset_and_may_be_groups(tmp_
     classes = ClassesScorerSettings(name="topic", model=str(model), device="cpu", max_tokens=16)
     shares = {"LABEL_0": 0.5, "LABEL_1": 0.25, "LABEL_2": 0.25}
     groups = {"column": "topic", "shares": shares}
-    plan = planned(tmp_path / "w", corpus, jobs := JobsAtOnce(), keep=True, weight=1, scorers=[classes], groups=groups)
-    without = planned(tmp_path / "w", corpus, again := JobsAtOnce(), keep=True, weight=1)
+    run, selection = selected(tmp_path / "w", corpus, weight=1, scorers=[classes], groups=groups)
+    again, other = selected(tmp_path / "w", corpus, weight=1)
     assert {name.split()[0] for name in again.built if name.startswith("fit")} == set()  # the same statistics
+    without = {shard.name: shard.scores for shard in other.shards}
     workspace, found, available = Workspace(tmp_path / "w"), Counter(), Counter()
-    for shard in plan.selectable:
+    for shard in selection.shards:
         scores = pq.read_table(workspace.resolve(shard.scores))
         logits = np.array(scores["topic_logits"].to_pylist(), dtype=np.float32)
         assert scores["topic"].to_pylist() == [f"LABEL_{place}" for place in logits.argmax(axis=1)]
-        plain = pq.read_table(workspace.resolve(without.scores[shard.name]))
+        plain = pq.read_table(workspace.resolve(without[shard.name]))
         assert scores["quality"].equals(plain["quality"])
-        selected = pq.read_table(workspace.resolve(plan.masks[shard.name]))["selected"].to_numpy()
-        found.update(np.array(scores["topic"].to_pylist())[selected].tolist())
+        chosen = pq.read_table(workspace.resolve(shard.masks))["selected"].to_numpy()
+        found.update(np.array(scores["topic"].to_pylist())[chosen].tolist())
         candidate = read_columns(workspace, shard).candidate
         available.update(np.array(scores["topic"].to_pylist())[candidate].tolist())
     total, budget = sum(found.values()), 0.2 * sum(available.values())
     assert len(available) == 3
     assert all(found[name] >= min(available[name], int(share * budget)) for name, share in shares.items())
-    plan.materialize()
-    jobs.finish()
+    materialize(run, selection)
     [data] = (tmp_path / "w" / "dataset" / "data").rglob("*.parquet")
     written = pq.read_table(data)
     assert written.num_rows == total

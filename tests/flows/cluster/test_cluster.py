@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.cluster import explained
+from fineweb_mask.flows.cluster.cluster import explained
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.tasks.storage.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError

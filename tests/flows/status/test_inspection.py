@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.flows.engine.inspection import StatusError, finished_run, open_workspace
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.status.inspection import StatusError, finished_run, open_workspace
 from fineweb_mask.tasks.workspace.runs import LastRun
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_neither_prefect_nor_torch_is_imported() -> None:
     script = (
-        "import sys, fineweb_mask.flows.engine.inspection; print(*{name.partition('.')[0] for name in sys.modules})"
+        "import sys, fineweb_mask.flows.status.inspection; print(*{name.partition('.')[0] for name in sys.modules})"
     )
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "pyarrow" in imported
@@ -38,5 +38,5 @@ def test_a_run_with_something_to_do_is_not_finished_and_leaves_no_record(tmp_pat
 
 
 def test_a_folder_that_is_no_workspace_has_no_state(tmp_path: Path) -> None:
-    with pytest.raises(StatusError, match="no workspace in which a run was begun"):
+    with pytest.raises(StatusError, match="is no workspace: no run was started there"):
         open_workspace(tmp_path)

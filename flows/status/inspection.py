@@ -1,36 +1,32 @@
-"""Inspect what a workspace holds of every stage, from its files alone; end a run that has nothing to do.
+"""Look at what a workspace holds of every stage, from its files alone; end a run that has nothing to do.
 
-Nothing here needs Prefect.
+The stages are those of `flows/curate.py`, over a run that builds nothing. Nothing here needs Prefect.
 """
 
-from collections import defaultdict
-from contextlib import chdir
+from collections.abc import Sequence
+from contextlib import chdir, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
+from fineweb_mask.flows.curate import pipeline
 from fineweb_mask.flows.display.listeners import not_shown
-from fineweb_mask.flows.engine.planning.plan import Plan
-from fineweb_mask.flows.engine.records import describe, recorded, summarize, update_catalog
-from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
-from fineweb_mask.flows.engine.scheduler import NotFinishedError, OnDone, Scheduler
-from fineweb_mask.flows.pipeline.choices import is_trained
-from fineweb_mask.flows.pipeline.inputs import find_inputs, workspace_of
+from fineweb_mask.flows.pipeline.fit import number_of_fits
+from fineweb_mask.flows.pipeline.inputs import Inputs, find_inputs, workspace_of
+from fineweb_mask.flows.pipeline.records import describe, recorded, shard_files, summarize, update_catalog
+from fineweb_mask.flows.pipeline.run import PerShard, Run, UnfinishedError
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
+from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
-from fineweb_mask.tasks.judge import JudgeJob
-from fineweb_mask.tasks.reporting.sections import StageTime
+from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.selection.contenders import reads_targets
-from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
+from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import LastRun
@@ -62,60 +58,41 @@ class WorkspaceStatus(BaseModel):
     stages: list[StageStatus]
 
 
-class _JobProbe:
-    """Takes the jobs of a plan and only checks whether their outputs are current."""
+class _Look(Run):
+    """A run that only looks which jobs are done."""
 
-    def __init__(self, listing: Listing) -> None:
-        self._listing = listing
-        self.quarantined: dict[str, str] = {}
-        self.at_once = 1
-        self.found: dict[str, list[tuple[StageJob, StageFile | None]]] = defaultdict(list)  # by stage
+    remembers = False
 
-    def expect(self, stage: str, jobs: int) -> None:
-        """Ignore how many jobs there will be."""
+    def _run(self, jobs: Sequence[StageJob], at_once: int | None = None) -> list[StageFile | None]:  # noqa: ARG002
+        outputs = []
+        for job in jobs:
+            file = job.current(self.listing)
+            self.found[job.stage.shown_as].append((job, file))
+            if file is None and isinstance(job, ScoreJob | EmbedJob):
+                file = _rebuilt(
+                    job
+                )  # a lost file would be built again with the same bytes: what was made of it is valid
+            outputs.append(file)
+        return outputs
 
-    def add(self, job: StageJob, on_done: OnDone) -> None:
-        """Check a job's output."""
-        if isinstance(job, JudgeJob):
-            job = job.work  # the output is its own
-        file = job.current(self._listing)
-        self.found[job.stage.shown_as].append((job, file))
-        if file is None and isinstance(job, ScoreJob | EmbedJob):
-            on_done(_rebuilt(job))  # a lost file would be rebuilt identically, so what was derived from it is valid
-        elif file is not None:
-            on_done(file)
+    def all(self, jobs: Sequence[StageJob], *, at_once: int | None = None) -> list[StageFile]:
+        outputs = self._run(jobs, at_once)
+        if None in outputs:
+            raise UnfinishedError
+        return [file for file in outputs if file is not None]
 
-    def done(self, job: StageJob) -> StageFile | None:
-        """Return a job's output if it is current, else None."""
-        return job.current(self._listing)
-
-    def finish(self) -> None:
-        """Return at once: every job was checked when it was added."""
-
-    def times(self) -> list[StageTime]:
-        """Return no times: nothing is run."""
-        return []
+    def require_all(self, files: PerShard[object], first: str) -> None:  # noqa: ARG002
+        if len(files) < len(self.shards):
+            raise UnfinishedError
 
 
 def _rebuilt(job: ScoreJob | EmbedJob) -> StageFile:
-    """Return the reference to a lost file as it would be rebuilt; it has no path."""
-    return StageFile(
-        stage=job.stage.name, name=job.name, path="", rows=job.documents.rows, bytes=0, fingerprint=job.key.fingerprint
-    )
-
-
-class Inspection(NamedTuple):
-    """The jobs of a workspace under the recipe of its last run, and their outputs, if current."""
-
-    workspace: Workspace
-    settings: PipelineSettings
-    shards: list[str]
-    jobs: dict[str, list[tuple[StageJob, StageFile | None]]]  # with their outputs, by stage
-    plan: Plan
+    """Return the reference to a lost file as it would be built again; it has no path."""
+    return job.reference(job.documents.rows).model_copy(update={"path": ""})
 
 
 def open_workspace(folder: str | Path) -> Workspace:
-    """Return a workspace in which a run was begun, as it is now.
+    """Return a workspace in which a run was started, as it is now.
 
     Raises
     ------
@@ -129,7 +106,7 @@ def open_workspace(folder: str | Path) -> Workspace:
     except (OSError, ValueError) as error:
         raise StatusError(str(error)) from error
     if not is_begun:
-        raise StatusError(f"{folder} is no workspace in which a run was begun: it has no run.json")
+        raise StatusError(f"{folder} is no workspace: no run was started there: it has no run.json")
     return workspace
 
 
@@ -145,7 +122,7 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     try:
         last = LastRun.load(workspace)
     except ValidationError as error:
-        raise StatusError(f"{folder} is no workspace in which a run was begun: it has no readable run.json") from error
+        raise StatusError(f"{folder} is no workspace: no run was started there: it has no readable run.json") from error
     except (OSError, ValueError) as error:
         raise StatusError(str(error)) from error
     begun = Path(last.folder)
@@ -157,8 +134,8 @@ def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
     return workspace, last, begun if begun.is_dir() else Path.cwd()  # the run was another machine's
 
 
-def inspect_workspace(folder: str | Path) -> Inspection:
-    """Return the jobs of every stage and their outputs, under the recipe of the workspace's last run.
+def inspect_workspace(folder: str | Path) -> Run:
+    """Return a run that has looked at the jobs of every stage, under the recipe of the workspace's last run.
 
     Raises
     ------
@@ -173,27 +150,24 @@ def inspect_workspace(folder: str | Path) -> Inspection:
             raise StatusError(f"{folder}: what its last run read is out of reach: {error}") from error
 
 
-def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Inspection:
-    """Return the jobs of every stage and their outputs, under a recipe.
+def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Run:
+    """Return a run that has looked at the jobs of every stage, as far as they are known, under a recipe.
 
     Raises
     ------
     OSError, ValueError, ImportError
         If the source or a model of the recipe is out of reach.
     """
+    run = look_at(workspace, settings)
+    with suppress(UnfinishedError, BadShardError):
+        pipeline(run)
+    return run
+
+
+def look_at(workspace: Workspace, settings: PipelineSettings) -> Run:
+    """Return a run of a recipe that only looks which jobs are done, and has looked at none yet."""
     _, _, shards, models = find_inputs(settings)
-    listing = Listing.of(workspace)
-    probe = _JobProbe(listing)
-    plan = Plan(probe, workspace, settings, shards, models, listing=listing, remembers=False)
-    plan.prepare()
-    if plan.is_prepared:
-        plan.write_early()
-        plan.select()
-        if set(plan.masks) == {shard.name for shard in shards}:
-            plan.materialize()
-            plan.export()
-            plan.report()
-    return Inspection(workspace, settings, [shard.name for shard in shards], probe.found, plan)
+    return _Look(workspace, settings, shards, models, listing=Listing.of(workspace))
 
 
 def workspace_status(folder: str | Path) -> WorkspaceStatus:
@@ -212,35 +186,26 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
     )
 
 
-def stage_statuses(found: Inspection) -> list[StageStatus]:
+def stage_statuses(found: Run) -> list[StageStatus]:
     """Return the state of the stages that take part in the recipe, in their order."""
     left_out = {"score", "embed"} if found.settings.embedding.model == FROM_QUALITY else {"score_embed"}
-    if not found.settings.embedding.keep and not found.jobs["embed"]:
-        left_out.add("embed")
     if not found.settings.materialize.export:
         left_out.add("export")
     return [_stage(found, stage) for stage in STAGES if stage not in left_out]
 
 
-def fits(settings: PipelineSettings) -> int:
-    """Return how many models and statistics a recipe fits on the corpus."""
-    lists = bool(settings.ingest.against) + bool(settings.ingest.decontaminate)
-    lists += reads_targets([settings.selection.solver])
-    return sum(map(is_trained, settings.quality.scorers)) + 1 + (settings.embedding.model == STATIC) + lists
-
-
-def _stage(inspection: Inspection, stage: str) -> StageStatus:
-    workspace, settings = inspection.workspace, inspection.settings
+def _stage(run: Run, stage: str) -> StageStatus:
+    workspace, settings = run.workspace, run.settings
     files = [
         (job, file)
-        for job, file in inspection.jobs[stage]
+        for job, file in run.found[stage]
         if file is not None and not job.stage.interim and not isinstance(job, PartJob)
     ]
     seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
     about = stages_shown_as(stage)
     stale = 0
     if stage == "fit":
-        wanted = fits(settings)
+        wanted = number_of_fits(settings)
         done = len(files)
     elif stage == "materialize":
         wanted, done = 1, len(files)
@@ -251,11 +216,11 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
         wanted, done = 1, len(files)
         stale = int(not files and workspace.exists(workspace.reports))
     else:
-        wanted, done = len(inspection.shards), len({name for job, _ in files for name in job.shard_names})
+        wanted, done = len(run.shards), len({name for job, _ in files for name in job.shard_names})
         if stage == DedupJob.stage.name:  # what is made of single shards and of buckets is a part of one product
             files = [(job, file) for job, file in files if isinstance(job, DedupJob | NearDedupJob)]
             wanted, done = (settings.ingest.exact_dedup == "corpus") + (settings.ingest.near_dedup != "off"), len(files)
-        reached = {workspace.relative(path) for job, _ in inspection.jobs[stage] for path in job.paths()}
+        reached = {workspace.relative(path) for job, _ in run.found[stage] for path in job.paths()}
         folders = {folder for one in about if not one.interim for folder in one.folders}
         stale = sum(path not in reached for folder in folders for path in workspace.sizes(folder))
     rows = sum(file.rows for _, file in files)
@@ -271,10 +236,17 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
     )
 
 
-def finished_run(settings: PipelineSettings) -> RunSummary | None:
+def finished_run(settings: PipelineSettings, inputs: Inputs | None = None) -> RunSummary | None:
     """Run the pipeline if that means to build nothing: every output of the recipe is there and current.
 
     It leaves what every run leaves: its record, the recipe as that of the last run, and the catalog.
+
+    Parameters
+    ----------
+    settings
+        The recipe.
+    inputs
+        What the recipe reads, if that was checked just now.
 
     Returns
     -------
@@ -284,23 +256,21 @@ def finished_run(settings: PipelineSettings) -> RunSummary | None:
     workspace = workspace_of(settings)
     if not workspace.exists(LastRun.path(workspace)):
         return None
-    _, _, shards, models = find_inputs(settings)
+    _, _, shards, models = inputs or find_inputs(settings)
     with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"), not_shown():
-        listing = Listing.of(workspace)
-        scheduler = Scheduler(workspace, quarantine=False, at_once=1, listing=listing, starts=False)
-        plan = Plan(scheduler, workspace, settings, shards, models, listing=listing)
+        run = Run(workspace, settings, shards, models, listing=Listing.of(workspace))
         try:
-            plan.run_all()
-        except NotFinishedError:
+            made = pipeline(run)
+        except UnfinishedError:
             return None
-        with recorded(scheduler, settings, "curate") as record:
-            describe(record, plan)
+        with recorded(run, "curate") as record:
+            describe(record, run)
             with workspace.alone():
                 LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
             update_index(workspace)
         if workspace.url is None:
-            update_catalog(workspace, scheduler, plan, keep=True)
-        return summarize(scheduler, plan)
+            update_catalog(run, keep=True)
+        return summarize(run, made)
 
 
 class CatalogError(WorkspaceError, ValueError):
@@ -318,12 +288,12 @@ def rewrite_catalog(folder: str) -> None:
     workspace = Workspace(folder)
     if not workspace.exists(LastRun.path(workspace)):
         raise CatalogError(
-            f"{folder} is no workspace in which a run was begun: first `fineweb-mask run RECIPE --workspace {folder}`"
+            f"{folder} is no workspace: no run was started there: first `fineweb-mask run RECIPE --workspace {folder}`"
         )
     try:
         with workspace.in_use(), workspace.alone():
             from fineweb_mask.tasks.catalog.views import write_catalog  # DuckDB
 
-            write_catalog(workspace, inspect_workspace(folder).plan.catalog_files())
+            write_catalog(workspace, shard_files(inspect_workspace(folder)))
     except (StatusError, WorkspaceError, OSError) as error:
         raise CatalogError(str(error)) from error

@@ -1,0 +1,106 @@
+"""Find the duplicates across shards: exact ones by the hashes of their texts, then near ones by words or vectors."""
+
+from contextlib import nullcontext
+
+from fineweb_mask.flows.pipeline.fit import Models
+from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
+from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
+from fineweb_mask.tasks.dedup.cells import CentresJob, order_by_cell
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
+from fineweb_mask.tasks.dedup.hashes import sort_hashes
+from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.dedup.pairs import pairs_jobs
+from fineweb_mask.tasks.dedup.repeats import repeats_jobs
+from fineweb_mask.tasks.dedup.signatures import sketch
+from fineweb_mask.tasks.dedup.similar import similar_jobs
+from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.workspace.references import StageFile, digest
+
+
+def find_duplicates(run: Run, documents: Files, vectors: Files, models: Models) -> Files:
+    """Return the rows of every shard that are duplicates, of whatever kind is looked for.
+
+    Of equal documents, that of the shard that came into the workspace first is kept.
+    """
+    run.require_all(documents, "ingest")
+    in_order = _in_order_of_arrival(run, documents)
+    duplicates = PerShard({name: no_duplicates(name) for name in documents})
+    if run.settings.ingest.exact_dedup == "corpus":
+        duplicates = _exact(run, in_order)
+    if run.settings.ingest.near_dedup != "off":
+        duplicates = _near(run, in_order, duplicates, vectors, models)
+    run.duplicates = duplicates
+    return duplicates
+
+
+def sketch_shards(run: Run, documents: Files) -> None:
+    """Make of every shard what is compared with other shards, as far as its documents alone tell it."""
+    ingest = run.settings.ingest
+    if ingest.exact_dedup == "corpus":
+        run.map(sort_hashes, documents=documents)
+    if ingest.near_dedup == "minhash":
+        run.map(sketch, documents=documents, settings=ingest.minhash)
+
+
+def _in_order_of_arrival(run: Run, documents: Files) -> Files:
+    """Return the documents in the order in which their shards came into the workspace, which is remembered."""
+    with run.workspace.alone() if run.remembers else nullcontext():
+        names = in_order_of_arrival(run.workspace, documents)
+        if run.remembers:
+            remember_arrivals(run.workspace, names)
+    return PerShard({name: documents[name] for name in names})
+
+
+def _exact(run: Run, documents: Files) -> Files:
+    hashing = run.jobs(sort_hashes, documents=documents)
+    listing = DedupJob(root=run.root, hashes=[job.reference(job.documents.rows) for job in hashing.values()])
+    run.map(sort_hashes, documents=documents)
+    if run.done(listing) is None:
+        buckets = run.all(repeats_jobs(run.root, listing.hashes, run.settings.materialize.memory_limit))
+        listing = listing.model_copy(update={"repeats": tuple(buckets)})
+    run.one(listing)
+    return run.files_of(listing)
+
+
+def _near(run: Run, documents: Files, exact: Files, vectors: Files, models: Models) -> Files:
+    settings = run.settings.ingest
+    if settings.near_dedup == "minhash":
+        task, inputs, keys = sketch, {"documents": documents, "settings": settings.minhash}, settings.minhash.bands
+    else:
+        in_order = PerShard({name: vectors[name] for name in documents if name in vectors})
+        centres = _centres(run, in_order, models)
+        task, inputs, keys = (
+            order_by_cell,
+            {"embeddings": in_order, "centres": centres, "settings": settings.semantic},
+            1,
+        )
+    sketching = run.jobs(task, **inputs)
+    listing = NearDedupJob(
+        root=run.root,
+        signatures=[job.reference(keys * documents[name].rows) for name, job in sketching.items()],
+        exact=[exact[name] for name in sketching],
+    )
+    run.map(task, **inputs)
+    if run.done(listing) is None:
+        if settings.near_dedup == "minhash":
+            buckets = run.all(pairs_jobs(run.root, listing.signatures, run.settings.materialize.memory_limit))
+        else:
+            dimensions = max(int(file.details["dimensions"]) for file in vectors.values())
+            buckets = run.all(similar_jobs(run.root, listing.signatures, dimensions, settings.semantic))
+        listing = listing.model_copy(update={"pairs": tuple(buckets)})
+    run.one(listing)
+    return run.files_of(listing)
+
+
+def _centres(run: Run, vectors: Files, models: Models) -> StageFile:
+    """Return the centres of the clusters that vectors are compared in, fitted on the sample of the corpus."""
+    made_by = run.jobs(embed, documents=vectors, model=models.maker_of_vectors, settings=run.settings.embedding)
+    job = next(iter(made_by.values()))
+    return run.one(
+        CentresJob(
+            root=run.root,
+            embeddings=[vectors[name] for name in run.sample if name in vectors],
+            model=digest([job.key.settings, job.model.fingerprint]),
+            settings=run.settings.ingest.semantic,
+        )
+    )
