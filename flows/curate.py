@@ -7,22 +7,20 @@ are in no later stage, and are named in the summary.
 """
 
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from fineweb_mask.flows.pipeline.dataset import export, materialize, report
+from fineweb_mask.flows.pipeline.dataset import Curated, export, materialize, report
 from fineweb_mask.flows.pipeline.duplicates import find_duplicates
 from fineweb_mask.flows.pipeline.exclusion import exclusion_lists
 from fineweb_mask.flows.pipeline.fit import Quality, fit, score_processes
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
-from fineweb_mask.flows.pipeline.selection import Prepared, Selection, check_any_document, prepared, select
+from fineweb_mask.flows.pipeline.selection import Prepared, check_any_document, prepared, select
 from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
 from fineweb_mask.tasks.embed import EmbeddingModel, embed
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
-from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -33,14 +31,6 @@ if TYPE_CHECKING:
 
 RETRY_DELAYS = (2.0, 8.0)
 """Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
-
-
-class Curated(NamedTuple):
-    """What a run of the pipeline made."""
-
-    selection: Selection
-    dataset: StageFile
-    exports: dict[str, Path]  # folders of training files, by name
 
 
 def pipeline(run: Run) -> Curated:

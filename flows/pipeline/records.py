@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
+from fineweb_mask.flows.pipeline.dataset import Curated
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.flows.summary import RunSummary
@@ -18,9 +18,6 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.runs import QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 from fineweb_mask.tasks.workspace.workspace import disk_errors_explained
-
-if TYPE_CHECKING:
-    from fineweb_mask.flows.curate import Curated
 
 
 @contextmanager
@@ -86,7 +83,7 @@ def describe(record: RunRecord, run: Run) -> None:
         record.objective, _ = mean_terms(selection.groups)
 
 
-def summarize(run: Run, curated: "Curated") -> RunSummary:
+def summarize(run: Run, curated: Curated) -> RunSummary:
     """Return the summary of a run that ended with the report, and publish it in the Prefect UI."""
     selection = curated.selection
     counts = selection.counts

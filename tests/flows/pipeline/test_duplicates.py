@@ -65,11 +65,7 @@ def test_the_copy_of_the_shard_that_came_first_is_kept_and_quarantined_shards_do
     path.write_bytes(whole)
     again = RunHere(exact_settings(tmp_path / "w", corpus))
     prepare(again)
-    assert {name: file.rows for name, file in again.duplicates.items()} == {
-        "a": 0,
-        "b": again.duplicates["b"].rows,
-        "c": 0,
-    }
+    assert again.duplicates["a"].rows == again.duplicates["c"].rows == 0
     assert again.duplicates["b"].rows >= 15  # it came last: those of a and of c
 
 
@@ -251,4 +247,4 @@ def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus,
             built += run.built
     assert len(built) == len(set(built)) > 10
     assert {*stages, "near_dedup corpus"} <= set(built)
-    assert run.built == []
+    assert run.built == ["materialize dataset"]
