@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from benchmarks.command import ROOT, sets, timed_run
-from benchmarks.million import SELECTION, make_corpus
+from benchmarks.million import SETTINGS, make_corpus
 from benchmarks.tables import show
 
 SHARDS = 16
@@ -64,8 +64,7 @@ def slow(folder: Path, documents: int | None) -> Case:
 
 def million(folder: Path, documents: int | None) -> Case:
     corpus = make_corpus(folder, documents or DOCUMENTS["million"], 20)
-    selection = {f"selection.{name}": value for name, value in SELECTION.items()}
-    return Case("sample.yaml", sets({"source.path": corpus} | selection))
+    return Case("sample.yaml", sets({"source.path": corpus} | SETTINGS))
 
 
 CASES: dict[str, Callable[[Path, int | None], Case]] = {"demo": demo, "slow": slow, "million": million}
