@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect import flow
 
-from benchmarks.million import SELECTION, SHOWN_WITH, STAGES, make_corpus
+from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.cluster.cluster import Cluster
@@ -63,8 +63,8 @@ def settings_of(folder: Path, address: str, *overrides: str) -> PipelineSettings
     return load_recipe(ROOT / "deployments/recipes/sample.yaml", [*engine, *overrides], str(folder / "workspace"))
 
 
-def memory() -> float:
-    """Return this process's MiB."""
+def own_mib() -> float:
+    """Return this process's MiB (proportional set size), without its children."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
@@ -80,7 +80,7 @@ class Counting(LogLines):
         """Count a job."""
         self.done += 1
         if self.done % self.every == 0:
-            self.memory.append(memory())
+            self.memory.append(own_mib())
 
 
 def tiny_corpus(folder: Path, files: int) -> Path:
@@ -141,7 +141,7 @@ def stages(folder: Path, nodes: int, documents: int, shards: int) -> list[list[s
     rows = []
     corpus = make_corpus(folder, documents, shards)
     shutil.rmtree(folder / "workspace", ignore_errors=True)
-    selection = [f"selection.{name}={value}" for name, value in (SELECTION | {"block_size": BLOCK}).items()]
+    selection = [f"{name}={value}" for name, value in (SETTINGS | {"selection.block_size": BLOCK}).items()]
     with ray_nodes(nodes) as address:
         settings = settings_of(folder, address, f"source.path={corpus}", *selection)
         for stage in STAGES:

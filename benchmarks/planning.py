@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.measuring import status_mib
 from benchmarks.tables import show
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
@@ -160,17 +161,11 @@ def copy(workspace: Path, url: str) -> None:
         list(pool.map(lambda name: store.upload(files[name], name), left))
 
 
-def most_memory() -> float:
-    """Return the most MiB that this process has taken; `ru_maxrss` would also count its parent's."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
-
-
 def plan_again(folder: Path, address: str, scratch: Path) -> None:
     """Print how many seconds it takes to plan, the memory in MiB before and after, and the jobs."""
     settings = settings_of(folder, address)
     listener.set(_Silent())
-    before = most_memory()
+    before = status_mib("VmHWM")
     started = time.perf_counter()
     workspace = Workspace(address, scratch)
     with workspace.in_use():
@@ -184,7 +179,7 @@ def plan_again(folder: Path, address: str, scratch: Path) -> None:
         plan.select()
         jobs.finish()
     assert all(stage.cached == stage.files for stage in jobs.in_order)
-    seconds, after = time.perf_counter() - started, most_memory()
+    seconds, after = time.perf_counter() - started, status_mib("VmHWM")
     print(listed, seconds, before, after, sum(stage.files for stage in jobs.in_order))
 
 

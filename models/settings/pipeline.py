@@ -158,7 +158,7 @@ class PipelineSelectionSettings(SelectionSettings):
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
 
-        For every number of a second moment it is 5 (measured: docs/benchmarks.md).
+        For every number of a second moment it is 5 (measured: benchmarks/notebook/corpus.md).
         """
         if self.sample is not None:
             return self.sample

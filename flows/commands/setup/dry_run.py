@@ -1,7 +1,7 @@
 """Estimate what a run would take, before it is begun: `fineweb-mask run --dry-run`.
 
 Rates are of the files that this workspace has, else measured now on the first documents, else those of
-docs/benchmarks.md. They are rates of one machine, with the cores and GPUs of this one.
+benchmarks/notebook/. They are rates of one machine, with the cores and GPUs of this one.
 """
 
 import shutil
@@ -31,7 +31,7 @@ from fineweb_mask.tasks.source.reader import ShardReader
 
 MILLION = 1e6
 LEAST_SECONDS = 1.0  # that a model or a filter is timed on the first documents, if they suffice
-# Measured on two cores, docs/benchmarks.md: seconds for each million documents, and for each million characters.
+# Measured on two cores, benchmarks/notebook/: seconds for each million documents, and for each million characters.
 SECONDS: dict[str, tuple[float, float]] = {
     "exact_dedup": (2.0, 0.0),
     "minhash": (0.0, 0.09),
