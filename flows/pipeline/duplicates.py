@@ -23,12 +23,14 @@ def find_duplicates(run: Run, documents: Files, vectors: Files, models: Models) 
     Of equal documents, that of the shard that came into the workspace first is kept.
     """
     run.require_all(documents, "ingest")
-    in_order = _in_order_of_arrival(run, documents)
     duplicates = PerShard({name: no_duplicates(name) for name in documents})
-    if run.settings.ingest.exact_dedup == "corpus":
-        duplicates = _exact(run, in_order)
-    if run.settings.ingest.near_dedup != "off":
-        duplicates = _near(run, in_order, duplicates, vectors, models)
+    ingest = run.settings.ingest
+    if ingest.exact_dedup == "corpus" or ingest.near_dedup != "off":
+        in_order = _in_order_of_arrival(run, documents)
+        if ingest.exact_dedup == "corpus":
+            duplicates = _exact(run, in_order)
+        if ingest.near_dedup != "off":
+            duplicates = _near(run, in_order, duplicates, vectors, models)
     run.duplicates = duplicates
     return duplicates
 
