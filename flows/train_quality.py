@@ -5,7 +5,13 @@ from pathlib import Path
 from prefect import flow
 
 from fineweb_mask.models.settings.training import TrainQualitySettings
-from fineweb_mask.tasks.train_quality import TrainedMetrics, TrainQualityJob, describe, remove_unfinished, train_quality
+from fineweb_mask.tasks.fit.train_quality import (
+    TrainedMetrics,
+    TrainQualityJob,
+    describe,
+    remove_unfinished,
+    train_quality,
+)
 
 
 @flow(name="train-quality", flow_run_name="train {output}", cache_result_in_memory=False)

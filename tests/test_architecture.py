@@ -58,8 +58,6 @@ LAYERS = {
             "export",
             "report",
             "explore",
-            "train_quality",
-            "rule",
         },
         {"score_embed", "judge"},
     ],

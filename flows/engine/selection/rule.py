@@ -6,8 +6,8 @@ from pydantic import BaseModel
 
 from fineweb_mask.flows.engine.inspection import Inspection
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.rule import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.corpus.policy_file import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.source.discovery import find_files
 
 
