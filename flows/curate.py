@@ -5,11 +5,11 @@ from prefect import flow
 from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.choices import Refit
 from fineweb_mask.flows.engine.records import summarize
-from fineweb_mask.flows.engine.registry import Refreshed
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
+from fineweb_mask.tasks.registry import Refreshed
 
 
 @flow(name="curate", flow_run_name=named("curate"), cache_result_in_memory=False)

@@ -6,11 +6,11 @@ from prefect.flows import Flow
 from fineweb_mask.flows.display.prefect_ui import artifact_key, publish_page
 from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
-from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
 from fineweb_mask.flows.engine.scheduler import MissingInputError
 from fineweb_mask.flows.engine.session import Session, open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
+from fineweb_mask.tasks.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
 
 
 def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:

@@ -60,9 +60,10 @@ LAYERS = {
             "explore",
         },
         {"score_embed", "judge"},
+        {"registry"},
     ],
     "flows": [
-        {"recipe", "summary", "engine.registry", "processes"},
+        {"recipe", "summary", "processes"},
         {"options"},
         {"display"},
         {"engine"},

@@ -145,7 +145,7 @@ def _check(
 ) -> None:
     from fineweb_mask.flows.engine.choices import Refit, Share
     from fineweb_mask.flows.engine.inputs import check_inputs
-    from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
+    from fineweb_mask.tasks.registry import REFRESHED, STAGE_FLOWS
 
     _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
     _check_known("--refresh", refresh, REFRESHED)
@@ -176,7 +176,7 @@ def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
 
 
 def _print_summary(console: Console, summary: "RunSummary", *, licensed: bool) -> None:
-    from fineweb_mask.flows.engine.registry import amounts_through
+    from fineweb_mask.tasks.registry import amounts_through
 
     counts = summary.counts
     through = amounts_through(counts)

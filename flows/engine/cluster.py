@@ -15,10 +15,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fineweb_mask.flows.engine.ray_worker import GpuWorker, Room, work_on
-from fineweb_mask.flows.engine.registry import TASKS
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import StoppedError, wait_for_stop
 from fineweb_mask.models.settings.engine import EngineSettings, JobResources
+from fineweb_mask.tasks.registry import TASKS
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 

@@ -15,7 +15,6 @@ from fineweb_mask.flows.engine.choices import PretrainedModels, is_trained
 from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.records import describe, recorded, summarize, update_catalog
-from fineweb_mask.flows.engine.registry import STAGES, stages_shown_as
 from fineweb_mask.flows.engine.scheduler import NotFinishedError, OnDone, Scheduler
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
@@ -27,6 +26,7 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.judge import JudgeJob
+from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.selection.contenders import reads_targets

@@ -48,7 +48,7 @@ def work_on(stage: str, job: str, room: Room) -> str:
     Exception
         Whatever the job raises.
     """
-    from fineweb_mask.flows.engine.registry import TASKS  # it imports every stage
+    from fineweb_mask.tasks.registry import TASKS  # it imports every stage
 
     task = TASKS[stage]
     try:

@@ -5,10 +5,10 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 
 from fineweb_mask.flows.engine.planning.plan import Plan
-from fineweb_mask.flows.engine.registry import SELECTION_INPUTS
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.registry import SELECTION_INPUTS
 from fineweb_mask.tasks.workspace.build_info import code_commit
 from fineweb_mask.tasks.workspace.counts import mean_terms
 from fineweb_mask.tasks.workspace.runs import QuarantinedShard, RunRecord

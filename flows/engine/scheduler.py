@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fineweb_mask.flows.display import events
 from fineweb_mask.flows.display.listeners import listener
-from fineweb_mask.flows.engine.registry import ALL_STAGES, STAGES, TASKS, documents_through
 from fineweb_mask.flows.processes.signals import raise_if_interrupted
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import reporting_to
+from fineweb_mask.tasks.registry import ALL_STAGES, STAGES, TASKS, documents_through
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,

@@ -17,7 +17,6 @@ from fineweb_mask.flows.engine.cluster import Cluster
 from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.records import describe, recorded, update_catalog
-from fineweb_mask.flows.engine.registry import refreshed_by
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
@@ -25,6 +24,7 @@ from fineweb_mask.models.runtime.stopping import clear_stop_request, request_sto
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.inference.gpu import offer_slots
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
+from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.column_types import differing
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError

@@ -4,7 +4,7 @@ import random
 
 import pyarrow.parquet as pq
 
-from fineweb_mask.flows.engine.registry import ALL_STAGES, TASKS
+from fineweb_mask.tasks.registry import ALL_STAGES, TASKS
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 
