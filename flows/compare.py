@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
+from fineweb_mask.flows.engine.inputs import check_inputs
 from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.recipe import with_overrides
@@ -111,7 +111,6 @@ def check(settings: PipelineSettings, label_column: str | None) -> None:
     SettingsError
         With the name of what is missing.
     """
-    check_vectors_are_kept(settings, "compare reads the vectors of all documents for every selection")
     shards = check_inputs(settings)
     if label_column is not None:
         check_label_column(label_column, shards, settings.source)

@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
+from fineweb_mask.flows.engine.inputs import check_inputs
 from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.engine.selection.contenders import publish
@@ -118,7 +118,6 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
     SettingsError
         With the name of what is missing.
     """
-    check_vectors_are_kept(settings, "probe reads the vectors of all documents for every arm")
     if find_spec("accelerate") is None:
         raise SettingsError("the probe trains with accelerate: install fineweb-mask with the extra 'probe'")
     from fineweb_mask.models.probe.packing import load_tokenizer

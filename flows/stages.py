@@ -5,7 +5,6 @@ from prefect.flows import Flow
 
 from fineweb_mask.flows.display.prefect_ui import artifact_key, publish_page
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.scheduler import MissingInputError
 from fineweb_mask.flows.engine.session import Session, open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.summary import StageSummary
@@ -32,14 +31,9 @@ def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
         ------
         MissingInputError
             If an input does not exist; what could be done is done.
-        SettingsError
-            If vectors are to be made that are not kept.
         """
-        if stage == "embed":
-            check_vectors_are_kept(settings, "embed stores vectors")
-        together = [{"select", "embed"}] if not settings.embedding.keep else []
-        together += [{"score", "embed"}] if settings.embedding.model == FROM_QUALITY else []
-        scope = run_by(next((stages for stages in together if stage in stages), {stage}))
+        together = {"score", "embed"} if settings.embedding.model == FROM_QUALITY else {stage}
+        scope = run_by(together if stage in together else {stage})
         again = scope.intersection(REFRESHED) if refresh else None
         with open_session(settings, refresh=again, scope=scope) as session:
             session.plan.prepare()

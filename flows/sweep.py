@@ -5,7 +5,6 @@ from typing import Any
 from prefect import flow
 
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
 from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
@@ -50,13 +49,10 @@ def sweep(
     ------
     LambError
         If the values cannot be read.
-    SettingsError
-        If the recipe keeps no vectors.
     BadShardError
         If there is nothing to select from.
     """
     settings, lambs = with_overrides(settings, overrides), parse_lambs(lamb)
-    check_vectors_are_kept(settings, "sweep reads the vectors of all documents for every selection")
     selection = contested(settings.selection, budget_by)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()

@@ -59,7 +59,7 @@ LAYERS = {
             "report",
             "explore",
         },
-        {"score_embed", "judge"},
+        {"score_embed"},
         {"registry"},
     ],
     "flows": [

@@ -21,7 +21,6 @@ from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.dedup.pairs import PairsJob
 from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.dedup.signatures import SignatureJob
-from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
@@ -135,8 +134,6 @@ def _planned(inspection: Inspection, folder: str) -> set[str]:
         return set(inspection.shards)  # none
     if folder in SKETCHED and inspection.settings.ingest.near_dedup == "off":
         return set(inspection.shards)  # none
-    if folder in EmbedJob.stage.folders and not inspection.settings.embedding.keep and inspection.plan.masks:
-        return set(inspection.shards)  # the vectors that are read, if any, are those of one block
     made = READ_UNTIL.get(folder, (folder,))
     return {
         name

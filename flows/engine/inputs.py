@@ -1,7 +1,6 @@
 """Check that what a recipe names exists and can be read, before any work begins; nothing here needs Prefect."""
 
 from fineweb_mask.models.dedup.minhash import load_rensa
-from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters.datatrove import load_filters
 from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings
@@ -63,17 +62,3 @@ def check_inputs(settings: PipelineSettings) -> list[SourceShard]:
 def _output(settings: PipelineSettings) -> dict[str, str]:
     output = settings.materialize.output
     return {} if output is None else {"materialize.output": output}
-
-
-def check_vectors_are_kept(settings: PipelineSettings, why: str) -> None:
-    """Check that a recipe stores the vectors.
-
-    Raises
-    ------
-    SettingsError
-        If it does not; the message says why they are needed.
-    """
-    if not settings.embedding.keep:
-        raise SettingsError(
-            f"embedding.keep: {why}, and this recipe keeps none: add --set embedding.keep=true, which stores them all"
-        )

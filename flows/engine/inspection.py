@@ -25,7 +25,6 @@ from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
-from fineweb_mask.tasks.judge import JudgeJob
 from fineweb_mask.tasks.registry import STAGES, stages_shown_as
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
@@ -76,8 +75,6 @@ class _JobProbe:
 
     def add(self, job: StageJob, on_done: OnDone) -> None:
         """Check a job's output."""
-        if isinstance(job, JudgeJob):
-            job = job.work  # the output is its own
         file = job.current(self._listing)
         self.found[job.stage.shown_as].append((job, file))
         if file is None and isinstance(job, ScoreJob | EmbedJob):
@@ -216,8 +213,6 @@ def workspace_status(folder: str | Path) -> WorkspaceStatus:
 def stage_statuses(found: Inspection) -> list[StageStatus]:
     """Return the state of the stages that take part in the recipe, in their order."""
     left_out = {"score", "embed"} if found.settings.embedding.model == FROM_QUALITY else {"score_embed"}
-    if not found.settings.embedding.keep and not found.jobs["embed"]:
-        left_out.add("embed")
     if not found.settings.materialize.export:
         left_out.add("export")
     return [_stage(found, stage) for stage in STAGES if stage not in left_out]

@@ -17,7 +17,7 @@ from fineweb_mask.flows.engine.planning.duplicates import Duplicates
 from fineweb_mask.flows.engine.planning.state import State, keep
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone
 from fineweb_mask.flows.engine.selection.budgets import divide_budget
-from fineweb_mask.flows.engine.selection.corpus import Vectors, select_from_corpus
+from fineweb_mask.flows.engine.selection.corpus import select_from_corpus
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, FastTextScorerSettings
@@ -34,7 +34,6 @@ from fineweb_mask.tasks.fit.targets import FitTargetsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
 from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
 from fineweb_mask.tasks.ingest import IngestJob
-from fineweb_mask.tasks.judge import JudgeJob, Work
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
@@ -191,13 +190,8 @@ class Plan(State):
             self.ask_per_shard("score", self._score_job, partial(keep, self.scores))
 
     def embed(self) -> None:
-        """Embed every shard when it is ingested and the encoder is fitted; with `from_quality`, `score` does it.
-
-        Vectors that are not stored are made by the jobs that read them (`embedding.keep`).
-        """
-        if not self.settings.embedding.keep:
-            self.ask(self._find_vectors)
-        elif self.settings.embedding.model != FROM_QUALITY:
+        """Embed every shard when it is ingested and the encoder is fitted; with `from_quality`, `score` does it."""
+        if self.settings.embedding.model != FROM_QUALITY:
             self.ask_per_shard("embed", self._embed_job, self._on_embedded)
 
     def deduplicate(self) -> None:
@@ -276,34 +270,7 @@ class Plan(State):
         models += [file.fingerprint for file in (self._statistics, self._encoder) if file is not None]
         is_refitted = KeepRuleJob.stage.name in self._refit
         rule = KeepRuleJob(root=self.root, settings=self.settings.selection, models=models, force=is_refitted)
-        vectors = Vectors(self._dimensions, self._reading, self._stored)
-        select_from_corpus(self.jobs, self.selectable, rule, self._add_selecting, vectors)
-
-    def _dimensions(self) -> int:
-        """Return how many values the vectors of the shards have."""
-        if stored := [shard.embeddings for shard in self.selectable if shard.embeddings.path]:
-            return max(int(file.details["dimensions"]) for file in stored)
-        jobs = map(self._embed_job, self.documents.values())
-        return next(embed.dimensions_of(job) for job in jobs if job is not None)
-
-    def _reading(self, work: Work) -> StageJob:
-        """Return a job that reads a shard's vectors, or else the one that makes them for it."""
-        [shard] = work.shards if isinstance(work, SelectJob) else [work.shard]
-        job = self._embed_job(shard.documents)
-        if self.settings.embedding.keep or shard.embeddings.path or shard.worth.path or job is None:
-            return work
-        return JudgeJob(root=self.root, embed=job, work=work)
-
-    def _stored(self) -> list[ShardFiles]:
-        """Store the vectors of all shards, and return the shards that have them."""
-        for name in [] if self.settings.embedding.keep else list(self.embeddings):
-            job = self._embed_job(self.documents[name])
-            if job is not None and not self.embeddings[name].path:
-                del self.embeddings[name]
-                self.jobs.expect("embed", 1)
-                self.jobs.add(job, partial(keep, self.embeddings, job))
-        self.jobs.finish()
-        return self.selectable
+        select_from_corpus(self.jobs, self.selectable, rule, self._add_selecting)
 
     def after_each(self) -> None:
         """Select from the groups of shards that are full."""
@@ -360,7 +327,7 @@ class Plan(State):
         self.jobs.expect("select", len(new))
         for job in new:
             self._selecting.add(job.name)
-            self.jobs.add(job if job.rule is None else self._reading(job), partial(self._on_selected, job))
+            self.jobs.add(job, partial(self._on_selected, job))
 
     def write_early(self) -> None:
         """Write each part of the dataset as soon as its own shards are selected from, where that is possible."""
@@ -413,7 +380,6 @@ class Plan(State):
             blocks=self.blocks,
             stages=self.jobs.times(),
             settings=self.settings.report,
-            has_vectors=self.settings.embedding.keep or not self._is_by_rule,
         )
         self.jobs.expect("report", 1)
         self.jobs.add(job, lambda _: None)
@@ -454,11 +420,6 @@ class Plan(State):
     def groups(self) -> list[StageFile]:
         """The groups of shards that were selected from together, in the order of their names."""
         return [self._groups[name] for name in sorted(self._groups)]
-
-    @property
-    def _is_by_rule(self) -> bool:
-        """Whether a rule selected, which takes no stored vectors."""
-        return any(block.get("by_rule") for group in self.groups for block in group.details["blocks"])
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
@@ -585,13 +546,6 @@ class Plan(State):
         if job is None and (together := self._score_embed_job(documents)) is not None:  # they are a scorer's
             job = together.embed
         return "" if job is None else digest([job.key.settings, job.model.fingerprint])
-
-    def _find_vectors(self, shard: str | None) -> None:
-        """Enter the vectors that an earlier run stored; others are known by the same key, and are not there."""
-        for name in self.documents if shard is None else [shard]:
-            job = self._embed_job(self.documents[name]) if name in self.documents else None
-            if job is not None and name not in self.embeddings:
-                self.embeddings[name] = self.jobs.done(job) or job.unstored
 
     def _on_scored_and_embedded(self, job: StageJob, file: StageFile | None) -> None:
         files = None

@@ -5,28 +5,14 @@ from typing import Any, NamedTuple
 
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.judge import Work
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob, MeasureJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargedJob, charges_jobs
-from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 Select = Callable[[list[SelectJob]], None]
 """Adds jobs that select."""
-
-
-Reading = Callable[[Work], StageJob]
-"""Returns the job to add for one that reads a shard's vectors."""
-
-
-class Vectors(NamedTuple):
-    """How jobs come by vectors that may not be stored."""
-
-    dimensions: Callable[[], int]
-    reading: Reading
-    stored: Callable[[], list[ShardFiles]]  # stores those of all shards, and returns the shards that have them
 
 
 class Found(NamedTuple):
@@ -36,9 +22,7 @@ class Found(NamedTuple):
     charges: list[StageFile]  # by cell
 
 
-def select_from_corpus(
-    jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, select: Select, vectors: Vectors
-) -> None:
+def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, select: Select) -> None:
     """Select from all shards at once, by a rule that an earlier run may have learned; from few documents, as one block.
 
     Raises
@@ -50,24 +34,24 @@ def select_from_corpus(
 
     def by_rule(kept: StageFile | None) -> None:
         if kept is not None:
-            select_by_rule(jobs, shards, kept, rule, select, vectors.reading)
+            select_by_rule(jobs, shards, kept, rule, select)
 
     if not rule.force and jobs.done(rule) is not None:
         jobs.add(rule, by_rule)
         return
     rows = sum(shard.rows for shard in shards)
-    sample = settings.sample or settings.sample_for(rows, vectors.dimensions())
+    dimensions = max(int(shard.embeddings.details.get("dimensions", 0)) for shard in shards)
+    sample = settings.sample_for(rows, dimensions)
     if sample >= rows:
         one_block = settings.model_copy(update={"block_size": rows, "blocks": "by_shard"})
-        if stored := vectors.stored():
-            select([SelectJob(root=root, shards=stored, settings=one_block)])
+        select([SelectJob(root=root, shards=shards, settings=one_block)])
         return
     if settings.near_duplicates.forbid:
         raise SettingsError(
             f"selection.near_duplicates.forbid: not with scope: global and more than {sample:,} documents, because "
             "near-duplicates are in different shards: leave it out, or use scope: block"
         )
-    learn_selection(jobs, shards, rule, sample / rows, by_rule, vectors.reading)
+    learn_selection(jobs, shards, rule, sample / rows, by_rule)
 
 
 def select_by_rule(
@@ -76,7 +60,6 @@ def select_by_rule(
     kept: StageFile,
     keep: KeepRuleJob,
     select: Select,
-    reading: Reading = lambda job: job,
 ) -> None:
     """Select from all shards by a rule that is kept, and find first what near-duplicates pay, if that is not known.
 
@@ -98,7 +81,7 @@ def select_by_rule(
         select(selecting)
 
     if charges and not all(is_done):  # else what is read to find the charges may be removed
-        add_all(jobs, list(map(reading, passes)), lambda _: add_all(jobs, charges, add))
+        add_all(jobs, passes, lambda _: add_all(jobs, charges, add))
     else:
         add()
 
@@ -109,7 +92,6 @@ def learn_selection(
     keep: KeepRuleJob,
     rate: float,
     on_kept: OnDone,
-    reading: Reading = lambda job: job,
 ) -> None:
     """Add the jobs that learn a rule and keep it; each adds those that come after it.
 
@@ -125,10 +107,8 @@ def learn_selection(
         Share of the documents in the sample.
     on_kept
         Called with the rule.
-    reading
-        Returns the job to add for one that reads a shard's vectors.
     """
-    _Learning(jobs, shards, keep, on_kept, reading).begin(rate)
+    _Learning(jobs, shards, keep, on_kept).begin(rate)
 
 
 class _Learning(NamedTuple):
@@ -138,7 +118,6 @@ class _Learning(NamedTuple):
     shards: Sequence[ShardFiles]
     keep: KeepRuleJob
     on_kept: OnDone
-    reading: Reading
 
     @property
     def common(self) -> dict[str, Any]:
@@ -148,8 +127,7 @@ class _Learning(NamedTuple):
     def begin(self, rate: float) -> None:
         """Draw the sample, and learn the first rule."""
         samples = [SampleJob(shard=shard, rate=rate, **self.common) for shard in self.shards]
-        reading = list(map(self.reading, samples))
-        add_all(self.jobs, reading, lambda files: self.learn(LearnJob(number=0, samples=files, **self.common), None))
+        add_all(self.jobs, samples, lambda files: self.learn(LearnJob(number=0, samples=files, **self.common), None))
 
     def learn(self, job: LearnJob, found: Found | None) -> None:
         """Learn a rule, and pass over the shards with it, or keep the best one."""
@@ -177,7 +155,7 @@ class _Learning(NamedTuple):
             else:
                 self.gather(job, learned, Found(measured, []), [])
 
-        add_all(self.jobs, list(map(self.reading, passes)), on_measured)
+        add_all(self.jobs, passes, on_measured)
 
     def measure_charged(self, job: LearnJob, learned: StageFile, found: Found) -> None:
         """Pass over the candidates of all shards, less what they pay."""

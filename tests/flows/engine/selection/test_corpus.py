@@ -253,13 +253,13 @@ def corpus(tmp_path, sample_corpus):
     return tmp_path / "corpus"
 
 
-def planned(folder, corpus, jobs, *, keep, sample=200, weight=0, scorers=(), **changes):
+def planned(folder, corpus, jobs, *, sample=200, weight=0, scorers=(), **changes):
     """Plan everything up to the selection, and run it."""
     settings = PipelineSettings(
         workspace=str(folder),
         source=SourceSettings(path=str(corpus)),
         quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count"), *scorers]),
-        embedding=EmbeddingSettings(keep=keep, static_vocabulary=400, static_dimensions=16, chunk_documents=100),
+        embedding=EmbeddingSettings(static_vocabulary=400, static_dimensions=16, chunk_documents=100),
         selection=settings_of(
             metrics="pairwise", passes=1, sample=sample, near_duplicates={"weight": weight}, **changes
         ),
@@ -276,104 +276,20 @@ def masks_in(folder):
     return {path.name: path.read_bytes() for path in sorted((folder / "masks").glob("*.parquet"))}
 
 
-def test_without_stored_vectors_the_same_is_learned_and_selected(tmp_path, corpus, sample_corpus):
-    stored, unstored = tmp_path / "stored", tmp_path / "unstored"
-    for folder, keep in ((stored, True), (unstored, False)):
-        planned(folder, corpus, jobs := JobsAtOnce(), keep=keep)
-        assert jobs.waiting == []
-    of_all = ["judge a", "judge b"]
-    assert [name for name in jobs.built if name.startswith("judge")] == [*of_all, *of_all]  # the sample, the pass
-    assert [name for name in jobs.built if name.startswith("select")] == ["select a", "select b"]
-    first = masks_in(stored)
-    assert len(first) == 2
-    write_shard(corpus, sample_corpus, "new", range(690, 900))
-    for folder, keep in ((stored, True), (unstored, False)):
-        plan = planned(folder, corpus, jobs := JobsAtOnce(), keep=keep)
-        assert jobs.waiting == []
-    assert not [name for name in jobs.built if name.startswith(("embed", "select", "sample", "measure", "learn"))]
-    assert [name for name in jobs.built if name.startswith("judge")] == ["judge new"]
-    rules = [next((folder / "fitted").glob("selection-rule.*.parquet")) for folder in (stored, unstored)]
-    assert rules[0].read_bytes() == rules[1].read_bytes()
-    assert masks_in(unstored) == masks_in(stored)
-    assert first.items() < masks_in(stored).items()
-    assert (stored / "embeddings").is_dir()
-    assert not list(unstored.rglob("embeddings/**/*.parquet")) + list(unstored.rglob(".*.partial"))
-    assert 0 < pq.read_table(unstored / plan.masks["new"].path)["selected"].to_numpy().sum() < 200
-    planned(unstored, corpus, jobs := JobsAtOnce(), keep=False)
-    assert jobs.built == []
-
-
-def test_a_killed_run_without_stored_vectors_embeds_no_shard_again(tmp_path, corpus):
-    planned(tmp_path / "one", corpus, whole := JobsAtOnce(), keep=False)
-    built = []
-    for _ in range(len(whole.built)):
-        jobs = JobsAtOnce(stop_after=3)
-        try:
-            planned(tmp_path / "other", corpus, jobs, keep=False)
-        except KeyboardInterrupt:
-            built += jobs.built
-            continue
-        built += jobs.built
-        break
-    assert sorted(built) == sorted(whole.built)
-    assert masks_in(tmp_path / "other") == masks_in(tmp_path / "one")
-
-
 def test_what_a_pass_measured_may_be_lost(tmp_path, corpus):
-    planned(tmp_path, corpus, JobsAtOnce(), keep=False)
+    planned(tmp_path, corpus, JobsAtOnce())
     before = masks_in(tmp_path)
     for path in [*(tmp_path / "passes").iterdir(), *(tmp_path / "masks").iterdir()]:
         path.unlink()
-    planned(tmp_path, corpus, jobs := JobsAtOnce(), keep=False)
-    assert jobs.built == ["judge a", "judge b"]
-    assert masks_in(tmp_path) == before
-
-
-def test_vectors_that_are_stored_are_read(tmp_path, corpus):
-    planned(tmp_path, corpus, JobsAtOnce(), keep=True)
-    before = masks_in(tmp_path)
-    for folder in ("samples", "passes", "rules", "masks"):
-        shutil.rmtree(tmp_path / folder)
-    planned(tmp_path, corpus, jobs := JobsAtOnce(), keep=False)
+    planned(tmp_path, corpus, jobs := JobsAtOnce())
     assert jobs.built == ["select a", "select b"]
     assert masks_in(tmp_path) == before
 
 
-def test_a_small_corpus_stores_its_vectors_for_one_block(tmp_path, corpus):
+def test_a_small_corpus_is_selected_from_as_one_block(tmp_path, corpus):
     """20 selected for each of the 16 numbers of a vector are 1,600 documents at a fifth, more than there are."""
-    for name in ("stored", "unstored"):
-        plan = planned(tmp_path / name, corpus, jobs := JobsAtOnce(), keep=name == "stored", sample=None)
-    assert [name for name in jobs.built if name.startswith(("embed", "judge", "select"))] == [
-        "embed a",
-        "embed b",
-        "select a..b",
-    ]
-    assert masks_in(tmp_path / "unstored") == masks_in(tmp_path / "stored")
-    assert all(shard.embeddings.path for shard in plan.selectable)
-
-
-def test_no_vectors_are_sent_to_a_workspace_at_a_url(tmp_path, corpus, bucket):
-    planned(tmp_path / "local", corpus, JobsAtOnce(), keep=False)
-    planned(bucket.url, corpus, JobsAtOnce(), keep=False)
-    names = bucket.names()
-    assert {name.split("/")[0] for name in names} >= {"samples", "passes", "masks"}
-    assert not [name for name in names if name.startswith(("embeddings", "cache"))]
-    kept = {name.removeprefix("masks/"): bucket.read(name) for name in names if name.startswith("masks/")}
-    assert kept == masks_in(tmp_path / "local")
-    assert not list(tmp_path.rglob(".*.partial"))
-
-
-def test_near_duplicates_are_charged_without_stored_vectors(tmp_path, corpus, sample_corpus):
-    for folder, keep in (("stored", True), ("unstored", False)):
-        planned(tmp_path / folder, corpus, JobsAtOnce(), keep=keep, weight=1)
-    assert masks_in(tmp_path / "unstored") == masks_in(tmp_path / "stored")
-    write_shard(corpus, sample_corpus, "new", range(690, 900))
-    for folder, keep in (("stored", True), ("unstored", False)):
-        planned(tmp_path / folder, corpus, jobs := JobsAtOnce(), keep=keep, weight=1)
-    assert [name for name in jobs.built if name.startswith("judge")] == ["judge new"]
-    assert [name for name in jobs.built if name.startswith("select")] == ["select a", "select b", "select new"]
-    assert masks_in(tmp_path / "unstored") == masks_in(tmp_path / "stored")
-    assert not list((tmp_path / "unstored").rglob("embeddings/**/*.parquet"))
+    planned(tmp_path, corpus, jobs := JobsAtOnce(), sample=None)
+    assert [name for name in jobs.built if name.startswith("select")] == ["select a..b"]
 
 
 def test_groups_have_their_budgets_in_a_whole_plan(tmp_path, corpus):
@@ -383,22 +299,18 @@ def test_groups_have_their_budgets_in_a_whole_plan(tmp_path, corpus):
         place = table.column_names.index("dump")
         pq.write_table(table.set_column(place, table.schema.field(place), [topics]), corpus / f"{name}.parquet")
     groups = {"column": "dump", "shares": {"odd": 0.25, "even": 0.75}}
-    taken = []
-    for folder, keep in (("stored", True), ("unstored", False)):
-        plan = planned(tmp_path / folder, corpus, jobs := JobsAtOnce(), keep=keep, weight=1, groups=groups)
-        assert jobs.waiting == []
-        workspace, found = Workspace(tmp_path / folder), {"odd": 0, "even": 0, "all": 0}
-        for shard in plan.selectable:
-            mask = pq.read_table(workspace.resolve(plan.masks[shard.name]))
-            topics = pq.read_table(workspace.resolve(shard.documents), columns=["dump"])["dump"].to_pylist()
-            found["all"] += mask["inclusion"].is_valid().to_numpy().sum()
-            for topic, selected in zip(topics, mask["selected"].to_pylist(), strict=True):
-                found[topic] += selected
-        taken.append(found)
-    assert taken[0] == taken[1]
-    budget = round(0.2 * taken[0]["all"])
-    assert taken[0]["odd"] + taken[0]["even"] == budget
-    assert abs(taken[0]["even"] - 0.75 * budget) <= 1
+    plan = planned(tmp_path / "w", corpus, jobs := JobsAtOnce(), weight=1, groups=groups)
+    assert jobs.waiting == []
+    workspace, found = Workspace(tmp_path / "w"), {"odd": 0, "even": 0, "all": 0}
+    for shard in plan.selectable:
+        mask = pq.read_table(workspace.resolve(plan.masks[shard.name]))
+        topics = pq.read_table(workspace.resolve(shard.documents), columns=["dump"])["dump"].to_pylist()
+        found["all"] += mask["inclusion"].is_valid().to_numpy().sum()
+        for topic, selected in zip(topics, mask["selected"].to_pylist(), strict=True):
+            found[topic] += selected
+    budget = round(0.2 * found["all"])
+    assert found["odd"] + found["even"] == budget
+    assert abs(found["even"] - 0.75 * budget) <= 1
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -408,8 +320,8 @@ def test_a_classifier_s_labels_are_columns_of_the_dataset_and_may_be_groups(tmp_
     classes = ClassesScorerSettings(name="topic", model=str(model), device="cpu", max_tokens=16)
     shares = {"LABEL_0": 0.5, "LABEL_1": 0.25, "LABEL_2": 0.25}
     groups = {"column": "topic", "shares": shares}
-    plan = planned(tmp_path / "w", corpus, jobs := JobsAtOnce(), keep=True, weight=1, scorers=[classes], groups=groups)
-    without = planned(tmp_path / "w", corpus, again := JobsAtOnce(), keep=True, weight=1)
+    plan = planned(tmp_path / "w", corpus, jobs := JobsAtOnce(), weight=1, scorers=[classes], groups=groups)
+    without = planned(tmp_path / "w", corpus, again := JobsAtOnce(), weight=1)
     assert {name.split()[0] for name in again.built if name.startswith("fit")} == set()  # the same statistics
     workspace, found, available = Workspace(tmp_path / "w"), Counter(), Counter()
     for shard in plan.selectable:
