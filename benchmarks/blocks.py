@@ -21,8 +21,8 @@ import torch
 
 from benchmarks.tables import show
 from fineweb_mask.flows.curate import run_curate
-from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.models.selection.graphs.neighbours import nearest
 from fineweb_mask.models.selection.measures import coverage, near_duplicate_rate
 from fineweb_mask.models.selection.ranges import weigh

@@ -25,8 +25,8 @@ from prefect import flow
 
 from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
-from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.display.listeners import LogLines, listener
 from fineweb_mask.flows.pipeline.run import Scheduler
 from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, runner
 from fineweb_mask.flows.recipe import load_recipe

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from fineweb_mask.flows.engine.planning.plan import Plan
 
 from benchmarks.measuring import status_mib
 from benchmarks.tables import show
 from fineweb_mask.flows.display.listeners import listener
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
-from fineweb_mask.flows.engine.planning.plan import Plan
 from fineweb_mask.flows.pipeline.run import OnDone, Scheduler
 from fineweb_mask.models.schemas import DUPLICATES_OF_SHARDS, REPEATS
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings

@@ -8,7 +8,13 @@ from fineweb_mask.flows.curate import RETRY_DELAYS
 from fineweb_mask.flows.pipeline.failures import fails_in_one_line
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.settings.training import TrainQualitySettings
-from fineweb_mask.tasks.train_quality import TrainedMetrics, TrainQualityJob, describe, remove_unfinished, train_quality
+from fineweb_mask.tasks.fit.train_quality import (
+    TrainedMetrics,
+    TrainQualityJob,
+    describe,
+    remove_unfinished,
+    train_quality,
+)
 
 
 @flow(name="train-quality", flow_run_name="train {output}", cache_result_in_memory=False)

@@ -22,7 +22,6 @@ from fineweb_mask.tasks.export import export
 from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.fit.targets import fit_targets
 from fineweb_mask.tasks.ingest import ingest
-from fineweb_mask.tasks.judge import judge
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.probe.downstream import answer_tasks
 from fineweb_mask.tasks.probe.held_out import exclude, hold_out
@@ -69,7 +68,6 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     measure_charged,
     keep_rule,
     fit_targets,
-    judge,
     measure_curves,
     divide_budget,
     select,

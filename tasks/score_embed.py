@@ -118,7 +118,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
         path = opened.enter_context(with_texts(job.workspace, job.score.documents))
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(VerifiedFile(path))
-        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions, job.embed.output))
+        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions))
         vectors = Checkpoints(writer, job.embed.output)
         scores = None
         columns = ["row", edu.column]

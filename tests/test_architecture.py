@@ -58,10 +58,8 @@ LAYERS = {
             "export",
             "report",
             "explore",
-            "train_quality",
-            "rule",
         },
-        {"score_embed", "judge"},
+        {"score_embed"},
         {"registry"},
     ],
     "flows": [

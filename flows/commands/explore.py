@@ -90,9 +90,7 @@ def _selected(shards: "list[ShardFiles]", folder: str, *, vectors: bool) -> "lis
     """
     selected = [shard for shard in shards if shard.masks.path and (shard.embeddings.path or not vectors)]
     if not selected:
-        raise SettingsError(
-            f"{folder} has no selected documents with vectors: run its recipe to the end, with embedding.keep=true"
-        )
+        raise SettingsError(f"{folder} has no selected documents with vectors: run its recipe to the end")
     return selected
 
 

@@ -10,8 +10,8 @@ from fineweb_mask.flows.pipeline.run import Run, UnfinishedError
 from fineweb_mask.flows.pipeline.selection import Prepared
 from fineweb_mask.flows.status.inspection import look_at
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.rule import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.corpus.policy_file import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.job import BadShardError
 

@@ -48,8 +48,7 @@ class PipelineSelectionSettings(SelectionSettings):
     passes: int = Field(
         2,
         ge=1,
-        description="global: times that all vectors are read to improve the selection (count). 1 with embedding.keep: "
-        "false, where each embeds the corpus again.",
+        description="global: times that all vectors are read to improve the selection (count).",
     )
     sample: int | None = Field(
         None,
@@ -213,27 +212,6 @@ class PipelineSettings(Settings):
             raise ValueError(f"quality.by: received {by!r}: {TEXT_IS_NO_GROUP}")
         if by is not None and kept != "all" and by not in {*LABEL_COLUMNS, *kept}:
             raise ValueError(f"quality.by: {by!r} is not read: add it to source.extra_columns")
-        return self
-
-    @model_validator(mode="after")
-    def _vectors_are_kept_where_they_are_read_again(self) -> Self:
-        if self.embedding.keep:
-            return self
-        if self.ingest.near_dedup == "semantic":
-            raise ValueError(
-                "embedding.keep: false stores no vectors, by which ingest.near_dedup: semantic compares documents: "
-                "set keep to true, or near_dedup to minhash"
-            )
-        if self.selection.scope != "global":
-            raise ValueError(
-                "embedding.keep: false needs selection.scope: global, because a block is selected from by all of its "
-                f"vectors together, received scope: {self.selection.scope}: set scope to global, or keep to true"
-            )
-        if self.embedding.model == FROM_QUALITY:
-            raise ValueError(
-                f"embedding.keep: false needs a model of its own, because {FROM_QUALITY} makes the vectors when "
-                "documents are scored: name another embedding.model, or set keep to true"
-            )
         return self
 
     @model_validator(mode="after")

@@ -50,7 +50,7 @@ class EarlierSelection(BaseModel):
         if not files["masks"] or files["masks"].keys() - files["embeddings"].keys():
             raise SettingsError(
                 f"selection.given.path: {given.path!r} must be a local workspace with a selection and its vectors: "
-                "run its recipe to the end, with embedding.keep: true"
+                "run its recipe to the end"
             )
         _check_encoder(folder, settings)
         return cls(path=str(folder.resolve()), fingerprint=digest(sorted(files["masks"].items())))

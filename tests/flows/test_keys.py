@@ -134,7 +134,6 @@ def changed(before, after):
         ("selection.block_budget=price", set()),  # of one block
         ("selection.groups={column: dump}", SELECT),
         ("selection.passes=9", set()),  # of a rule, or with groups
-        ("embedding.keep=true", set()),
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
         ("selection.blocks=mixed", set()),  # there is one block

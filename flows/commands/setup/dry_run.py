@@ -239,7 +239,7 @@ def _bytes(stage: StageEstimate, kept: float, settings: PipelineSettings, measur
     each: dict[str, float] = {
         "ingest": BYTES_PER_DOCUMENT + (measured.text_bytes if settings.ingest.copy_text else 0),
         "score": 8 * len(settings.quality.scorers),
-        "embed": vector if settings.embedding.keep else 0,
+        "embed": vector,
         "score_embed": vector if settings.embedding.model == FROM_QUALITY else 0,
         "select": 1,
         "materialize": dataset,

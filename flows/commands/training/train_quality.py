@@ -22,7 +22,7 @@ from fineweb_mask.flows.recipe import parse_overrides, validate
 from fineweb_mask.models.runtime.progress import Step
 
 if TYPE_CHECKING:
-    from fineweb_mask.tasks.train_quality import TrainedMetrics
+    from fineweb_mask.tasks.fit.train_quality import TrainedMetrics
 
 
 def train_quality(
@@ -62,7 +62,7 @@ def train_quality(
     Example: fineweb-mask train-quality --input labels.parquet --output model.bin --score-column score --threshold 3
     """
     from fineweb_mask.models.settings.training import TrainQualitySettings
-    from fineweb_mask.tasks import train_quality as training_task
+    from fineweb_mask.tasks.fit import train_quality as training_task
 
     set_environment()
     if teacher is None and teacher_model is not None:

@@ -13,8 +13,8 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.quality import SidecarScorerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.fit.models import fit_statistics
-from fineweb_mask.tasks.rule import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.score import score
+from fineweb_mask.tasks.selection.corpus.policy_file import Models, apply_rule, check_has_rule, export_rule
 from fineweb_mask.tasks.source.discovery import find_files
 from tests.tasks.jobs import score_job, statistics_job
 

@@ -18,9 +18,16 @@ from fineweb_mask.models.settings.quality import (
     LabelSettings,
 )
 from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
+from fineweb_mask.tasks.fit.train_quality import (
+    TrainQualityJob,
+    describe,
+    remove_unfinished,
+    split,
+    train_quality,
+    unique,
+)
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError
-from fineweb_mask.tasks.train_quality import TrainQualityJob, describe, remove_unfinished, split, train_quality, unique
 
 GOOD, BAD = "theorem proof integer lemma careful".split(), "casino pills cheap bonus click".split()
 TRAINING = FastTextTrainingSettings(dimensions=4, buckets=500, epochs=15)
