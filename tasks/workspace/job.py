@@ -76,7 +76,7 @@ def rows_through(file: StageFile) -> tuple[int, int]:
 class Stage:
     """What all jobs of a stage have in common; every table of stages is read from these fields."""
 
-    name: str  # in keys and file footers
+    name: str  # in keys and file footers, unless its jobs are of several kinds
     version: int  # part of the key: raise it when equal inputs and settings would give another output than before
     label: str = ""  # the name that its jobs are counted and shown under; by default its own
     folders: tuple[str, ...] = ()  # of its files in the workspace: one file per shard, unless `product` is set
@@ -118,6 +118,11 @@ class StageJob(BaseModel, ABC):
     def name(self) -> str:
         """The shard, the group of shards, or the stage's only product."""
 
+    @property
+    def kind(self) -> str:
+        """The first part of the key: the stage's name, unless one stage makes outputs of several kinds."""
+        return self.stage.name
+
     @abstractmethod
     def depends_on(self) -> Dependencies:
         """Return what the output depends on: the settings that the stage reads, and the fingerprints of its inputs."""
@@ -137,9 +142,9 @@ class StageJob(BaseModel, ABC):
     def key(self) -> StageKey:
         """What the output is known by; two equal keys mean equal files."""
         if self._key is None:
-            stage, (settings, inputs) = self.stage, self.depends_on()
+            settings, inputs = self.depends_on()
             self._key = StageKey(
-                stage=stage.name, version=stage.version, settings=digest(settings), inputs=digest(inputs)
+                stage=self.kind, version=self.stage.version, settings=digest(settings), inputs=digest(inputs)
             )
         return self._key
 
@@ -208,9 +213,14 @@ class ShardJob(StageJob):
     """A job whose output is one row-aligned Parquet file of a shard."""
 
     @property
+    def folder(self) -> str:
+        """The folder of the output, in the workspace."""
+        return self.stage.folders[0]
+
+    @property
     def output(self) -> Path:
         """The path of the output."""
-        return self.workspace.shard_path(self.stage.folders[0], self.name, self.key)
+        return self.workspace.shard_path(self.folder, self.name, self.key)
 
     def paths(self) -> list[Path]:
         """Return the shard's file."""
@@ -219,7 +229,7 @@ class ShardJob(StageJob):
     def reference(self, rows: int = 0) -> StageFile:
         """Return the reference to the output of so many rows, which may not be built yet: its size is not known."""
         return StageFile(
-            stage=self.stage.name,
+            stage=self.kind,
             name=self.name,
             path=self.workspace.relative(self.output),
             rows=rows,
@@ -229,7 +239,7 @@ class ShardJob(StageJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it is current, else None."""
-        return find_file(self, self.stage.folders[0], self.name, listing)
+        return find_file(self, self.folder, self.name, listing)
 
 
 class GroupJob(StageJob):
@@ -330,7 +340,7 @@ class StageTask(Generic[Job]):
             file = self(job) if executor is None else executor.submit(job).result()  # type: ignore[arg-type]
             return Completed(name="Cached", data=file) if file.cached else file
 
-        return self._task_of(run, "{job.name}")
+        return self._task_of(run, "{job.kind} {job.name}")
 
     @cached_property
     def group(self) -> "Task[..., list[StageFile | BadShardError]]":
@@ -343,7 +353,7 @@ class StageTask(Generic[Job]):
             wait(futures)
             return [_file_or_bad_shard(future) for future in futures]
 
-        return self._task_of(run_group, "{first} to {last}")
+        return self._task_of(run_group, f"{self.stage.name} {{first}} to {{last}}")
 
     def _task_of(self, function: Callable[..., Any], name: str) -> "Task[..., Any]":
         from prefect import Task
@@ -355,7 +365,7 @@ class StageTask(Generic[Job]):
             function,
             name=self.stage.name,
             description=self._build.__doc__,
-            task_run_name=f"{self.stage.name} {name}",
+            task_run_name=name,
             cache_policy=NO_CACHE,  # the output itself says whether it is current
             persist_result=False,
             retries=3,
@@ -379,13 +389,13 @@ class StageTask(Generic[Job]):
         if not job.force and (found := job.current()) is not None:
             return found
         started = time.perf_counter()
-        explained = disk_errors_explained(job.workspace.root, f"{self.stage.name} {job.name}")
+        explained = disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}")
         with explained, bad_data_explained(job):
             self._build(job, *arguments)
         built = job.current()
         if built is None:
             raise WorkspaceError(
-                f"{self.stage.name} {job.name}: the output was built but is not current: run again, one run at a time"
+                f"{job.kind} {job.name}: the output was built but is not current: run again, one run at a time"
             )
         return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
 

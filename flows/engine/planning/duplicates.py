@@ -7,14 +7,11 @@ from functools import partial
 from fineweb_mask.flows.engine.planning.state import State
 from fineweb_mask.flows.engine.scheduler import add_all
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
-from fineweb_mask.tasks.dedup.cells import CellsJob, CentresJob
+from fineweb_mask.tasks.dedup.buckets import bucket_jobs
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
-from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.dedup.k_means import CentresJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
-from fineweb_mask.tasks.dedup.pairs import pairs_jobs
-from fineweb_mask.tasks.dedup.repeats import repeats_jobs
-from fineweb_mask.tasks.dedup.signatures import SignatureJob
-from fineweb_mask.tasks.dedup.similar import similar_jobs
+from fineweb_mask.tasks.dedup.sort import SortJob
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -93,8 +90,8 @@ class Duplicates:
             if name in self._state.documents:
                 self._exact[name] = no_duplicates(name)
 
-    def _hash_job(self, documents: StageFile) -> HashJob:
-        return HashJob(root=self._state.root, documents=documents)
+    def _hash_job(self, documents: StageFile) -> SortJob:
+        return SortJob(root=self._state.root, by="hash", file=documents)
 
     def _on_hashed(self, job: StageJob, file: StageFile | None) -> None:
         if file is not None:
@@ -115,12 +112,13 @@ class Duplicates:
                 return
         if len(self._hashed) == len(state.documents):
             self._begun.add("dedup")
-            buckets = repeats_jobs(state.root, self._dedup_job.hashes, state.settings.materialize.memory_limit)
+            memory_limit = state.settings.materialize.memory_limit
+            buckets = bucket_jobs(state.root, "repeats", self._dedup_job.sorted_rows, memory_limit)
             add_all(state.jobs, buckets, partial(self._on_compared, self._dedup_job))
 
     def _in_order_of_arrival(self) -> DedupJob:
         hashes = [self._hash_job(shard).reference(shard.rows) for shard in self._arrived()]
-        return DedupJob(root=self._state.root, hashes=hashes)
+        return DedupJob(root=self._state.root, sorted_rows=hashes)
 
     def _arrived(self) -> list[StageFile]:
         """Return the documents of all shards in the order in which they came, which is remembered."""
@@ -132,22 +130,24 @@ class Duplicates:
         return [state.documents[name] for name in names]
 
     def _on_compared(self, job: DedupJob, buckets: list[StageFile]) -> None:
-        self._state.jobs.add(job.model_copy(update={"repeats": tuple(buckets)}), partial(self._on_deduplicated, job))
+        self._state.jobs.add(job.model_copy(update={"buckets": tuple(buckets)}), partial(self._on_deduplicated, job))
 
     def _on_deduplicated(self, job: DedupJob, file: StageFile | None) -> None:
         if file is not None:
             self._exact.update(self._state.files_of_job(job))
             self._compare_near(None)
 
-    def _signature_job(self, documents: StageFile) -> SignatureJob | CellsJob | None:
+    def _signature_job(self, documents: StageFile) -> SortJob | None:
         """Return what makes a shard's documents comparable with those of others, if what it reads is there."""
         settings = self._state.settings.ingest
         if settings.near_dedup == "minhash":
-            return SignatureJob(root=self._state.root, documents=documents, settings=settings.minhash)
+            return SortJob(root=self._state.root, by="signatures", file=documents, minhash=settings.minhash)
         if self._centres is None or documents.name not in self._state.embeddings:
             return None
         embeddings = self._state.embeddings[documents.name]
-        return CellsJob(root=self._state.root, embeddings=embeddings, centres=self._centres, settings=settings.semantic)
+        return SortJob(
+            root=self._state.root, by="cells", file=embeddings, semantic=settings.semantic, centres=self._centres
+        )
 
     def _on_sketched(self, job: StageJob, file: StageFile | None) -> None:
         if file is not None:
@@ -170,7 +170,7 @@ class Duplicates:
             shards = [(shard, job) for shard in self._arrived() if (job := self._signature_job(shard)) is not None]
             self._near_job = NearDedupJob(
                 root=state.root,
-                signatures=[job.reference(keys * shard.rows) for shard, job in shards],
+                sorted_rows=[job.reference(keys * shard.rows) for shard, job in shards],
                 exact=[self._exact[shard.name] for shard, _ in shards],
             )
             is_again = NearDedupJob.stage.name in state.refresh
@@ -180,16 +180,21 @@ class Duplicates:
                 return
         if self._sketched.issuperset(self._near_job.shard_names):
             self._begun.add("near_dedup")
-            signatures, buckets = self._near_job.signatures, list[StageJob]()
+            rows, memory_limit = self._near_job.sorted_rows, state.settings.materialize.memory_limit
             if settings.near_dedup == "minhash":
-                buckets += pairs_jobs(state.root, signatures, state.settings.materialize.memory_limit)
+                buckets = bucket_jobs(state.root, "pairs", rows, memory_limit)
             else:
                 dimensions = max(int(file.details["dimensions"]) for file in state.embeddings.values())
-                buckets += similar_jobs(state.root, signatures, dimensions, settings.semantic)
+                threshold = settings.semantic.threshold
+                buckets = bucket_jobs(
+                    state.root, "similar", rows, memory_limit, threshold=threshold, dimensions=dimensions
+                )
             add_all(state.jobs, buckets, partial(self._on_paired, self._near_job))
 
     def _on_paired(self, job: NearDedupJob, buckets: list[StageFile]) -> None:
-        self._state.jobs.add(job.model_copy(update={"pairs": tuple(buckets)}), partial(self._on_near_deduplicated, job))
+        self._state.jobs.add(
+            job.model_copy(update={"buckets": tuple(buckets)}), partial(self._on_near_deduplicated, job)
+        )
 
     def _on_near_deduplicated(self, job: NearDedupJob, file: StageFile | None) -> None:
         if file is not None:

@@ -25,8 +25,7 @@ from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.embed import EmbedJob
-from fineweb_mask.tasks.exclusion.benchmarks import BenchmarksJob
-from fineweb_mask.tasks.exclusion.known import KnownJob
+from fineweb_mask.tasks.exclusion.lists import ExclusionJob
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.fit.job import FitJob, sampled_shards
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
@@ -137,10 +136,10 @@ class Plan(State):
         listing: dict[str, StageJob] = {}
         if settings.against:
             files = [file for path in settings.against for file in find_files(path, "ingest.against")]
-            listing["known"] = KnownJob(root=self.root, files=files)
+            listing["known"] = ExclusionJob(root=self.root, of="known", files=files)
         if settings.decontaminate:
             files = [file for path in settings.decontaminate for file in find_files(path, "ingest.decontaminate")]
-            listing["benchmarks"] = BenchmarksJob(root=self.root, files=files)
+            listing["benchmarks"] = ExclusionJob(root=self.root, of="benchmarks", files=files)
 
         def on_listed(name: str, file: StageFile | None) -> None:
             lists[name] = file

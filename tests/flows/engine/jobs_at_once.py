@@ -38,7 +38,7 @@ class JobsAtOnce:
                 on_done(None)
                 continue
             if not file.cached:
-                self.built.append(f"{job.stage.name} {job.name}")
+                self.built.append(f"{job.kind} {job.name}")
             on_done(file)
 
     def _place(self):

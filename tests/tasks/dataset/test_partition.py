@@ -155,7 +155,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         build = task._build
 
         def counted(job: Any, build: Any = build) -> None:
-            seen.append(f"{job.stage.name} {job.name}")
+            seen.append(f"{job.kind} {job.name}")
             build(job)
 
         monkeypatch.setattr(task, "_build", counted)

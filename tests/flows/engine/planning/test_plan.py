@@ -23,7 +23,7 @@ from fineweb_mask.models.settings import (
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
-from fineweb_mask.tasks.dedup import repeats
+from fineweb_mask.tasks.dedup.buckets import COMPARISONS
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob
 from fineweb_mask.tasks.fit import job as fit
@@ -185,11 +185,11 @@ def test_shards_are_compared_once_every_one_is_hashed_or_set_aside(plan):
     assert "repeats 0-of-1" not in jobs.waiting
     jobs.done("hash c")
     job, _ = jobs.waiting["repeats 0-of-1"]
-    assert [file.name for file in job.hashes] == ["a", "c"]
+    assert [file.name for file in job.sorted_rows] == ["a", "c"]
     jobs.done("repeats 0-of-1")
     job, _ = jobs.waiting["dedup corpus"]
-    assert [file.name for file in job.hashes] == ["a", "c"]
-    assert [file.name for file in job.repeats] == ["0-of-1"]
+    assert [file.name for file in job.sorted_rows] == ["a", "c"]
+    assert [file.name for file in job.buckets] == ["0-of-1"]
     assert set(found.documents) == {"a", "c"}
     assert "fit_statistics quality-statistics" in jobs.waiting
     assert jobs.expected["score"] == jobs.expected["embed"] == 2
@@ -206,7 +206,7 @@ def test_the_last_shard_to_be_set_aside_lets_the_others_be_compared(plan):
 
 
 def test_a_large_corpus_is_listed_when_its_last_bucket_is_compared(plan, monkeypatch):
-    monkeypatch.setattr(repeats, "BUCKET_DOCUMENTS", 5)
+    monkeypatch.setitem(COMPARISONS, "repeats", COMPARISONS["repeats"]._replace(most=5))
     jobs, _ = plan("ab")
     for name in ("ingest a", "ingest b", "hash a", "hash b"):
         jobs.done(name)
