@@ -22,7 +22,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dataset.partition import PartJob
+from fineweb_mask.tasks.dataset.partition import PartitionJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
@@ -188,7 +188,6 @@ def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Inspecti
     plan = Plan(probe, workspace, settings, shards, models, listing=listing, remembers=False)
     plan.prepare()
     if plan.is_prepared:
-        plan.write_early()
         plan.select()
         if set(plan.masks) == {shard.name for shard in shards}:
             plan.materialize()
@@ -235,7 +234,7 @@ def _stage(inspection: Inspection, stage: str) -> StageStatus:
     files = [
         (job, file)
         for job, file in inspection.jobs[stage]
-        if file is not None and not job.stage.interim and not isinstance(job, PartJob)
+        if file is not None and not job.stage.interim and not isinstance(job, PartitionJob)
     ]
     seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
     about = stages_shown_as(stage)

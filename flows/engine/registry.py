@@ -6,7 +6,7 @@ To add a stage, write its module in `tasks/` and enter its task here.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from fineweb_mask.tasks.dataset.partition import count, shuffle, survey, write_partition
+from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import dedup
 from fineweb_mask.tasks.dedup.k_means import fit_cluster_centres
@@ -64,11 +64,8 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     measure_curves,
     divide_budget,
     select,
-    materialize,
-    survey,
-    shuffle,
     write_partition,
-    count,
+    materialize,
     export,
     report,
 )

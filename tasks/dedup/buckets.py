@@ -7,20 +7,27 @@ killed resumes with those that are left. Whether a corpus has one bucket or many
 """
 
 import math
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
+from threading import Lock
 from typing import ClassVar, Literal, NamedTuple
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from fineweb_mask.models.documents import hash_halves
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import PAIRS, REPEATS
-from fineweb_mask.tasks.dedup.database import database, own_turn
+from fineweb_mask.tasks.catalog.spilling import spilling_database
 from fineweb_mask.tasks.dedup.sorted_rows import ROW_GROUP_ROWS, read_range, runs, write_sorted
+from fineweb_mask.tasks.storage.atomic import make_folder
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -29,6 +36,8 @@ READ_ROWS = 2_000_000
 
 READERS = 16
 """Files that are read at the same time: at a URL, most of the time is spent waiting."""
+
+_one_at_a_time = Lock()  # in a process
 
 ROW_BITS = 32  # of a document's number; the place of its shard is above them
 
@@ -167,10 +176,28 @@ def document_numbers(place: int, rows: NDArray[np.uint32]) -> pa.Array:
     return pa.array(rows.astype(np.uint64) + (np.uint64(place) << np.uint64(ROW_BITS)))
 
 
+@contextmanager
+def _own_turn() -> Iterator[None]:
+    """Wait until no other bucket is compared in this process: the memory limit is that of all of them."""
+    while not _one_at_a_time.acquire(timeout=0.1):
+        raise_if_stopped()
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()
+
+
+def _database(job: BucketJob) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    make_folder(job.workspace.cache)
+    spill = tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache)
+    return spilling_database(Path(spill), job.memory_limit, f"{job.kind} {job.name}")
+
+
 def _found_by(query: str, keys: Sequence[str], job: BucketJob) -> Iterator[pa.RecordBatch]:
     """Yield what a query over the table `documents` finds in the bucket."""
     columns = ", ".join(f"{name} UBIGINT" for name in (*keys, "document"))
-    with own_turn(), database(job.workspace, job.memory_limit) as connection:
+    with _own_turn(), _database(job) as connection:
+        connection.execute("SET preserve_insertion_order = false")
         connection.execute(f"CREATE TABLE documents ({columns})")
         for rows in _read(job):
             connection.from_arrow(rows).insert_into("documents")

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.dataset import partition
+from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.dedup.buckets import BucketJob, find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
@@ -135,6 +135,7 @@ class Making(NamedTuple):
             root=str(self.workspace.root),
             inputs=self.partitioning.inputs,
             version=self.partitioning.version,
+            shards=self.partitioning.shards,
             counts=self.counts,
             blocks=self.blocks,
             recipe=self.recipe,
@@ -147,27 +148,13 @@ class Making(NamedTuple):
 
     def written(self, *, force: bool = False, threads: int = 1) -> MaterializeJob:
         """Run all jobs but the last, and return this: so many partitions at once, the last ones first."""
-        parts = self.partitioning
-        survey = partition.survey(parts.survey().model_copy(update={"force": force}))
-
-        def run(task: Any, jobs: Any) -> list[StageFile]:
-            forced = [job.model_copy(update={"force": force, "at_once": threads}) for job in jobs]
-            if threads == 1:
-                return [task(job) for job in reversed(forced)][::-1]
+        jobs = [job.model_copy(update={"force": force, "at_once": threads}) for job in self.partitioning.jobs()]
+        if threads == 1:  # so that an error leaves the rest
+            made = [write_partition(job) for job in reversed(jobs)][::-1]
+        else:
             with ThreadPoolExecutor(threads) as pool:
-                return list(pool.map(task, reversed(forced)))[::-1]
-
-        shuffled = run(partition.shuffle, parts.shuffles(survey)) if parts.is_shuffled else []
-        made = run(partition.write_partition, parts.partitions(survey, shuffled))
-        counted = run(partition.count, parts.counts(survey))
-        update = {
-            "survey": survey,
-            "shuffled": tuple(shuffled),
-            "partitions": tuple(made),
-            "counted": tuple(counted),
-            "force": force,
-        }
-        return self.job.model_copy(update=update)
+                made = list(pool.map(write_partition, reversed(jobs)))[::-1]
+        return self.job.model_copy(update={"partitions": tuple(made), "force": force})
 
     def write(self, *, force: bool = False, threads: int = 1) -> StageFile:
         """Run all jobs, unless the dataset is there."""

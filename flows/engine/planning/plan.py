@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fineweb_mask.flows.engine.choices import REFITTED, PretrainedModels, Refit, Share, is_trained
-from fineweb_mask.flows.engine.dataset import EarlyParts, remove_left_parts, write_dataset
+from fineweb_mask.flows.engine.dataset import write_dataset
 from fineweb_mask.flows.engine.planning.duplicates import Duplicates
 from fineweb_mask.flows.engine.planning.state import State, keep
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone
@@ -91,7 +91,6 @@ class Plan(State):
             jobs, workspace, settings, shards, listing=listing, share=share, refresh=refresh, remembers=remembers
         )
         self._groups: dict[str, StageFile] = {}  # of shards that were selected from together, by name
-        self._early: EarlyParts | None = None  # of the dataset
         self.dataset: StageFile | None = None
         self.exports: dict[str, Path] = {}  # folders of training files, by name
         self._models = dict(models.scorers)
@@ -123,7 +122,6 @@ class Plan(State):
         self.score()  # each shard, when it is ingested and the statistics are fitted
         self.embed()  # each shard, when it is ingested and the encoder is fitted
         self.deduplicate()  # across shards, when the last one is ingested
-        self.write_early()  # each part of the dataset, when its own shards are selected from
         self.select()  # from each block, when all shards are prepared, or its own if it depends on no others
         self.materialize()
         self.export()
@@ -361,12 +359,8 @@ class Plan(State):
             self._selecting.add(job.name)
             self.jobs.add(job if job.rule is None else self._reading(job), partial(self._on_selected, job))
 
-    def write_early(self) -> None:
-        """Write each part of the dataset as soon as its own shards are selected from, where that is possible."""
-        self._early = EarlyParts(self.jobs, self.root, self.shards, self.settings.materialize)
-
     def materialize(self) -> None:
-        """Write the dataset, or what is not written of it, when every block is selected from."""
+        """Write the dataset, when every block is selected from."""
         self.jobs.finish()
         at_once = self.jobs.at_once
         parts = Partitioning(self.root, self._selected, self.shards, self.settings.materialize, at_once)
@@ -374,14 +368,14 @@ class Plan(State):
             root=self.root,
             inputs=parts.inputs,
             version=parts.version,
+            shards=parts.shards,
             counts=self.counts,
             blocks=self.blocks,
             recipe=self.settings,
         )
-        if self.remembers:
-            remove_left_parts(parts, job)
-        early = {} if self._early is None else self._early.written
-        write_dataset(self.jobs, parts, job, self._on_materialized, early)
+        if self.remembers and job.current() is not None:
+            parts.remove_left()
+        write_dataset(self.jobs, parts, job, self._on_materialized)
 
     def export(self) -> None:
         """Write the training files, when the dataset is written."""
@@ -608,20 +602,6 @@ class Plan(State):
         if group is not None:
             self._groups[group.name] = group
             self.masks.update(self.files_of_job(job))
-            if self._early is not None:
-                self._early.add(job.shard_names, self._selected_files, is_new=not group.cached)
-
-    def _selected_files(self, name: str) -> ShardFiles | None:
-        """Return the files of a shard, None if it is left out.
-
-        Raises
-        ------
-        KeyError
-            If it is not selected from yet.
-        """
-        if self.is_left_out(name):
-            return None
-        return self.files_of(name).model_copy(update={"masks": self.masks[name]})
 
     def _on_materialized(self, file: StageFile | None) -> None:
         self.dataset = file

@@ -74,17 +74,17 @@ def test_two_buckets_at_once_share_the_memory_limit(tmp_path: Path, monkeypatch:
     """They take turns: DuckDB uses all cores for one."""
     made = repeats_jobs(Workspace(tmp_path), TEXTS, 4)
     open_ones, most = [0], [0]
-    database = buckets.database
+    database = buckets._database
 
     @contextmanager
-    def counted(*arguments):
-        with database(*arguments) as connection:
+    def counted(job):
+        with database(job) as connection:
             open_ones[0] += 1
             most[0] = max(most[0], open_ones[0])
             yield connection
             open_ones[0] -= 1
 
-    monkeypatch.setattr(buckets, "database", counted)
+    monkeypatch.setattr(buckets, "_database", counted)
     with ThreadPoolExecutor(4) as pool:
         assert not any(file.cached for file in pool.map(find_in_bucket, made))
     assert most == [1]
@@ -103,7 +103,7 @@ def test_too_little_memory_is_told_with_the_setting(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     texts = {name: range(first, first + 60_000) for first, name in enumerate("abcd")}
     [limited] = repeats_jobs(workspace, texts, 1, "1KB")
-    with pytest.raises(WorkspaceError, match=r"materialize\.memory_limit: 1KB is too little"):
+    with pytest.raises(WorkspaceError, match=r"^repeats 0-of-1: materialize\.memory_limit: 1KB is too little"):
         find_in_bucket(limited)
     assert not list(workspace.cache.iterdir())
 
