@@ -388,7 +388,7 @@ class Plan(State):
         self.jobs.expect("export", len(exports))
         for settings in exports:
             place = output.url or (own if output.is_own else str(output.folder))
-            job = ExportJob(root=self.root, dataset=self.dataset, place=place, settings=settings)
+            job = ExportJob(root=self.root, dataset=self.dataset.fingerprint, place=place, settings=settings)
             self.exports[settings.folder] = job.folder
             self.jobs.add(job, lambda _: None)
         self.jobs.finish()
