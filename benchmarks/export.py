@@ -24,7 +24,8 @@ from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
-from fineweb_mask.tasks.training_files.folder import key_of, write_export
+from fineweb_mask.tasks.export import ExportJob
+from fineweb_mask.tasks.training_files.folder import write_export
 from fineweb_mask.tasks.training_files.tokens import Tokenizer, write_tokens
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
@@ -94,7 +95,8 @@ def main() -> None:
         [documents] = (work / "dataset" / "data").iterdir()
         for kind in ("megatron", "nanotron"):
             settings = ExportSettings(format=kind, tokenizer=str(work / "tokenizer.json"))
-            key = key_of(settings, manifest.content, 1)
+            place = {"root": str(work), "dataset": manifest.content, "place": found.url}
+            key = ExportJob(**place, settings=settings).key
 
             def tokens(folder: Path, settings: ExportSettings = settings) -> None:
                 write_tokens(documents, Tokenizer(settings), settings.format, folder)

@@ -29,8 +29,8 @@ from fineweb_mask.flows.pipeline.run import OnDone, Scheduler
 from fineweb_mask.models.schemas import DUPLICATES_OF_SHARDS, REPEATS
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, no_duplicates
-from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
 from fineweb_mask.tasks.fit.job import FitJob
 from fineweb_mask.tasks.reporting.sections import StageTime
@@ -91,9 +91,9 @@ class _Written:
             write_manifest(job.manifest_path, job.key, [], details)
         elif job.current() is None and isinstance(job, DedupJob):
             dedup(job)
-        elif job.current() is None and isinstance(job, RepeatsJob):
-            shards = pa.array(range(len(job.hashes)), pa.uint32())
-            first_rows = pa.array([0] * len(job.hashes), pa.uint32())
+        elif job.current() is None and isinstance(job, BucketJob):
+            shards = pa.array(range(len(job.sorted_rows)), pa.uint32())
+            first_rows = pa.array([0] * len(job.sorted_rows), pa.uint32())
             write_sorted(job.output, REPEATS, job.key, [pa.record_batch([shards, first_rows], schema=REPEATS)])
         elif isinstance(job, DedupJob):
             files = [no_duplicates(name) for name in job.shard_names]

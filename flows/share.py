@@ -7,7 +7,7 @@ from prefect import flow
 
 from fineweb_mask.flows.curate import RETRY_DELAYS, embed_shards, ingest_shards, score_and_embed_shards, score_shards
 from fineweb_mask.flows.pipeline.choices import Share
-from fineweb_mask.flows.pipeline.duplicates import sketch_shards
+from fineweb_mask.flows.pipeline.duplicates import sort_shards
 from fineweb_mask.flows.pipeline.failures import fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import fit
 from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
@@ -41,7 +41,7 @@ def prepare_share(settings: PipelineSettings, number: int, of: int) -> list[Stag
         else:
             score_shards(run, own, models.quality)
             embed_shards(run, own, models.encoder)
-        sketch_shards(run, own)
+        sort_shards(run, own)
         return run.stages
 
 

@@ -6,18 +6,14 @@ To add a stage, write its module in `tasks/` and enter its task here.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from fineweb_mask.tasks.dataset.partition import count, shuffle, survey, write_partition
-from fineweb_mask.tasks.dedup.cells import fit_cells, order_by_cell
+from fineweb_mask.tasks.dataset.partition import write_partition
+from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import dedup
-from fineweb_mask.tasks.dedup.hashes import sort_hashes
+from fineweb_mask.tasks.dedup.k_means import fit_cluster_centres
 from fineweb_mask.tasks.dedup.near_duplicates import near_dedup
-from fineweb_mask.tasks.dedup.pairs import find_pairs
-from fineweb_mask.tasks.dedup.repeats import find_repeats
-from fineweb_mask.tasks.dedup.signatures import sketch
-from fineweb_mask.tasks.dedup.similar import find_similar
+from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.embed import embed
-from fineweb_mask.tasks.exclusion.benchmarks import list_benchmarks
-from fineweb_mask.tasks.exclusion.known import list_known
+from fineweb_mask.tasks.exclusion.lists import list_excluded
 from fineweb_mask.tasks.export import export
 from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.fit.targets import fit_targets
@@ -44,17 +40,12 @@ from fineweb_mask.tasks.workspace.references import StageFile
 
 PIPELINE: tuple[StageTask[Any], ...] = (
     ingest,
-    sort_hashes,
-    find_repeats,
+    fit_cluster_centres,
+    sort_rows,
+    find_in_bucket,
     dedup,
-    sketch,
-    find_pairs,
-    fit_cells,
-    order_by_cell,
-    find_similar,
     near_dedup,
-    list_known,
-    list_benchmarks,
+    list_excluded,
     fit_classifier,
     fit_statistics,
     fit_encoder,
@@ -71,11 +62,8 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     measure_curves,
     divide_budget,
     select,
-    materialize,
-    survey,
-    shuffle,
     write_partition,
-    count,
+    materialize,
     export,
     report,
 )

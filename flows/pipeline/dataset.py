@@ -7,7 +7,6 @@ from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import Selection
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
-from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.materialize import MaterializeJob
 from fineweb_mask.tasks.report import ReportJob
@@ -24,42 +23,21 @@ class Curated(NamedTuple):
 
 def materialize(run: Run, selection: Selection) -> StageFile:
     """Write the files of all partitions, and put them in place as the dataset."""
-    parts = Partitioning(run.root, selection.shards, run.shards, run.settings.materialize, run.at_once)
+    partitioning = Partitioning(run.root, selection.shards, run.shards, run.settings.materialize, run.at_once)
     job = MaterializeJob(
         root=run.root,
-        inputs=parts.inputs,
-        version=parts.version,
+        inputs=partitioning.inputs,
+        version=partitioning.version,
+        shards=partitioning.shards,
         counts=selection.counts,
         blocks=selection.blocks,
         recipe=run.settings,
     )
-    if run.remembers:
-        _remove_left_parts(parts, job)
+    if run.remembers and job.current() is not None:
+        partitioning.remove_left()
     if run.done(job) is None:
-        survey = run.one(parts.survey())
-        shuffled = run.all(parts.shuffles(survey)) if parts.is_shuffled else []
-        counted = run.all(parts.counts(survey))
-        written = run.all(parts.partitions(survey, shuffled))
-        update = {
-            "survey": survey,
-            "shuffled": tuple(shuffled),
-            "counted": tuple(counted),
-            "partitions": tuple(written),
-        }
-        job = job.model_copy(update=update)
+        job = job.model_copy(update={"partitions": tuple(run.all(partitioning.jobs()))})
     return run.one(job)
-
-
-def _remove_left_parts(parts: Partitioning, dataset: MaterializeJob) -> None:
-    """Remove what a run left that was killed after it had put the dataset in place, before it removed its parts."""
-    if (survey := parts.survey().current()) is None or dataset.current() is None:
-        return
-    shuffled = parts.shuffles(survey) if parts.is_shuffled else []
-    streams = [file for job in shuffled if (file := job.current()) is not None]
-    made = [*parts.counts(survey), *(parts.partitions(survey, streams) if len(streams) == len(shuffled) else [])]
-    left = [file for job in made if (file := job.current()) is not None]
-    with dataset.workspace.alone():
-        Parts.of(dataset.workspace, dataset.recipe.materialize, dataset.version).remove([*left, *streams, survey])
 
 
 def export(run: Run, dataset: StageFile) -> dict[str, Path]:
@@ -68,7 +46,7 @@ def export(run: Run, dataset: StageFile) -> dict[str, Path]:
     own = f"{run.root}/dataset" if run.workspace.url is not None else str(output.folder)
     place = output.url or (own if output.is_own else str(output.folder))
     jobs = [
-        ExportJob(root=run.root, dataset=dataset, place=place, settings=settings)
+        ExportJob(root=run.root, dataset=dataset.fingerprint, place=place, settings=settings)
         for settings in run.settings.materialize.export
     ]
     run.all(jobs)

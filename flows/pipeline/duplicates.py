@@ -5,14 +5,11 @@ from contextlib import nullcontext
 from fineweb_mask.flows.pipeline.fit import Models
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
-from fineweb_mask.tasks.dedup.cells import CentresJob, order_by_cell
+from fineweb_mask.tasks.dedup.buckets import bucket_jobs
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, no_duplicates
-from fineweb_mask.tasks.dedup.hashes import sort_hashes
+from fineweb_mask.tasks.dedup.k_means import CentresJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
-from fineweb_mask.tasks.dedup.pairs import pairs_jobs
-from fineweb_mask.tasks.dedup.repeats import repeats_jobs
-from fineweb_mask.tasks.dedup.signatures import sketch
-from fineweb_mask.tasks.dedup.similar import similar_jobs
+from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
@@ -35,13 +32,13 @@ def find_duplicates(run: Run, documents: Files, vectors: Files, models: Models) 
     return duplicates
 
 
-def sketch_shards(run: Run, documents: Files) -> None:
-    """Make of every shard what is compared with other shards, as far as its documents alone tell it."""
+def sort_shards(run: Run, documents: Files) -> None:
+    """Sort the rows of every shard by what they are compared by, as far as the documents alone tell it."""
     ingest = run.settings.ingest
     if ingest.exact_dedup == "corpus":
-        run.map(sort_hashes, documents=documents)
+        run.map(sort_rows, file=documents, by="hash")
     if ingest.near_dedup == "minhash":
-        run.map(sketch, documents=documents, settings=ingest.minhash)
+        run.map(sort_rows, file=documents, by="signatures", minhash=ingest.minhash)
 
 
 def _in_order_of_arrival(run: Run, documents: Files) -> Files:
@@ -54,42 +51,42 @@ def _in_order_of_arrival(run: Run, documents: Files) -> Files:
 
 
 def _exact(run: Run, documents: Files) -> Files:
-    hashing = run.jobs(sort_hashes, documents=documents)
-    listing = DedupJob(root=run.root, hashes=[job.reference(job.documents.rows) for job in hashing.values()])
-    run.map(sort_hashes, documents=documents)
+    sorting = run.jobs(sort_rows, file=documents, by="hash")
+    listing = DedupJob(root=run.root, sorted_rows=[job.reference(job.file.rows) for job in sorting.values()])
+    run.each(sorting)
     if run.done(listing) is None:
-        buckets = run.all(repeats_jobs(run.root, listing.hashes, run.settings.materialize.memory_limit))
-        listing = listing.model_copy(update={"repeats": tuple(buckets)})
+        buckets = bucket_jobs(run.root, "repeats", listing.sorted_rows, run.settings.materialize.memory_limit)
+        listing = listing.model_copy(update={"buckets": tuple(run.all(buckets))})
     run.one(listing)
     return run.files_of(listing)
 
 
 def _near(run: Run, documents: Files, exact: Files, vectors: Files, models: Models) -> Files:
-    settings = run.settings.ingest
+    settings, memory_limit = run.settings.ingest, run.settings.materialize.memory_limit
     if settings.near_dedup == "minhash":
-        task, inputs, keys = sketch, {"documents": documents, "settings": settings.minhash}, settings.minhash.bands
+        sorting = run.jobs(sort_rows, file=documents, by="signatures", minhash=settings.minhash)
+        keys = settings.minhash.bands
     else:
         in_order = PerShard({name: vectors[name] for name in documents if name in vectors})
         centres = _centres(run, in_order, models)
-        task, inputs, keys = (
-            order_by_cell,
-            {"embeddings": in_order, "centres": centres, "settings": settings.semantic},
-            1,
-        )
-    sketching = run.jobs(task, **inputs)
+        sorting = run.jobs(sort_rows, file=in_order, by="cells", semantic=settings.semantic, centres=centres)
+        keys = 1
     listing = NearDedupJob(
         root=run.root,
-        signatures=[job.reference(keys * documents[name].rows) for name, job in sketching.items()],
-        exact=[exact[name] for name in sketching],
+        sorted_rows=[job.reference(keys * documents[name].rows) for name, job in sorting.items()],
+        exact=[exact[name] for name in sorting],
     )
-    run.map(task, **inputs)
+    run.each(sorting)
     if run.done(listing) is None:
         if settings.near_dedup == "minhash":
-            buckets = run.all(pairs_jobs(run.root, listing.signatures, run.settings.materialize.memory_limit))
+            buckets = bucket_jobs(run.root, "pairs", listing.sorted_rows, memory_limit)
         else:
             dimensions = max(int(file.details["dimensions"]) for file in vectors.values())
-            buckets = run.all(similar_jobs(run.root, listing.signatures, dimensions, settings.semantic))
-        listing = listing.model_copy(update={"pairs": tuple(buckets)})
+            threshold = settings.semantic.threshold
+            buckets = bucket_jobs(
+                run.root, "similar", listing.sorted_rows, memory_limit, threshold=threshold, dimensions=dimensions
+            )
+        listing = listing.model_copy(update={"buckets": tuple(run.all(buckets))})
     run.one(listing)
     return run.files_of(listing)
 

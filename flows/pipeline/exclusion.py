@@ -1,8 +1,7 @@
 """List what other corpora and benchmarks hold, before ingest drops it."""
 
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.tasks.exclusion.benchmarks import BenchmarksJob
-from fineweb_mask.tasks.exclusion.known import KnownJob
+from fineweb_mask.tasks.exclusion.lists import ExclusionJob
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -12,8 +11,8 @@ def exclusion_lists(run: Run) -> dict[str, StageFile]:
     settings, lists = run.settings.ingest, dict[str, StageFile]()
     if settings.against:
         files = [file for path in settings.against for file in find_files(path, "ingest.against")]
-        lists["known"] = run.one(KnownJob(root=run.root, files=files))
+        lists["known"] = run.one(ExclusionJob(root=run.root, of="known", files=files))
     if settings.decontaminate:
         files = [file for path in settings.decontaminate for file in find_files(path, "ingest.decontaminate")]
-        lists["benchmarks"] = run.one(BenchmarksJob(root=run.root, files=files))
+        lists["benchmarks"] = run.one(ExclusionJob(root=run.root, of="benchmarks", files=files))
     return lists

@@ -117,16 +117,16 @@ class TaskRuns:
             return Completed(name="Cached", message=f"{number:,} files are current")
 
         functions: dict[str, tuple[Callable[..., Any], str]] = {
-            "one": (run_one, "{job.name}"),
-            "group": (run_group, "{first} to {last}"),
-            "many": (show_many, "{number} files"),
+            "one": (run_one, "{job.kind} {job.name}"),
+            "group": (run_group, f"{stage} {{first}} to {{last}}"),
+            "many": (show_many, f"{stage} {{number}} files"),
         }
         function, run_name = functions[what]
         return Task(
             fails_in_one_line(function),
             name=stage,
             description=task.__doc__,
-            task_run_name=f"{stage} {run_name}",
+            task_run_name=run_name,
             cache_policy=NO_CACHE,  # the output's key says whether it is current
             persist_result=False,
             retries=len(self._retry_delays),

@@ -17,12 +17,9 @@ from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspa
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.dataset.output import MATERIALIZE
 from fineweb_mask.tasks.dataset.parts import FOLDER
+from fineweb_mask.tasks.dedup.buckets import BucketJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.hashes import HashJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
-from fineweb_mask.tasks.dedup.pairs import PairsJob
-from fineweb_mask.tasks.dedup.repeats import RepeatsJob
-from fineweb_mask.tasks.dedup.signatures import SignatureJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
@@ -32,16 +29,15 @@ from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
-COMPARED = (*HashJob.stage.folders, *RepeatsJob.stage.folders, *DedupJob.stage.folders)
+COMPARED = ("hashes", DedupJob.summaries, *DedupJob.stage.folders)
 """Folders of files that are read only if duplicates are looked for across shards."""
 
-SKETCHED = (*SignatureJob.stage.folders, *PairsJob.stage.folders, *NearDedupJob.stage.folders)
+SKETCHED = ("signatures", NearDedupJob.summaries, *NearDedupJob.stage.folders)
 """Folders of files that are read only if near-duplicates are looked for."""
 
 
 READ_UNTIL = {
-    **dict.fromkeys(RepeatsJob.stage.folders, DedupJob.stage.folders),
-    **dict.fromkeys(PairsJob.stage.folders, NearDedupJob.stage.folders),
+    **{job.summaries: job.stage.folders for job in (DedupJob, NearDedupJob)},
     **{
         folder: SelectJob.stage.folders
         for job in (SampleJob, MeasureJob, LearnJob, ChargesJob, ChargedJob, PriceJob, BudgetsJob)
@@ -51,7 +47,7 @@ READ_UNTIL = {
 """Folders of files that are read only until those of later folders are there, which are named with each."""
 
 OF_MANY = frozenset(
-    folder for job in (RepeatsJob, PairsJob, LearnJob, ChargesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
+    folder for job in (BucketJob, LearnJob, ChargesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
 )
 """Folders of files that are of no single shard."""
 

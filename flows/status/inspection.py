@@ -20,7 +20,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.dataset.output import Output
-from fineweb_mask.tasks.dataset.partition import PartJob
+from fineweb_mask.tasks.dataset.partition import PartitionJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbedJob
@@ -199,7 +199,7 @@ def _stage(run: Run, stage: str) -> StageStatus:
     files = [
         (job, file)
         for job, file in run.found[stage]
-        if file is not None and not job.stage.interim and not isinstance(job, PartJob)
+        if file is not None and not job.stage.interim and not isinstance(job, PartitionJob)
     ]
     seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
     about = stages_shown_as(stage)

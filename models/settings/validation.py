@@ -15,6 +15,13 @@ UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
 KIND = re.compile(r"kind\[(.*?)\]")
 """The branch of a union of settings that a `kind` names."""
 
+REMOVED = dict.fromkeys(
+    ("materialize.shuffle", "materialize.seed"),
+    "the dataset is not shuffled any more, an export is: write materialize.export: [{format: parquet, shuffle: true, "
+    "seed: 0}], which puts all documents in random order",
+)
+"""What to write instead of settings that were once, by their keys."""
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -36,6 +43,8 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
+    if problem["type"] == "extra_forbidden" and key in REMOVED:
+        return f"{key}: {REMOVED[key]}"
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(location[:-1], settings)
         close = difflib.get_close_matches(str(location[-1]), allowed, n=1)

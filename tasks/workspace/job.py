@@ -70,7 +70,7 @@ def rows_through(file: StageFile) -> tuple[int, int]:
 class Stage:
     """What all jobs of a stage have in common; every table of stages is read from these fields."""
 
-    name: str  # in keys and file footers
+    name: str  # in keys and file footers, unless its jobs are of several kinds
     version: int  # part of the key: raise it when equal inputs and settings would give another output than before
     label: str = ""  # the name that its jobs are counted and shown under; by default its own
     folders: tuple[str, ...] = ()  # of its files in the workspace: one file per shard, unless `product` is set
@@ -112,6 +112,11 @@ class StageJob(BaseModel, ABC):
     def name(self) -> str:
         """The shard, the group of shards, or the stage's only product."""
 
+    @property
+    def kind(self) -> str:
+        """The first part of the key: the stage's name, unless one stage makes outputs of several kinds."""
+        return self.stage.name
+
     @abstractmethod
     def depends_on(self) -> Dependencies:
         """Return what the output depends on: the settings that the stage reads, and the fingerprints of its inputs."""
@@ -131,9 +136,9 @@ class StageJob(BaseModel, ABC):
     def key(self) -> StageKey:
         """What the output is known by; two equal keys mean equal files."""
         if self._key is None:
-            stage, (settings, inputs) = self.stage, self.depends_on()
+            settings, inputs = self.depends_on()
             self._key = StageKey(
-                stage=stage.name, version=stage.version, settings=digest(settings), inputs=digest(inputs)
+                stage=self.kind, version=self.stage.version, settings=digest(settings), inputs=digest(inputs)
             )
         return self._key
 
@@ -202,9 +207,14 @@ class ShardJob(StageJob):
     """A job whose output is one row-aligned Parquet file of a shard."""
 
     @property
+    def folder(self) -> str:
+        """The folder of the output, in the workspace."""
+        return self.stage.folders[0]
+
+    @property
     def output(self) -> Path:
         """The path of the output."""
-        return self.workspace.shard_path(self.stage.folders[0], self.name, self.key)
+        return self.workspace.shard_path(self.folder, self.name, self.key)
 
     def paths(self) -> list[Path]:
         """Return the shard's file."""
@@ -213,7 +223,7 @@ class ShardJob(StageJob):
     def reference(self, rows: int = 0) -> StageFile:
         """Return the reference to the output of so many rows, which may not be built yet: its size is not known."""
         return StageFile(
-            stage=self.stage.name,
+            stage=self.kind,
             name=self.name,
             path=self.workspace.relative(self.output),
             rows=rows,
@@ -223,7 +233,7 @@ class ShardJob(StageJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it is current, else None."""
-        return find_file(self, self.stage.folders[0], self.name, listing)
+        return find_file(self, self.folder, self.name, listing)
 
 
 class GroupJob(StageJob):
@@ -307,13 +317,13 @@ class StageTask(Generic[Job]):
         if not job.force and (found := job.current()) is not None:
             return found
         started = time.perf_counter()
-        explained = disk_errors_explained(job.workspace.root, f"{self.stage.name} {job.name}")
+        explained = disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}")
         with explained, bad_data_explained(job):
             self._build(job, *arguments)
         built = job.current()
         if built is None:
             raise WorkspaceError(
-                f"{self.stage.name} {job.name}: the output was built but is not current: run again, one run at a time"
+                f"{job.kind} {job.name}: the output was built but is not current: run again, one run at a time"
             )
         return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
 

@@ -22,7 +22,7 @@ quality:
   scorers: [{{kind: column, column: token_count}}, {{kind: edu, model: edu-classifier}}]
 embedding: {{model: e5-base}}
 """
-WRITE = {"survey", "partition", "count", "materialize", "report"}
+WRITE = {"partition", "materialize", "report"}
 SELECT = {"select"} | WRITE
 EMBED = {"embed"} | SELECT
 SCORE = {"score"} | SELECT
@@ -36,7 +36,6 @@ DETAILS = {
     "tokens_estimated": 0,
     "blocks": [],
     "statistics": {},
-    "columns": "",
 }
 
 
@@ -179,9 +178,7 @@ def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(key
     group = {
         ("repeats", "0-of-1"),
         ("dedup", "corpus"),
-        ("survey", "survey"),
         ("partition", "00000"),
-        ("count", "00000"),
         ("select", "a..b"),
         ("materialize", "dataset"),
         ("report", "report"),

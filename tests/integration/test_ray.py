@@ -26,7 +26,7 @@ from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
-from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.dedup.sort import SortJob
 from fineweb_mask.tasks.embed import EmbedJob, resolve_model
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.source.discovery import discover
@@ -308,7 +308,7 @@ def test_ends_of_processes_are_survived_and_functions_exported_once(
         with pytest.raises(BadShardError, match="lost"):
             cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=120)
         again = [
-            cluster.submit(HashJob(root=workspace.address, documents=file, force=True))
+            cluster.submit(SortJob(root=workspace.address, by="hash", file=file, force=True))
             for file in documents
             for _ in range(200 // len(documents))
         ]
@@ -326,14 +326,14 @@ def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(nodes: Nod
 
     halfway, closed = threading.Event(), threading.Event()
 
-    class SlowJob(HashJob):
+    class SlowJob(SortJob):
         def model_dump_json(self, **options: Any) -> str:
             halfway.set()
             closed.wait(60)
             return super().model_dump_json(**options)
 
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
-    job = SlowJob(root=str(tmp_path), documents=documents)
+    job = SlowJob(root=str(tmp_path), by="hash", file=documents)
     cluster = Cluster(EngineSettings(kind="ray", address=nodes.cluster.address))
     with ThreadPoolExecutor() as threads:
         try:

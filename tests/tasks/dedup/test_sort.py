@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.schemas import HASHES
-from fineweb_mask.tasks.dedup.hashes import sort_hashes
+from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.storage.remote_file import RemoteFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
@@ -18,7 +18,7 @@ from tests.tasks.jobs import hash_jobs
 def test_every_hash_is_there_with_its_row_in_order(tmp_path: Path, texts: list[int]) -> None:
     workspace = Workspace(tmp_path)
     [job] = hash_jobs(workspace, write_documents(workspace, {"en/a": texts}))
-    table = pq.read_table(workspace.resolve(sort_hashes(job)))
+    table = pq.read_table(workspace.resolve(sort_rows(job)))
     assert table.schema.equals(HASHES)
     pairs = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
     assert pairs == sorted((text_hash(text), row) for row, text in enumerate(texts))
@@ -27,9 +27,9 @@ def test_every_hash_is_there_with_its_row_in_order(tmp_path: Path, texts: list[i
 def test_what_refers_to_the_hashes_is_known_before_they_are_there(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     [job] = hash_jobs(workspace, write_documents(workspace, {"en/a": range(9)}))
-    reference = job.reference(job.documents.rows)
+    reference = job.reference(job.file.rows)
     assert not job.output.exists()
-    built = sort_hashes(job).model_dump(exclude={"bytes", "seconds"})
+    built = sort_rows(job).model_dump(exclude={"bytes", "seconds"})
     assert built == reference.model_dump(exclude={"bytes", "seconds"})
 
 
@@ -38,7 +38,7 @@ def test_equal_documents_have_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         workspace = Workspace(tmp_path / name)
         [job] = hash_jobs(workspace, write_documents(workspace, {"a": range(9_000)}))
-        files.append(workspace.resolve(sort_hashes(job)).read_bytes())
+        files.append(workspace.resolve(sort_rows(job)).read_bytes())
     assert files[0] == files[1]
 
 
@@ -51,6 +51,6 @@ def test_another_machine_downloads_no_text(bucket: Bucket, tmp_path: Path, monke
     readinto = RemoteFile.readinto
     monkeypatch.setattr(RemoteFile, "readinto", lambda *given: (taken.append(readinto(*given)), taken[-1])[1])
     [job] = hash_jobs(workspace, [documents])
-    assert sort_hashes(job).rows == len(texts)
+    assert sort_rows(job).rows == len(texts)
     assert sum(taken) > 0
     assert not (workspace.root / documents.path).exists()

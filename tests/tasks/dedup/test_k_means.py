@@ -5,12 +5,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.dedup.semantic import cell_centres, cells_of, first_similar
+from fineweb_mask.models.dedup.semantic import cluster_centres, clusters_of, first_similar
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings.source import SemanticSettings
-from fineweb_mask.tasks.dedup import similar as module
-from fineweb_mask.tasks.dedup.cells import CellsJob, CentresJob, fit_cells, order_by_cell
-from fineweb_mask.tasks.dedup.similar import find_similar, similar_jobs
+from fineweb_mask.tasks.dedup.buckets import BucketJob, bucket_jobs, find_in_bucket
+from fineweb_mask.tasks.dedup.k_means import CentresJob, fit_cluster_centres
+from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -52,12 +52,15 @@ def embeddings(workspace: Workspace, vectors: np.ndarray) -> list[StageFile]:
 def ordered(workspace: Workspace, vectors: np.ndarray) -> tuple[np.ndarray, list[StageFile]]:
     root, files = str(workspace.root), embeddings(workspace, vectors)
     fitting = CentresJob(root=root, embeddings=files[:1], model="m", settings=SETTINGS)
-    centres = fit_cells(fitting)
-    cells = [order_by_cell(CellsJob(root=root, embeddings=file, centres=centres, settings=SETTINGS)) for file in files]
-    return np.load(fitting.path), cells
+    centres = fit_cluster_centres(fitting)
+    return np.load(fitting.path), [sort_rows(sort_job(root, file, centres)) for file in files]
 
 
-def test_cells_hold_every_vector_once_in_their_order(workspace, vectors):
+def sort_job(root: str, file: StageFile, centres: StageFile) -> SortJob:
+    return SortJob(root=root, by="cells", file=file, semantic=SETTINGS, centres=centres)
+
+
+def test_clusters_hold_every_vector_once_in_their_order(workspace, vectors):
     centres, cells = ordered(workspace, vectors)
     assert centres.shape == (2, DIMENSIONS)  # of 499 documents
     for file, shard in zip(cells, vectors, strict=True):
@@ -66,23 +69,27 @@ def test_cells_hold_every_vector_once_in_their_order(workspace, vectors):
         keys = table["key"].to_numpy()
         assert (np.diff(keys.astype(object)) >= 0).all()
         units = shard.astype(np.float32) / np.linalg.norm(shard.astype(np.float32), axis=1, keepdims=True)
-        own = cells_of(units[table["row"].to_numpy()], centres)
+        own = clusters_of(units[table["row"].to_numpy()], centres)
         assert keys.tolist() == [int(cell) * ((2**64 - 1) // 2) for cell in own]
 
 
+def similar_jobs(workspace: Workspace, rows: list[StageFile], dimensions: int) -> list[BucketJob]:
+    threshold = SETTINGS.threshold
+    return bucket_jobs(str(workspace.root), "similar", rows, "1GB", threshold=threshold, dimensions=dimensions)
+
+
 @pytest.mark.parametrize("buckets", [1, 2, 8])
-def test_near_duplicates_of_all_shards_are_found_in_any_number_of_ranges(workspace, vectors, buckets, monkeypatch):
+def test_near_duplicates_of_all_shards_are_found_in_any_number_of_buckets(workspace, vectors, buckets):
     centres, cells = ordered(workspace, vectors)
-    size = 2 * DIMENSIONS * sum(file.rows for file in cells)
-    monkeypatch.setattr(module, "RANGE_BYTES", size // buckets + 1)
-    jobs = similar_jobs(str(workspace.root), cells, DIMENSIONS, SETTINGS)
+    dimensions = buckets * 2**31 // (2 * sum(file.rows for file in cells))  # as if there were so many
+    jobs = similar_jobs(workspace, cells, dimensions)
     assert len(jobs) == buckets
-    found = pa.concat_tables(pq.read_table(workspace.resolve(find_similar(job))) for job in jobs).to_pydict()
+    found = pa.concat_tables(pq.read_table(workspace.resolve(find_in_bucket(job))) for job in jobs).to_pydict()
     pairs = dict(zip(found["document"], found["twin"], strict=True))
     places = [(shard, row) for shard in range(3) for row in range(ROWS) if row != 3]
     units = np.stack([vectors[shard, row].astype(np.float32) for shard, row in places])
     units /= np.linalg.norm(units, axis=1, keepdims=True)
-    own = cells_of(units, centres)
+    own = clusters_of(units, centres)
     expected = {}
     for cell in range(len(centres)):
         members = np.flatnonzero(own == cell)
@@ -96,17 +103,17 @@ def test_near_duplicates_of_all_shards_are_found_in_any_number_of_ranges(workspa
 
 def test_the_threshold_is_in_the_keys_of_what_depends_on_it(workspace, vectors):
     root, [file, *_] = str(workspace.root), embeddings(workspace, vectors)
-    centres = fit_cells(CentresJob(root=root, embeddings=[file], model="m", settings=SETTINGS))
-    job = CellsJob(root=root, embeddings=file, centres=centres, settings=SETTINGS)
+    centres = fit_cluster_centres(CentresJob(root=root, embeddings=[file], model="m", settings=SETTINGS))
+    job = sort_job(root, file, centres)
     other = SETTINGS.model_copy(update={"threshold": 0.9})
-    assert job.model_copy(update={"settings": other}).key != job.key
+    assert job.model_copy(update={"semantic": other}).key != job.key
     fitting = CentresJob(root=root, embeddings=[file], model="m", settings=other)
     assert fitting.key == CentresJob(root=root, embeddings=[file], model="m", settings=SETTINGS).key
 
 
 def test_no_documents_are_no_near_duplicates(workspace, vectors):
-    centres = cell_centres(np.eye(DIMENSIONS, dtype=np.float32), 1, 0)
+    centres = cluster_centres(np.eye(DIMENSIONS, dtype=np.float32), 1, 0)
     assert centres.shape == (1, DIMENSIONS)
     _, cells = ordered(workspace, vectors)
-    [job] = similar_jobs(str(workspace.root), cells[:1], DIMENSIONS, SETTINGS)
-    assert find_similar(job).rows == 0
+    [job] = similar_jobs(workspace, cells[:1], DIMENSIONS)
+    assert find_in_bucket(job).rows == 0
