@@ -88,7 +88,7 @@ def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettin
 
 
 def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> Iterator[list[str]]:
-    """Yield a line for every way of cutting blocks and of dividing the budget among them."""
+    """Yield a line for every way of dividing the budget among blocks, and for one block."""
     ordered = sorted(shards, key=lambda shard: shard.name)
     whole = SelectJob(root=workspace, shards=ordered, settings=settings)
     [block] = Group.read(whole).blocks()
@@ -97,13 +97,8 @@ def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectio
     best = value(solver, torch.from_numpy(selected([whole])[block.rows]), settings.lamb)
     size = -(-sum(shard.rows for shard in shards) // BLOCKS)
     random = solver.scaled(solver.budget, settings.lamb).random_objective(settings.lamb)
-    ways = {
-        "by_shard": ("by_shard", "fixed"),
-        "by_shard, one price": ("by_shard", "price"),
-        "mixed": ("mixed", "fixed"),
-    }
-    for name, (blocks, budget) in ways.items():
-        cut = settings.model_copy(update={"blocks": blocks, "block_size": size, "block_budget": budget})
+    for name, budget in {"fixed": "fixed", "one price": "price"}.items():
+        cut = settings.model_copy(update={"block_size": size, "block_budget": budget})
         jobs = jobs_of(workspace, shards, cut)
         yield [
             name,

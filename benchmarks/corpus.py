@@ -46,7 +46,7 @@ from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, rea
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 CLUSTERS = 60
-METRICS = ("pairwise", "disf", "logdet")
+METRICS = ("pairwise", "disf")
 PART = 50_000  # documents that are read at once
 
 
@@ -233,11 +233,10 @@ def real(arguments: argparse.Namespace) -> None:
             whole = select(everyone.vectors, everyone.quality, settings, ranges=solver.ranges(solver.budget))
             found = select_corpus(lambda: parts, settings, rate=0.5)  # noqa: B023
             masks = {"random": np.random.default_rng(0).permutation(len(everyone.quality)) < solver.budget}
-            for cut in ("by_shard", "mixed"):
-                of_blocks = settings.model_copy(update={"blocks": cut, "block_size": -(-rows // BLOCKS)})
-                jobs = [SelectJob(root=root, shards=group, settings=of_blocks) for group in grouped(shards, of_blocks)]
-                chosen = np.split(selected(jobs), np.cumsum([shard.rows for shard in ordered])[:-1])
-                masks[cut] = np.concatenate([one[block.rows] for one, block in zip(chosen, blocks, strict=True)])
+            of_blocks = settings.model_copy(update={"block_size": -(-rows // BLOCKS)})
+            jobs = [SelectJob(root=root, shards=group, settings=of_blocks) for group in grouped(shards, of_blocks)]
+            chosen = np.split(selected(jobs), np.cumsum([shard.rows for shard in ordered])[:-1])
+            masks["blocks"] = np.concatenate([one[block.rows] for one, block in zip(chosen, blocks, strict=True)])
             masks["global"] = np.concatenate(found.masks)
             masks["one block"] = np.isin(np.arange(len(everyone.quality)), whole.indices)
             measures, shard_of_row = (

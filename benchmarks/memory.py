@@ -1,7 +1,7 @@
 """Measure the peak memory of every stage on one shard, small, medium and large: it should not grow with the shard.
 
     python -m benchmarks.memory stages FOLDER --rows 10000 40000 120000
-    python -m benchmarks.memory metrics FOLDER --rows 40000 120000 --metrics pairwise+facility disf logdet vendi
+    python -m benchmarks.memory metrics FOLDER --rows 40000 120000 --metrics pairwise+facility disf
 
 `stages` makes a shard in FOLDER (and finds it there the next time): texts of about 0.9 kB in FineWeb's columns. Every
 stage is a `fineweb-mask run --only STAGE` with the sample's recipe, in a process of its own. After `embed`, its 768
@@ -46,7 +46,7 @@ def main() -> None:
         command.add_argument("--rows", type=int, nargs="+", default=rows)
         command.add_argument("--set", action="append", default=[], help="a setting, as for `fineweb-mask run`")
         command.add_argument("--again", nargs="+", default=[], metavar="STAGE", help="only these, of a finished run")
-        command.add_argument("--metrics", nargs="+", default=["pairwise+facility", "disf", "logdet", "vendi"])
+        command.add_argument("--metrics", nargs="+", default=["pairwise+facility", "disf"])
     measured = commands.add_parser("measured", help="run a command of `fineweb-mask` in this process")
     measured.add_argument("output", type=Path)
     measured.add_argument("arguments", nargs=argparse.REMAINDER)

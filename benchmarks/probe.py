@@ -37,8 +37,6 @@ CHANGED = {
     "pairwise": "metrics=pairwise",
     "disf": "metrics=disf",
     "facility": "metrics=facility",
-    "logdet": "metrics=logdet",
-    "vendi": "metrics=vendi",
 }
 SELECTORS = ["random", DEFAULT, "top_quality", "quality_sampling", "semdedup"]
 ARMS = {

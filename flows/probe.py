@@ -36,7 +36,7 @@ from fineweb_mask.tasks.selection.contenders import (
     missing_for,
     reads_targets,
 )
-from fineweb_mask.tasks.selection.groups import grouped, remembered_groups
+from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
@@ -304,7 +304,7 @@ class _Probe:
             for arm in self._models.arms
             if arm.selector is not None
             for settings in [arm_settings(self._selection, arm)]
-            for group in grouped(shards, settings, remembered_groups(self._run.workspace, settings))
+            for group in grouped(shards, settings)
         ]
         found: dict[str, list[tuple[ContenderJob, StageFile]]] = {}
         for job, file in zip(jobs, self._run_all("contend", jobs, at_once=1), strict=True):

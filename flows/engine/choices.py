@@ -14,13 +14,12 @@ from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.workspace.job import Stage
 
-Refit = Literal["encoder", "quality", "blocks", "selection"]
+Refit = Literal["encoder", "quality", "selection"]
 """What can be fitted again on the corpus as it is now."""
 
 REFITTED: dict[Refit, list[Stage]] = {
     "encoder": [FitEncoderJob.stage],
     "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
-    "blocks": [],  # the record of the groups is deleted
     "selection": [KeepRuleJob.stage, FitTargetsJob.stage],
 }
 

@@ -107,8 +107,6 @@ def open_session(
         listing, again = Listing.of(workspace), refreshed_by(refresh or [])
         discard_finished(workspace)
         with workspace.alone():
-            if "blocks" in (refit or []):
-                remove_file(workspace.groups)
             if keep or not workspace.exists(LastRun.path(workspace)):
                 LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
         clear_stop_request()

@@ -168,7 +168,7 @@ def find_ranges(
         quality_term = _range(quality_term.random, best)
         for name, metric in track("ranges of metrics", list(metrics.items())):
             alone = replace(none, metrics={name: metric}, weights={name: 1.0})
-            terms[name] = _range(terms[name].random, ends.best(metric, alone), getattr(metric, "resolution", 0.0))
+            terms[name] = _range(terms[name].random, ends.best(metric, alone))
     return Ranges(quality_term, terms)
 
 
@@ -198,7 +198,7 @@ def weigh(
     return Scaled(objective, ranges.quality, terms, weights, charge)
 
 
-def _range(low: float, high: float, resolution: float = 0.0) -> Term:
-    """Map low to 0 and high to 1; a term that does not vary, or by no more than its resolution, is 0 everywhere."""
-    varies = high - low > max(NO_RANGE * max(abs(low), abs(high)), resolution)
+def _range(low: float, high: float) -> Term:
+    """Map low to 0 and high to 1; a term that does not vary is 0 everywhere."""
+    varies = high - low > NO_RANGE * max(abs(low), abs(high))
     return Term(low, low, 1 / (high - low) if varies else 0.0)

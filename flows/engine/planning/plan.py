@@ -7,7 +7,6 @@ near ones, if they are looked for.
 
 from collections import deque
 from collections.abc import Collection, Container
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ from fineweb_mask.tasks.selection.blocks import merged
 from fineweb_mask.tasks.selection.contenders import reads_targets
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.selection.given import EarlierSelection
-from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
+from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.workspace.counts import Counts, account
@@ -261,10 +260,7 @@ class Plan(State):
         if settings.scope == "global":
             self._select_from_corpus()
             return
-        with self.workspace.alone() if self.remembers else nullcontext():
-            groups = grouped(self.selectable, settings, remembered_groups(self.workspace, settings))
-            if self.remembers:
-                remember_groups(self.workspace, settings, groups)
+        groups = grouped(self.selectable, settings)
         if settings.block_budget == "price":
             divide_budget(self.jobs, self.root, groups, settings, self._add_selecting)
             return
@@ -312,17 +308,12 @@ class Plan(State):
     def select_early(self) -> None:
         """Select from each group of shards as soon as these are prepared, where nothing in it depends on later ones.
 
-        This is so if duplicates are not looked for across shards, blocks follow the order of the names, and each gives
-        the same share.
+        This is so if duplicates are not looked for across shards, and each block gives the same share.
         """
         settings = self.settings
         selection = settings.selection
         is_apart = settings.ingest.exact_dedup != "corpus" and settings.ingest.near_dedup == "off"
-        if (is_apart and not self._reads_targets) and (
-            selection.scope,
-            selection.blocks,
-            selection.block_budget,
-        ) == ("block", "by_shard", "fixed"):
+        if (is_apart and not self._reads_targets) and (selection.scope, selection.block_budget) == ("block", "fixed"):
             self._packing = Packing(selection.block_size)
             self._select_full_groups()
 

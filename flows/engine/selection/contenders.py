@@ -13,7 +13,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
 from fineweb_mask.tasks.selection.frontier import FrontierJob
-from fineweb_mask.tasks.selection.groups import group_name, grouped, remembered_groups
+from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -43,7 +43,7 @@ class SelectorRuns:
         targets: StageFile | None = None,
         scorer: QualityModel | None = None,
     ) -> None:
-        self.groups = grouped(shards, settings, remembered_groups(scheduler.workspace, settings))
+        self.groups = grouped(shards, settings)
         self.files: dict[str, list[StageFile]] = {}  # by selector, of every group
         self.masks: dict[str, list[StageFile]] = {}  # by selector, of every shard
         self.frontiers: list[StageFile] = []  # of every group

@@ -58,7 +58,7 @@ def select_from_corpus(
     rows = sum(shard.rows for shard in shards)
     sample = settings.sample or settings.sample_for(rows, vectors.dimensions())
     if sample >= rows:
-        one_block = settings.model_copy(update={"block_size": rows, "blocks": "by_shard"})
+        one_block = settings.model_copy(update={"block_size": rows})
         if stored := vectors.stored():
             select([SelectJob(root=root, shards=stored, settings=one_block)])
         return

@@ -34,7 +34,6 @@ from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_among_candidates, pick_greedily
-from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.swaps import refine
 from fineweb_mask.models.settings.selection import MeanFieldSettings
@@ -45,8 +44,6 @@ READABLE = 0.25  # temperature of the reported inclusion, in standard deviations
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
 LARGE = 20_000  # least documents for that approximation if swaps alone must make up for it
 CANDIDATES, ROUNDS = 1024, 32  # documents of largest gain among which greedy picks, and how often they are found
-SMALL_BLOCK = 128  # most documents for which swaps also start from drawn selections, unless gains are exact
-STARTS = 20  # of them
 SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every moment metric uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
 ASTRAY = 0.01  # of the moments: how far they may be from those of the probabilities after Newton's steps
@@ -96,8 +93,6 @@ def solve_mean_field(problem: Problem) -> Solution:
         best = _better(objective, best, refine(approximate, best))
     if not closed:
         best = refine(problem, best)
-        for start in _drawn(problem, path):
-            best = _better(objective, best, refine(problem, start))
     worth = objective.worth(best)
     spread = objective.deviation(worth)
     inclusion = objective.probabilities(worth, READABLE * spread) if spread > 0 else path.inclusion
@@ -156,14 +151,6 @@ def _picked_greedily(problem: Problem) -> Tensor:
         mask = pick_among_candidates(problem, CANDIDATES, ROUNDS)
     problem.history.record(problem.history.entries[-1][0] + 1, objective.value_of(mask))
     return mask
-
-
-def _drawn(problem: Problem, path: "Annealing") -> Tensor:
-    """Draw masks from the relaxed optimum, (G, n) bool, for small blocks where swaps end in many local optima."""
-    objective, exact = problem.objective, all(metric.swaps_as_promised for metric in path.smooth.values())
-    if exact or objective.n > SMALL_BLOCK or objective.knapsack is not None:
-        return torch.zeros((0, objective.n), dtype=torch.bool)
-    return gumbel_top_k(torch.logit(path.inclusion, eps=1e-6), objective.budget, STARTS, problem.generator)
 
 
 def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:

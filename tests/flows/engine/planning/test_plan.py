@@ -284,7 +284,6 @@ def test_a_group_is_selected_from_as_soon_as_its_shards_are_prepared(plan, exact
     "recipe",
     [
         {"exact_dedup": "corpus"},
-        {"exact_dedup": "off", "blocks": "mixed"},
         {"exact_dedup": "off", "block_budget": "price"},
     ],
 )

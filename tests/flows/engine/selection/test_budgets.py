@@ -40,13 +40,12 @@ class Run(JobsAtOnce):
         return {block["name"]: block["selected"] for file in self.files for block in file.details["blocks"]}
 
 
-@pytest.mark.parametrize("blocks", ["by_shard", "mixed"])
-def test_a_run_selects_exactly_the_total_and_is_cached(tmp_path, blocks):
-    run = Run().select(Workspace(tmp_path), {"blocks": blocks})
+def test_a_run_selects_exactly_the_total_and_is_cached(tmp_path):
+    run = Run().select(Workspace(tmp_path), {})
     assert sum(run.selected.values()) == round(0.2 * 1150)
     assert run.expected == len(run.built)
     assert sum(name.startswith("budgets") for name in run.built) == 1
-    again = Run().select(Workspace(tmp_path), {"blocks": blocks})
+    again = Run().select(Workspace(tmp_path), {})
     assert again.built == []
     assert again.selected == run.selected
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.metrics.spectral import SpectralMetric
 from tests.models.selection.enumerable import METRICS, central_differences, probabilities, random_masks, unit_rows
 
 NAMES = [name for name, kind in METRICS.items() if issubclass(kind, MomentMetric)]
@@ -12,8 +11,6 @@ NAMES = [name for name, kind in METRICS.items() if issubclass(kind, MomentMetric
 
 def relaxed(metric, moment, budget):
     """F at a moment."""
-    if isinstance(metric, SpectralMetric):
-        return float(metric.of_matrix(moment / budget))
     return float(metric.outer(moment.square().sum(), budget))
 
 
