@@ -8,6 +8,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import yaml
@@ -215,6 +216,25 @@ def test_tests_are_named_after_the_module_they_test():
 @pytest.mark.parametrize(("floor", "file"), [source for source in SOURCES if source.values[0] == "models"])
 def test_models_import_no_orchestration_no_sql_and_no_command(floor, file):
     assert not packages(file) & {"prefect", "duckdb", "typer", "click", "rich", "fsspec"}
+
+
+def classes_asked_for(file):
+    """Return the names of metrics' modules that `isinstance` and `issubclass` are called with in a file."""
+    asked = {
+        name.id
+        for call in nodes(file)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in {"isinstance", "issubclass"}
+        for name in ast.walk(call.args[1])
+        if isinstance(name, ast.Name)
+    }
+    metrics = "models.selection.metrics."
+    return {name for name in imported(file) if name.startswith(metrics) and name.rpartition(".")[2] in asked}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "models" / "selection").rglob("*.py")), ids=lambda file: file.stem)
+def test_solvers_ask_a_metric_for_a_method_and_never_for_its_class(file):
+    for name in classes_asked_for(file):
+        assert getattr(resolve_name(f"fineweb_mask.{name}"), "_is_protocol", False), f"{module_name(file)}: {name}"
 
 
 @pytest.mark.parametrize(("floor", "file"), SOURCES)

@@ -38,7 +38,7 @@ def jobs_of_whole_corpus(run: Run, shards: list[ShardFiles], models: list[str]) 
         dimensions = max(int(shard.embeddings.details["dimensions"]) for shard in shards)
         sample = settings.sample or settings.sample_for(rows, dimensions)
         if sample >= rows:
-            one_block = settings.model_copy(update={"block_size": rows, "blocks": "by_shard"})
+            one_block = settings.model_copy(update={"block_size": rows})
             return [SelectJob(root=run.root, shards=shards, settings=one_block)]
         if settings.near_duplicates.forbid:
             raise SettingsError(

@@ -42,7 +42,7 @@ def curate(
     overrides
         Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
     refit
-        What is fitted again on the corpus as it is now: "encoder", "quality", "blocks", "selection".
+        What is fitted again on the corpus as it is now: "encoder", "quality", "selection".
     refresh
         Stages that run again although their files are current.
 

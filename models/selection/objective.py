@@ -7,9 +7,14 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.selection.knapsack import Knapsack, probabilities, top
-from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRestrict, SupportsWorth
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
+from fineweb_mask.models.selection.metrics.base import (
+    Metric,
+    SupportsCharges,
+    SupportsGradient,
+    SupportsMoment,
+    SupportsRestrict,
+    SupportsWorth,
+)
 
 
 @dataclass(eq=False)
@@ -103,13 +108,13 @@ class Objective:
         size = float(masses @ weights.double())
         means = self.linear_weight * float((masses * weights) @ self.quality.double())
         for name, metric in self.active.items():
-            if isinstance(metric, NearDuplicates):
+            if isinstance(metric, SupportsCharges):
                 means -= self.weights[name] * metric.total(weights)
         credit = 0.0 if self.credit is None else float(self.credit.double() @ weights.double())
         smooth = [
             (self.weights[name], metric, metric.moment(weights))
             for name, metric in self.active.items()
-            if isinstance(metric, MomentMetric) and metric.masses is not None
+            if isinstance(metric, SupportsMoment) and metric.masses is not None
         ]
 
         def at(mass: float) -> float:

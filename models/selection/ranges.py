@@ -69,7 +69,7 @@ class Scaled:
     quality: Term
     metrics: Mapping[str, Term]
     weights: Mapping[str, float]
-    near_duplicates: float = 0.0  # weight of that term, which `lamb` does not change
+    near_duplicates: tuple[NearDuplicates, float] | None = None  # that term and its weight: `lamb` does not change it
 
     def diversity(self, raw: Mapping[str, float]) -> float:
         """Compute D as it enters J from the metrics' raw values."""
@@ -79,23 +79,19 @@ class Scaled:
         """J expected of a uniform random subset."""
         diversity = self.diversity({name: term.random for name, term in self.metrics.items()})
         charge = 0.0
-        if self.near_duplicates:
-            charge = self.near_duplicates * self._pairs.random_value(self.objective.size)
+        if self.near_duplicates is not None:
+            pairs, weight = self.near_duplicates
+            charge = weight * pairs.random_value(self.objective.size)
         return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity + charge
-
-    @property
-    def _pairs(self) -> NearDuplicates:
-        pairs = self.objective.metrics[NEAR_DUPLICATES]
-        assert isinstance(pairs, NearDuplicates)  # noqa: S101 - made by `weigh`
-        return pairs
 
     def terms(self, mask: Tensor) -> dict[str, float]:
         """Evaluate every term on a selection, (n,) bool."""
         raw = {name: float(self.objective.metrics[name].value(mask[None])[0]) for name in self.metrics}
         raw = {"mean_quality": self.objective.mean_quality(mask), **raw}
         terms = Ranges(self.quality, self.metrics).terms(raw, self.weights)
-        if self.near_duplicates:
-            terms["near_duplicate_cost"] = -self.near_duplicates * float(self._pairs.value(mask[None])[0])
+        if self.near_duplicates is not None:
+            pairs, weight = self.near_duplicates
+            terms["near_duplicate_cost"] = -weight * float(pairs.value(mask[None])[0])
         return terms
 
 
@@ -168,7 +164,7 @@ def find_ranges(
         quality_term = _range(quality_term.random, best)
         for name, metric in track("ranges of metrics", list(metrics.items())):
             alone = replace(none, metrics={name: metric}, weights={name: 1.0})
-            terms[name] = _range(terms[name].random, ends.best(metric, alone), getattr(metric, "resolution", 0.0))
+            terms[name] = _range(terms[name].random, ends.best(metric, alone))
     return Ranges(quality_term, terms)
 
 
@@ -188,17 +184,16 @@ def weigh(
     shares = {name: (1 - lamb) * weights[name] * term.factor for name, term in terms.items()}
     linear_weight = lamb * ranges.quality.factor
     constant = -linear_weight * ranges.quality.base - sum(shares[name] * term.base for name, term in terms.items())
-    charge = 0.0
     if near_duplicates is not None:
         pairs, charge = near_duplicates
         metrics, shares = {**metrics, NEAR_DUPLICATES: pairs}, shares | {NEAR_DUPLICATES: charge}
     objective = Objective(
         quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant, knapsack=knapsack
     )
-    return Scaled(objective, ranges.quality, terms, weights, charge)
+    return Scaled(objective, ranges.quality, terms, weights, near_duplicates)
 
 
-def _range(low: float, high: float, resolution: float = 0.0) -> Term:
-    """Map low to 0 and high to 1; a term that does not vary, or by no more than its resolution, is 0 everywhere."""
-    varies = high - low > max(NO_RANGE * max(abs(low), abs(high)), resolution)
+def _range(low: float, high: float) -> Term:
+    """Map low to 0 and high to 1; a term that does not vary is 0 everywhere."""
+    varies = high - low > NO_RANGE * max(abs(low), abs(high))
     return Term(low, low, 1 / (high - low) if varies else 0.0)

@@ -446,9 +446,7 @@ class BlockSolver:
         return scaled, self.solution(scaled, history, start)
 
     def solution(self, scaled: Scaled, history: History, start: Tensor | None = None) -> Solution:
-        """Maximise an objective, or what the solver maximises in its place."""
-        if (metric := SELECTORS[self.settings.solver].metric) is not None:
-            return self._solution_of(metric, scaled, history)
+        """Maximise an objective, or what the solver maximises instead."""
         problem = Problem(
             self.rows,
             scaled.objective,
@@ -466,15 +464,6 @@ class BlockSolver:
             if solution.copies is not None:
                 solution = replace(solution, copies=solution.mask.long())
         return solution
-
-    def _solution_of(self, metric: str, scaled: Scaled, history: History) -> Solution:
-        """Maximise J with one metric in place of those of the settings."""
-        settings = self.settings.model_copy(update={"solver": "mean_field", "metrics": {metric: 1.0}})
-        alone = BlockSolver(self.rows, self.quality, settings, {})
-        alone.knapsack, alone.tokens = self.knapsack, self.tokens
-        _, found = alone.solve(scaled.objective.budget, History(), settings.lamb)
-        history.record(1, scaled.objective.value_of(found.mask))
-        return replace(found, relaxed=None)
 
     def _kept_apart(self, solution: Solution) -> Tensor:
         """Drop the worse of every two near-duplicates and fill up with the next best that have none: (n,) bool."""

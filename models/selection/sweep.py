@@ -16,8 +16,7 @@ import torch
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.metrics.base import BuiltInMetric
-from fineweb_mask.models.selection.metrics.kernel import KernelMetric
+from fineweb_mask.models.selection.metrics.base import SupportsKernel
 from fineweb_mask.models.selection.ranges import Ranges, Scaled
 from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.solvers.problem import History, Solution
@@ -108,7 +107,7 @@ def sweep(
 
 
 def _hold_matrices(block: BlockSolver) -> None:
-    kernels = [metric for metric in block.metrics(block.budget).values() if isinstance(metric, KernelMetric)]
+    kernels = [metric for metric in block.metrics(block.budget).values() if isinstance(metric, SupportsKernel)]
     curved = not all(metric.linear_in_v for metric in kernels)  # then greedy picks for every value
     if curved and 4 * block.rows.n**2 * len(kernels) <= HELD_BYTES:
         for metric in kernels:
@@ -119,7 +118,7 @@ def _solve(block: BlockSolver, lamb: float, last: _Found | None) -> _Found:
     block.ranges(block.budget)  # found before the clock of the first value starts
     history, started = History(), time.perf_counter()
     metrics = block.metrics(block.budget).values()
-    warm = all(isinstance(metric, KernelMetric) and metric.linear_in_v for metric in metrics)
+    warm = all(isinstance(metric, SupportsKernel) and metric.linear_in_v for metric in metrics)
     start = last.solution.relaxed if last is not None and warm else None
     scaled, solution = block.solve(block.budget, history, lamb, start)
     seconds = time.perf_counter() - started
@@ -132,6 +131,6 @@ def _best(block: BlockSolver, own: _Found, found: list[_Found]) -> Swept:
     if best.objective(own.lamb) <= own.objective(own.lamb):
         best = own
     metrics = own.scaled.objective.metrics.values()
-    effort = min((metric.sweep_effort for metric in metrics if isinstance(metric, BuiltInMetric)), default=1.0)
+    effort = min((getattr(metric, "sweep_effort", 1.0) for metric in metrics), default=1.0)
     selection = block.selection(own.scaled, best.solution, own.history, own.lamb, effort)
     return Swept(own.lamb, selection, own.seconds)

@@ -18,6 +18,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettin
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
+from fineweb_mask.tasks.selection.blocks import page_key
 from fineweb_mask.tasks.selection.contenders import (
     described_settings,
     diversity_axis,
@@ -90,7 +91,7 @@ class CompareJob(PageJob):
         """Return what the page says of the settings, and the fingerprints of the selections."""
         return Dependencies(
             settings=[
-                self.settings.model_dump(exclude={"device"}),
+                page_key(self.settings),
                 self.label_column,
                 list(self.groups),
                 self.left_out,

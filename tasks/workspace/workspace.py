@@ -173,7 +173,6 @@ class Workspace:
         self.url = None if mirror is None else mirror.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
-        self.groups = self.fitted / "groups.json"  # of shards that are selected from together
         self.dataset = self.root / "dataset"  # the pipeline's product
         self.reports = self.root / "reports"  # reports and metrics
         self.cache = self.root / LOCAL_ONLY  # stays on this machine: spilled data, how long jobs took

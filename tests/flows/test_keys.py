@@ -135,7 +135,6 @@ def changed(before, after):
         ("selection.passes=9", set()),  # of a rule, or with groups
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
-        ("selection.blocks=mixed", set()),  # there is one block
         ("selection.device=cuda:1", set()),
         ("materialize.title=x", {"materialize", "report"}),
         ("report.sample=99", {"report"}),

@@ -340,7 +340,7 @@ def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
         ingest=IngestSettings(min_chars=20),
         quality=QualitySettings(scorers=[scorer]),
         embedding=EmbeddingSettings(static_vocabulary=300, static_dimensions=16, device="cpu"),
-        selection=PipelineSelectionSettings(select_ratio=0.25, blocks="by_shard", block_size=50, device="cpu"),
+        selection=PipelineSelectionSettings(select_ratio=0.25, block_size=50, device="cpu"),
         materialize=MaterializeSettings(license="odc-by"),
     )
 

@@ -141,7 +141,7 @@ def check_has_rule(recipe: PipelineSettings) -> None:
         if METRICS[name].moment is None:
             raise SettingsError(
                 f"selection.metrics: {name} reads documents with their neighbours, which a rule cannot: use "
-                "pairwise, disf, logdet or vendi"
+                "pairwise or disf"
             )
     of_documents_here = {
         "groups": (settings.groups is not None, "knows no groups: leave them out"),

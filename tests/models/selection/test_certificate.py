@@ -202,31 +202,6 @@ def rows_of(kind, n, d, seed):
     return Rows(torch.nn.functional.normalize(rows, dim=1))
 
 
-@pytest.mark.parametrize("kind", ["plain", "shifted", "duplicated", "opposed"])
-@pytest.mark.parametrize(
-    "names",
-    [["logdet"], ["vendi"], ["logdet", "vendi"], ["pairwise", "logdet"], ["disf", "vendi"], ["facility", "logdet"],
-     ["facility", "pairwise", "vendi"]],
-    ids="+".join,
-)  # fmt: skip
-def test_no_selection_exceeds_the_bound_of_metrics_of_the_spectrum_and_of_their_mixes(names, kind):
-    dice = np.random.default_rng(0)
-    for seed in range(2):
-        n, d = int(dice.integers(6, 15)), int(dice.integers(2, 9))
-        budget = int(dice.integers(1, n))
-        rows, quality = rows_of(kind, n, d, seed), torch.from_numpy(dice.random(n, dtype=np.float32))
-        metrics = {name: METRICS[name](rows) if name != "facility" else Facility(rows, 3) for name in names}
-        weights = {name: float(dice.random()) + 0.1 for name in names}
-        objective = Objective(quality, budget, metrics, linear_weight=0.3, weights=weights)
-        masks = every_mask(n, budget)
-        values = objective.value(masks)
-        best, middle = masks[int(values.argmax())], float(values.mean())
-        rounding = 2e-6 * objective.size_of(best)
-        for pi in (probabilities(n, budget, seed).float(), torch.full((n,), budget / n), best.float()):
-            first, tightened = Bound(objective, pi).evaluate()[0], tightened_bound(objective, pi, best, middle)
-            assert float(values.max()) - rounding <= tightened <= first + rounding
-
-
 def test_a_metric_with_only_a_value_is_learned_and_not_bounded():
     features, quality = problem()
     own = {"third": (Delegating(unit(features), set()), 1.0)}
