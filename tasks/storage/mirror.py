@@ -229,15 +229,6 @@ class Mirror:
         if name is not None:
             self._delete([name])
 
-    def rename(self, path: Path, target: Path) -> None:
-        """Rename a file at the URL, but not the local one."""
-        name, new = self.remote_name(path), self.remote_name(target)
-        if name is not None and new is not None and name in self.listing:
-            found = self.store.copy(name, new)
-            with self._lock:
-                self.listing[new] = found
-            self._delete([name])
-
     def _delete(self, names: list[str]) -> None:
         self.store.delete(names)
         with self._lock:

@@ -205,14 +205,6 @@ class Store:
 
         attempt(self.url_of(name), delete_own, is_brief=True)
 
-    def copy(self, name: str, target: str) -> FileInfo:
-        """Copy a file within the store."""
-        attempt(self.url_of(name), self._bucket.copy, self._key(name), self._key(target))
-        found = self.info(target)
-        if found is None:
-            raise RemoteError(errno.EIO, f"{self.url_of(target)} does not exist after it was copied: run again")
-        return found
-
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""
         if names := list(names):

@@ -421,8 +421,6 @@ def recorded_seconds(job: StageJob, workspace: Workspace) -> float:
     """Return how long the job that built the current output took; 0 if that is not recorded."""
     try:
         record = json.loads((workspace.cache / job.key.cache_key).read_text())
-        if "result" in record:  # a result that Prefect persisted in a workspace of version 0.1
-            record = json.loads(record["result"])["data"]
         return float(record["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
