@@ -9,9 +9,9 @@ from fineweb_mask.flows.engine.registry import SELECTION_INPUTS
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.workspace.build_info import code_commit
-from fineweb_mask.tasks.workspace.counts import mean_terms
-from fineweb_mask.tasks.workspace.runs import QuarantinedShard, RunRecord
+from fineweb_mask.tasks.workspace.records.build_info import code_commit
+from fineweb_mask.tasks.workspace.records.counts import mean_terms
+from fineweb_mask.tasks.workspace.records.runs import QuarantinedShard, RunRecord
 from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from fineweb_mask.tasks.storage.buckets import endpoint
-from fineweb_mask.tasks.storage.filesystem import FileInfo
-from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.storage.parquet import read_metadata
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.buckets import endpoint
+from fineweb_mask.tasks.storage.remote.filesystem import FileInfo
+from fineweb_mask.tasks.storage.remote.object_store import Store
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
 from fineweb_mask.tasks.storage.scratch import Scratch, ScratchError, pinned
 
 ORIGIN = ".url"

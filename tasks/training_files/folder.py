@@ -20,8 +20,8 @@ from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_
 from fineweb_mask.tasks.training_files.order import write_documents
 from fineweb_mask.tasks.training_files.streaming import WRITERS
 from fineweb_mask.tasks.training_files.tokens import Tokenized, Tokenizer, write_tokens
-from fineweb_mask.tasks.workspace.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, read_manifest
+from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageKey, digest, file_digest
 
 EXPORT = "export"

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.atomic import make_folder
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest

@@ -20,7 +20,7 @@ from fineweb_mask.flows.engine.garbage import collect_garbage
 from fineweb_mask.flows.engine.inspection import finished_run, workspace_status
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.runs import RunRecord
+from fineweb_mask.tasks.workspace.records.runs import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4

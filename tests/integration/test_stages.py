@@ -16,7 +16,7 @@ from fineweb_mask.flows.engine.garbage import collect_garbage
 from fineweb_mask.flows.engine.inspection import StatusError, workspace_status
 from fineweb_mask.flows.engine.scheduler import MissingInputError
 from fineweb_mask.flows.stages import run_stage
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

@@ -47,9 +47,9 @@ from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar
-from fineweb_mask.tasks.workspace.counts import Counts, account
 from fineweb_mask.tasks.workspace.job import BadShardError, StageJob
 from fineweb_mask.tasks.workspace.listing import Listing
+from fineweb_mask.tasks.workspace.records.counts import Counts, account
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace

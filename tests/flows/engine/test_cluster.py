@@ -5,7 +5,7 @@ import pytest
 from fineweb_mask.flows.engine.cluster import Cluster, ClusterError, check_engine, explained
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EngineSettings
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 

@@ -16,11 +16,11 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionErr
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
-from fineweb_mask.tasks.storage.buckets import open_bucket, split_url
-from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError, is_missing, redacted, response_of
-from fineweb_mask.tasks.storage.filesystem import BucketFiles, FileInfo, file_info
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
-from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted, response_of
+from fineweb_mask.tasks.storage.remote.filesystem import BucketFiles, FileInfo, file_info
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult, UpdateVersion
