@@ -31,7 +31,7 @@ from fineweb_mask.flows.commands.sweep import sweep
 from fineweb_mask.flows.commands.training.probe import probe
 from fineweb_mask.flows.commands.training.score_weights import score_weights
 from fineweb_mask.flows.commands.training.train_quality import train_quality
-from fineweb_mask.flows.commands.workspace import gc, migrate, status
+from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.signals import handle_signals
 
 
@@ -69,7 +69,6 @@ app.command()(status)
 app.command()(settings)
 app.command()(doctor)
 app.command()(gc)
-app.command()(migrate)
 app.command()(select)
 app.command()(sweep)
 app.command()(compare)

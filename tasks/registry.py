@@ -34,8 +34,8 @@ from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_rule,
 from fineweb_mask.tasks.selection.corpus.near_duplicates import find_charges, measure_charged
 from fineweb_mask.tasks.selection.frontier import sweep_lambs
 from fineweb_mask.tasks.selection.sweep_page import write_sweep_page
-from fineweb_mask.tasks.workspace.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
+from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.references import StageFile
 
 PIPELINE: tuple[StageTask[Any], ...] = (

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.mirror import default_scratch
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import LockedError, Workspace
 
 _held = ExitStack()  # locks that are held until this process ends

@@ -11,7 +11,7 @@ from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
 from fineweb_mask.flows.pipeline.failures import fails_in_one_line
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError, Stage, StageJob, StageTask
 from fineweb_mask.tasks.workspace.references import StageFile
 

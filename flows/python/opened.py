@@ -14,7 +14,7 @@ from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.catalog.query import Answer, answers, open_catalog
 from fineweb_mask.tasks.catalog.views import ensure_views_local, is_current
 from fineweb_mask.tasks.storage.scratch import pinned
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from fineweb_mask.tasks.selection.blocks import (
     select_block,
 )
 from fineweb_mask.tasks.storage.atomic import atomic_write
-from fineweb_mask.tasks.workspace.counts import mean_of
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
+from fineweb_mask.tasks.workspace.records.counts import mean_of
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 
 if TYPE_CHECKING:

@@ -146,16 +146,6 @@ def remove_file(path: Path) -> None:
         mirror.delete(path)
 
 
-def move_file(path: Path, target: Path) -> None:
-    """Rename a file; in a mirrored workspace, at the URL, without downloading it."""
-    mirror = mirror_of(path)
-    if mirror is not None:
-        mirror.rename(path, target)
-    if path.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(target)
-
-
 def tree_files(folder: Path) -> list[Path]:
     """Return all files below a folder, sorted."""
     return sorted(path for path in folder.rglob("*") if path.is_file())

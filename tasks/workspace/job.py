@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.atomic import make_folder
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest
@@ -347,8 +347,6 @@ def recorded_seconds(job: StageJob, workspace: Workspace) -> float:
     """Return how long the job that built the current output took; 0 if that is not recorded."""
     try:
         record = json.loads((workspace.cache / job.key.cache_key).read_text())
-        if "result" in record:  # a result that Prefect persisted in a workspace of version 0.1
-            record = json.loads(record["result"])["data"]
         return float(record["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0

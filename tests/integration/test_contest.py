@@ -14,7 +14,7 @@ from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.flows.sweep import run_sweep
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from fineweb_mask.flows.probe import run_probe
 from fineweb_mask.flows.score_weights import learn_score_weights, weighted_arms
 from fineweb_mask.models.settings.probe import ProbeSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

@@ -199,7 +199,9 @@ def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = f"{seaweed_bucket.url}/ws"
-    script = "from fineweb_mask.tasks.storage import lease\nlease.RENEW_SECONDS, lease.STALE_SECONDS = 0.5, 3.0\n"
+    script = (
+        "from fineweb_mask.tasks.storage.remote import lease\nlease.RENEW_SECONDS, lease.STALE_SECONDS = 0.5, 3.0\n"
+    )
     script += "from fineweb_mask.flows.cli import main\nmain()"
     command = [sys.executable, "-c", script, "run", "deployments/recipes/sample.yaml", "--workspace", url]
     command += [f"--set={setting}" for setting in (*small_sample, f"source.path={corpus}", *engine)]
@@ -212,7 +214,7 @@ def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
     time.sleep(1)  # jobs on the cluster are ended with it
     before = {name: seaweed_bucket.names("ws/")[name] for name in seaweed_bucket.names("ws/embeddings/")}
-    monkeypatch.setattr("fineweb_mask.tasks.storage.lease.STALE_SECONDS", 3.0)
+    monkeypatch.setattr("fineweb_mask.tasks.storage.remote.lease.STALE_SECONDS", 3.0)
     summary = run_sample(url, f"source.path={corpus}", *engine)
     shards = len(list((finished / "embeddings").glob("*.parquet")))
     assert built(summary).get("embed", 0) == shards - len(before)

@@ -16,7 +16,7 @@ from fineweb_mask.flows.pipeline.run import MissingInputError
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.flows.status.garbage import collect_garbage
 from fineweb_mask.flows.status.inspection import StatusError, workspace_status
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from fineweb_mask.flows.cluster.cluster import explained
 from fineweb_mask.models.runtime.stopping import StoppedError
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 

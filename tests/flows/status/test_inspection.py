@@ -8,7 +8,7 @@ import pytest
 
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.inspection import StatusError, finished_run, open_workspace
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 
 ROOT = Path(__file__).resolve().parents[3]
 

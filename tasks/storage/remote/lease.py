@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import StoppedError, request_stop
-from fineweb_mask.tasks.storage.errors import RemoteError
-from fineweb_mask.tasks.storage.object_store import Store, Tagged
-from fineweb_mask.tasks.storage.retries import BRIEF_SECONDS
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
+from fineweb_mask.tasks.storage.remote.object_store import Store, Tagged
+from fineweb_mask.tasks.storage.remote.retries import BRIEF_SECONDS
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from obstore.store import S3Store
 
-from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError, UnansweredError, explain, is_transient
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, UnansweredError, explain, is_transient
 from tests.conftest import Bucket
 from tests.s3 import Proxy, RcloneServer, SeaweedServer, free_port
 

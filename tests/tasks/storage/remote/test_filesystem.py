@@ -2,8 +2,8 @@
 
 import pytest
 
-from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError
-from fineweb_mask.tasks.storage.filesystem import open_filesystem
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError
+from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem
 from tests.conftest import Bucket
 
 

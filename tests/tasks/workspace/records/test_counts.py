@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.workspace.counts import account, mean_terms
+from fineweb_mask.tasks.workspace.records.counts import account, mean_terms
 from fineweb_mask.tasks.workspace.references import StageFile
 
 

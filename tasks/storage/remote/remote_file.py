@@ -6,9 +6,15 @@ import os
 from typing import Any
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError, redacted
-from fineweb_mask.tasks.storage.filesystem import FileInfo, file_info, invalidate_listing, is_local, open_filesystem
-from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, redacted
+from fineweb_mask.tasks.storage.remote.filesystem import (
+    FileInfo,
+    file_info,
+    invalidate_listing,
+    is_local,
+    open_filesystem,
+)
+from fineweb_mask.tasks.storage.remote.retries import attempt
 
 READ_AHEAD_BYTES = 4 * 2**20
 

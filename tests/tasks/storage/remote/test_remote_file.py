@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.tasks.storage.errors import ChangedError
-from fineweb_mask.tasks.storage.filesystem import FileInfo
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.errors import ChangedError
+from fineweb_mask.tasks.storage.remote.filesystem import FileInfo
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
 from tests.conftest import Bucket
 from tests.s3 import Proxy, S3Server
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, raise_if_stopped
-from fineweb_mask.tasks.storage import lease as lease_module
-from fineweb_mask.tasks.storage import retries
-from fineweb_mask.tasks.storage.errors import RemoteError
-from fineweb_mask.tasks.storage.lease import NAME, HeldError, lease
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote import lease as lease_module
+from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
+from fineweb_mask.tasks.storage.remote.lease import NAME, HeldError, lease
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from tests.conftest import Bucket
 from tests.s3 import Proxy, RcloneServer
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.tasks.workspace import build_info
-from fineweb_mask.tasks.workspace.build_info import RECORDED_PACKAGES, code_and_packages, code_commit
+from fineweb_mask.tasks.workspace.records import build_info
+from fineweb_mask.tasks.workspace.records.build_info import RECORDED_PACKAGES, code_and_packages, code_commit
 
 UNKNOWN = {"commit": None, "dirty": None}
 
@@ -23,7 +23,7 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which the code seems to lie."""
-    code = tmp_path / "checkout" / "tasks" / "workspace" / "build_info.py"
+    code = tmp_path / "checkout" / "tasks" / "workspace" / "records" / "build_info.py"
     code.parent.mkdir(parents=True)
     code.touch()
     monkeypatch.setattr(build_info, "__file__", str(code))
@@ -44,7 +44,7 @@ def test_a_checkout_has_its_commit_and_whether_it_is_dirty(checkout: Path) -> No
     commit = git(checkout, "rev-parse", "HEAD")
     assert len(commit) == 40
     assert code_commit() == {"commit": commit, "dirty": False}
-    (checkout / "tasks" / "workspace" / "build_info.py").write_text("changed")
+    (checkout / "tasks" / "workspace" / "records" / "build_info.py").write_text("changed")
     assert code_commit() == {"commit": commit, "dirty": True}
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from fineweb_mask.tasks.storage.errors import CREDENTIALS, RemoteError, redacted
+from fineweb_mask.tasks.storage.remote.errors import CREDENTIALS, RemoteError, redacted
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

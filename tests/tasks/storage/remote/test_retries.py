@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
-from fineweb_mask.tasks.storage import retries
-from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError, redacted
-from fineweb_mask.tasks.storage.object_store import Store
-from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError, redacted
+from fineweb_mask.tasks.storage.remote.object_store import Store
+from fineweb_mask.tasks.storage.remote.retries import attempt
 from tests.conftest import Bucket
 from tests.s3 import KEY_ID, SECRET, Proxy
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
-from fineweb_mask.tasks.storage import object_store as store_module
-from fineweb_mask.tasks.storage import retries
-from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote import object_store as store_module
+from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from tests.conftest import Bucket
 from tests.s3 import Proxy, SeaweedServer
 

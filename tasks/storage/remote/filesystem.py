@@ -11,8 +11,8 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url, is_writable_url, names_a_commit
-from fineweb_mask.tasks.storage.buckets import open_bucket, split_url
-from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError, is_missing, redacted
+from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

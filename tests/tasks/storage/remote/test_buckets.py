@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.tasks.storage.buckets import open_bucket
-from fineweb_mask.tasks.storage.errors import RemoteError
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.buckets import open_bucket
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from tests.conftest import Bucket
 from tests.s3 import KEY_ID, SECRET, free_port
 

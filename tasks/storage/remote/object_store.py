@@ -16,11 +16,11 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionErr
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_writable_url
-from fineweb_mask.tasks.storage.buckets import open_bucket, split_url
-from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError, is_missing, redacted, response_of
-from fineweb_mask.tasks.storage.filesystem import BucketFiles, FileInfo, file_info
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
-from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted, response_of
+from fineweb_mask.tasks.storage.remote.filesystem import BucketFiles, FileInfo, file_info
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult, UpdateVersion
@@ -204,14 +204,6 @@ class Store:
                 self._delete([name])
 
         attempt(self.url_of(name), delete_own, is_brief=True)
-
-    def copy(self, name: str, target: str) -> FileInfo:
-        """Copy a file within the store."""
-        attempt(self.url_of(name), self._bucket.copy, self._key(name), self._key(target))
-        found = self.info(target)
-        if found is None:
-            raise RemoteError(errno.EIO, f"{self.url_of(target)} does not exist after it was copied: run again")
-        return found
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; missing files are not an error."""

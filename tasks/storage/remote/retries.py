@@ -14,7 +14,7 @@ from typing import TypeVar, TypeVarTuple
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
-from fineweb_mask.tasks.storage.errors import RemoteError, explain, is_storage_error, is_transient
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, explain, is_storage_error, is_transient
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")

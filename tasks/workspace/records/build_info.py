@@ -31,7 +31,7 @@ def code_and_packages() -> dict[str, Any]:
 
 def code_commit() -> dict[str, Any]:
     """Return this checkout's git commit and whether it has uncommitted changes; nulls outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     unknown = {"commit": None, "dirty": None}
     try:
         top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()

@@ -46,7 +46,7 @@ LOST_CONNECTIONS = {  # by package; as names, to avoid importing these libraries
         }
     ),
 }
-# What obstore's errors say, which have no fields: tests/tasks/storage/test_errors.py asks real servers.
+# What obstore's errors say, which have no fields: tests/tasks/storage/remote/test_errors.py asks real servers.
 STATUS = re.compile(r"non-2xx status code: (\d{3})")
 CODE, MESSAGE = re.compile(r"<Code>(\w+)</Code>"), re.compile(r"<Message>([^<]*)</Message>")
 BODY = re.compile(r"\s*(<\?xml|<Error|<!DOCTYPE|<html).*", re.DOTALL)
