@@ -12,14 +12,14 @@ from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
-from fineweb_mask.tasks.selection.contenders import (
+from fineweb_mask.tasks.comparison.page import ComparisonJob, check_label_column
+from fineweb_mask.tasks.comparison.variants import (
     USUAL_SELECTORS,
     check_selectors,
-    contested,
     left_out,
     missing_for,
     reads_targets,
+    shared_settings,
 )
 
 
@@ -68,7 +68,7 @@ def compare(
     asked, missing = USUAL_SELECTORS if selectors is None else selectors, missing_for(settings)
     names = check_selectors(asked, missing)
     check(settings, label_column)
-    selection = contested(settings.selection, budget_by)
+    selection = shared_settings(settings.selection, budget_by)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()
         plan.check_prepared()
@@ -77,7 +77,7 @@ def compare(
         runs = SelectorRuns(run, plan.selectable, selection, plan.targets, plan.selecting)
         runs.find_ranges()
         runs.run(names)
-        job = CompareJob(
+        job = ComparisonJob(
             root=run.workspace.address,
             settings=selection,
             label_column=label_column,

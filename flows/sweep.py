@@ -8,13 +8,13 @@ from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
 from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
 from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
-from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.selection.contenders import contested
-from fineweb_mask.tasks.selection.sweep_page import SweepJob
+from fineweb_mask.tasks.comparison.page import ComparisonJob
+from fineweb_mask.tasks.comparison.variants import shared_settings
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
 
@@ -57,7 +57,7 @@ def sweep(
     """
     settings, lambs = with_overrides(settings, overrides), parse_lambs(lamb)
     check_vectors_are_kept(settings, "sweep reads the vectors of all documents for every selection")
-    selection = contested(settings.selection, budget_by)
+    selection = shared_settings(settings.selection, budget_by)
     with open_session(settings, keep=False) as (run, plan, _):
         plan.prepare()
         plan.check_prepared()
@@ -65,14 +65,16 @@ def sweep(
         runs.find_ranges()
         runs.sweep(lambs)
         runs.run(BASELINES)
-        job = SweepJob(
+        job = ComparisonJob(
             root=run.workspace.address,
             settings=selection,
-            advised=advised(settings, budget_by),
+            documents=[shard.documents for group in runs.groups for shard in group],
+            masks=runs.masks,
+            groups=runs.files,
+            seconds=runs.seconds,
             lambs=lambs,
             frontiers=runs.frontiers,
-            baselines=runs.files,
-            seconds=runs.seconds,
+            advised=advised(settings, budget_by),
         )
         written = run.run_one(job)
         found = written.details
@@ -94,7 +96,7 @@ def sweep(
 
 def advised(settings: PipelineSettings, budget_by: Unit) -> str:
     """Return what a command must also set for the recipe to select as the sweep does; nothing if it does already."""
-    selection = contested(settings.selection, budget_by)
+    selection = shared_settings(settings.selection, budget_by)
     return "" if selection == settings.selection else f" --set selection.budget_by={selection.budget_by}"
 
 

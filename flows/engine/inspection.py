@@ -21,6 +21,7 @@ from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
+from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partition import PartJob
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
@@ -29,7 +30,6 @@ from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.judge import JudgeJob
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.selection.contenders import reads_targets
 from fineweb_mask.tasks.workspace.job import StageJob, recorded_seconds
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.references import StageFile

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from fineweb_mask.models.probe.ngrams import ngram_hashes, places
+from fineweb_mask.models.dedup.ngrams import ngram_hashes, places
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard

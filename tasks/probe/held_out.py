@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.ngrams import COMMON, ngram_hashes, places
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.probe.ngrams import COMMON, ngram_hashes, places
+from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES
-from fineweb_mask.models.settings.probe import GROUPS, POOL
 from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import documents_of

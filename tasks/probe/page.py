@@ -1,20 +1,19 @@
 """Write the page of the probe: what models learn from each arm, with intervals, on every held-out set."""
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.probe.comparison import bits_per_byte, compare_all, holm
+from fineweb_mask.models.probe.settings import GROUPS, POOL, ProbeSettings
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
+from fineweb_mask.tasks.comparison.figures import described_settings, over_blocks
 from fineweb_mask.tasks.probe.held_out import excluded_counts
 from fineweb_mask.tasks.probe.losses import LOSSES, ArmFiles, Losses, task_set
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
-from fineweb_mask.tasks.selection.contenders import described_settings, over_blocks
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -204,7 +203,6 @@ def _page(job: ProbeJob, metrics: Mapping[str, Any]) -> Page:
             *sections,
             Section("How to read this", DEFINITIONS),
         ],
-        footer=f"fineweb-mask {version('fineweb-mask')}",
         metrics=metrics,
     )
 

@@ -22,6 +22,7 @@ from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSelection
 from fineweb_mask.models.settings.engine import JobResources
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, FastTextScorerSettings
 from fineweb_mask.tasks import embed
+from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.embed import EmbedJob
@@ -41,7 +42,6 @@ from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import merged
-from fineweb_mask.tasks.selection.contenders import reads_targets
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
 from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups

@@ -10,9 +10,8 @@ from prefect.logging import get_run_logger
 from fineweb_mask.flows.display.prefect_ui import artifact_key, or_warn, publish_page
 from fineweb_mask.flows.engine.scheduler import Scheduler
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob, noted_seconds
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
-from fineweb_mask.tasks.selection.frontier import FrontierJob
 from fineweb_mask.tasks.selection.groups import group_name, grouped, remembered_groups
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -64,10 +63,17 @@ class SelectorRuns:
 
     def sweep(self, lambs: tuple[float, ...]) -> None:
         """Select from every group at every weight of quality."""
-        self._scheduler.expect("frontier", len(self.groups))
+        self._scheduler.expect("contend", len(self.groups))
         for group in self.groups:
             ranges = self._ranges.get(group_name(group))
-            job = FrontierJob(root=self._root, shards=group, settings=self._settings, lambs=lambs, ranges=ranges)
+            job = VariantJob(
+                root=self._root,
+                shards=group,
+                settings=self._settings,
+                selector="mean_field",
+                lambs=lambs,
+                ranges=ranges,
+            )
             self._scheduler.add(job, partial(self._on_swept, job))
         self._scheduler.finish(at_once=1)
 
@@ -78,7 +84,7 @@ class SelectorRuns:
             self.files[selector], self.masks[selector] = [], []
             for group in self.groups:
                 ranges = self._ranges.get(group_name(group))
-                job = ContenderJob(
+                job = VariantJob(
                     root=self._root,
                     shards=group,
                     settings=self._settings,
@@ -91,17 +97,17 @@ class SelectorRuns:
             get_run_logger().info("contend: %s selects", selector)
             self._scheduler.finish(at_once=1)
 
-    def _on_swept(self, job: FrontierJob, file: StageFile | None) -> None:
+    def _on_swept(self, job: VariantJob, file: StageFile | None) -> None:
         if file is not None:
             self.frontiers.append(file)
-            for name, seconds in noted_seconds(job.seconds_path, job.key).items():
+            for name, seconds in noted_seconds(job).items():
                 self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
-    def _on_selected(self, job: ContenderJob, file: StageFile | None) -> None:
+    def _on_selected(self, job: VariantJob, file: StageFile | None) -> None:
         if file is not None:
             self.files[job.selector].append(file)
             self.masks[job.selector] += job.shard_files() or []
-            for seconds in noted_seconds(job.seconds_path, job.key).values():
+            for seconds in noted_seconds(job).values():
                 self.seconds[job.selector] = self.seconds.get(job.selector, 0.0) + seconds
 
 

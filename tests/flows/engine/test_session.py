@@ -8,8 +8,8 @@ from prefect.logging import disable_run_logger
 from fineweb_mask.flows import compare, probe, stages, sweep
 from fineweb_mask.flows.engine.session import MOST_REBUILDS, DiscardedError, damaged_discarded, rebuilds_damaged
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.probe.settings import ProbeSettings
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.probe import ProbeSettings
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from fineweb_mask.models.probe.ngrams import ngram_hashes
-from fineweb_mask.models.settings.probe import GROUPS, POOL
+from fineweb_mask.models.dedup.ngrams import ngram_hashes
+from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.tasks.probe.held_out import HeldOut, HeldOutError, _unit, exclude, excluded_counts, hold_out
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.shard_files import duplicate_rows

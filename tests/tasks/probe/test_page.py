@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_mask.flows.options.arms import parse_arms
-from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
+from fineweb_mask.flows.probe.arms import parse_arms
+from fineweb_mask.models.probe.settings import GROUPS, POOL, ProbeSettings
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.losses import ArmFiles
 from fineweb_mask.tasks.probe.page import (
@@ -31,7 +31,7 @@ def page_job(probed: Any, **changes: Any) -> ProbeJob:
         arms={
             arm: ArmFiles(
                 tokens=probed.tokens[arm],
-                groups=[job.current() for job in probed.contenders[arm]],
+                groups=[job.current() for job in probed.variants[arm]],
                 models=[job.current() for job in probed.train[arm]],
                 answers=[],
             )

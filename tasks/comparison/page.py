@@ -1,8 +1,11 @@
-"""Write the page of a comparison: what several selectors choose under the same budget."""
+"""Write the page of a comparison: what several selections hold under the same budget.
+
+They are those of several selectors and, on the page of a sweep, of the solver at many weights of quality: the frontier
+of quality and diversity with its knee, beside the selectors.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,18 +16,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.selection.knee import knee
 from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
-from fineweb_mask.tasks.reporting import charts
-from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
-from fineweb_mask.tasks.selection.contenders import (
+from fineweb_mask.tasks.comparison.figures import (
     described_settings,
     diversity_axis,
     figure_names,
     figures_table,
     over_blocks,
 )
+from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_metadata, read_schema, read_table
@@ -36,13 +40,18 @@ DRAWN_TOPICS = 40
 LABELS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean)
 """What a column of topics may hold."""
 DEFINITIONS = (
-    "The solvers maximise J = lamb * quality + (1 - lamb) * diversity, less a charge for near-duplicates; the other "
+    "The solvers maximise J = lamb * quality + (1 - lamb) * diversity, less a penalty for near-duplicates; the other "
     "selectors do not know J, and have the same budget.",
     "Quality is standardised over the corpus. Diversity metrics are raw values: larger is more diverse. They are "
     "measured for every selection, whether or not it maximised them. No selection has a J above the upper bound. The "
     "gap is the distance from J to that bound, as a share of the distance from a random selection to it.",
     "A near-duplicate is a selected document that has a cosine of 0.95 or more with another selected document. The "
     "overlap of two selections is the number of documents in both, divided by the number in either (Jaccard).",
+)
+SWEEP_DEFINITION = (
+    "Each value of lamb gives one selection by mean_field. The recommended value is the knee of the curve: the "
+    "selection farthest from the straight line between the two ends, after quality and diversity are both scaled to "
+    "the range from 0 to 1. It is a starting point, not the best value for every use."
 )
 TOPIC_DEFINITION = (
     "Topics: the values of the label column that have a selected document. Effective: exp(entropy) of their shares, "
@@ -74,62 +83,98 @@ def check_label_column(column: str, shards: Sequence[SourceShard], source: Sourc
         )
 
 
-class CompareJob(PageJob):
-    """Write the page of a comparison."""
+class ComparisonJob(PageJob):
+    """Write the page of a comparison, or of a sweep, which has `lambs`."""
 
-    stage: ClassVar[Stage] = Stage("compare", version=2, folders=("compare",))
+    stage: ClassVar[Stage] = Stage("compare", version=2, folders=("compare", "sweep"))
     settings: PipelineSelectionSettings
-    label_column: str | None
     documents: list[StageFile]
     masks: dict[str, list[StageFile]]  # by selector, in the order of the documents
     groups: dict[str, list[StageFile]]  # by selector
-    seconds: dict[str, float]  # by selector, as far as it is known
+    seconds: dict[str, float]  # by selector or value of lamb, as far as it is known
+    label_column: str | None = None
     left_out: dict[str, str] = Field(default_factory=dict)  # why, by selector
+    lambs: tuple[float, ...] = ()
+    frontiers: list[StageFile] = Field(default_factory=list)  # of the sweep, of every group of shards
+    advised: str = ""  # what a recipe must also set to select as the sweep
+
+    @property
+    def name(self) -> str:
+        """The name of the page's folder."""
+        return self.folder_name
+
+    @property
+    def folder_name(self) -> str:
+        """The folder of the page in the workspace."""
+        of_comparison, of_sweep = self.stage.folders
+        return of_sweep if self.lambs else of_comparison
 
     def depends_on(self) -> Dependencies:
         """Return what the page says of the settings, and the fingerprints of the selections."""
+        swept = [self.lambs, self.advised, [file.fingerprint for file in self.frontiers]]
         return Dependencies(
             settings=[
                 self.settings.model_dump(exclude={"device"}),
                 self.label_column,
                 list(self.groups),
                 self.left_out,
+                *(swept if self.lambs else []),
             ],
             inputs=[[file.fingerprint for file in files] for files in (self.documents, *self.groups.values())],
         )
 
 
 @stage_task
-def write_compare_page(job: CompareJob) -> None:
-    """Write `index.html`, `metrics.json` and the plots."""
+def write_comparison_page(job: ComparisonJob) -> None:
+    """Write `index.html`, `metrics.json` and the plots; the reference's details hold the figures of the selections."""
     metrics = _metrics(job)
-    details = {name: metrics[name] for name in ("documents", "tokens", "selectors")}
-    job.write(_page(job, metrics), details)
+    details = ("documents", "tokens", "selectors", "recommended_lamb", "values", "baselines")
+    job.write(_page(job, metrics), {name: metrics[name] for name in details if name in metrics})
 
 
-def _metrics(job: CompareJob) -> dict[str, Any]:
-    blocks = {name: [block for file in files for block in file.details["blocks"]] for name, files in job.groups.items()}
+def _metrics(job: ComparisonJob) -> dict[str, Any]:
     both, topics = _overlap_and_topics(job)
-    selectors = {}
-    for name, own in blocks.items():
-        spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
-        selectors[name] = {
-            **over_blocks(_with_shared_bounds(own, list(blocks.values())), job.settings.weighed_by),
-            "topics": None if spread is None else spread.topics,
-            "effective_topics": None if spread is None else spread.effective,
-            "rarest_topic": None if spread is None else spread.rarest,
-            "seconds": job.seconds.get(name),
-        }
-    one = next(iter(blocks.values()))
+    selectors, one = _selectors(job, topics), _blocks(next(iter(job.groups.values())))
     return {
         "documents": sum(block["documents"] for block in one),
         "tokens": sum(block["tokens"] for block in one),
         "blocks": len(one),
         "selection": job.settings.model_dump(mode="json", exclude={"device", "solver"}),
-        "selectors": selectors,
-        "jaccard": {"selectors": list(blocks), "values": jaccard(both).tolist()},
+        **({**_frontier(job), "baselines": selectors} if job.lambs else {"selectors": selectors}),
+        "jaccard": {"selectors": list(selectors), "values": jaccard(both).tolist()},
         "topics": {topic: dict(counts) for topic, counts in topics.items()},
     }
+
+
+def _blocks(files: Sequence[StageFile]) -> list[dict[str, Any]]:
+    return [block for file in files for block in file.details["blocks"]]
+
+
+def _frontier(job: ComparisonJob) -> dict[str, Any]:
+    """Return the figures of the selection at each weight of quality, and the weight at the knee."""
+    blocks, values = _blocks(job.frontiers), []
+    for lamb in job.lambs:
+        figures = over_blocks([block for block in blocks if block["lamb"] == lamb], job.settings.weighed_by)
+        values.append({"lamb": lamb, **figures, "seconds": job.seconds.get(str(lamb))})
+    axis, _ = diversity_axis(job.settings)
+    best = knee([value["mean_quality"] for value in values], [value[axis] for value in values])
+    return {"recommended_lamb": None if best is None else job.lambs[best], "values": values}
+
+
+def _selectors(job: ComparisonJob, topics: Mapping[str, Counter[str]]) -> dict[str, dict[str, Any]]:
+    blocks = {name: _blocks(files) for name, files in job.groups.items()}
+    found = {}
+    for name, own in blocks.items():
+        spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
+        found[name] = {
+            **over_blocks(_with_shared_bounds(own, list(blocks.values())), job.settings.weighed_by),
+            "topics": None if spread is None else spread.topics,
+            "effective_topics": None if spread is None else spread.effective,
+            "rarest_topic": None if spread is None else spread.rarest,
+            "seconds": job.seconds.get(name),
+            **({"lamb": job.settings.lamb if name == "greedy" else None} if job.lambs else {}),
+        }
+    return found
 
 
 def _with_shared_bounds(blocks: list[dict[str, Any]], everyone: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -145,7 +190,7 @@ def _with_shared_bounds(blocks: list[dict[str, Any]], everyone: list[list[dict[s
     return shared
 
 
-def _overlap_and_topics(job: CompareJob) -> tuple[NDArray[np.int64], dict[str, Counter[str]]]:
+def _overlap_and_topics(job: ComparisonJob) -> tuple[NDArray[np.int64], dict[str, Counter[str]]]:
     """Count what every two selections share, and by topic the documents (under "") and what each selector took."""
     names = list(job.masks)
     both = np.zeros((len(names), len(names)), dtype=np.int64)
@@ -173,76 +218,118 @@ def _labels(path: Path, column: str) -> pa.ChunkedArray:
     return read_table(path, columns=[column])[column].cast(pa.string())
 
 
-def _page(job: CompareJob, metrics: Mapping[str, Any]) -> Page:
-    selectors, documents = metrics["selectors"], metrics["documents"]
-    best = max(selectors, key=lambda name: selectors[name]["objective"])
-    selected = [one["selected"] for one in selectors.values()]
+def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
+    selections, documents = _selections(metrics), metrics["documents"]
+    selected = [one["selected"] for one in selections.values()]
     amount = f"{selected[0]:,}" if len(set(selected)) == 1 else f"{min(selected):,} to {max(selected):,}"
     note = f"n = {amount} of {documents:,} documents each"
-    sections = [
-        Section("Selections", figures=_trade_offs(job, metrics, note), tables=[_table(job, metrics)]),
-        _overlap(metrics, note),
-    ]
+    best = Tile(max(selections, key=lambda name: selections[name]["objective"]), "highest J")
+    if job.lambs:
+        best = Tile("none" if metrics["recommended_lamb"] is None else f"{metrics['recommended_lamb']:g}", "best lamb")
+    figures = [_trade_off(job, metrics, note), *_by_lamb(job, metrics, note), _near_duplicates(selections, note)]
+    sections = [Section("Selections", _advice(job, metrics), figures, [_table(job, metrics)]), _overlap(metrics, note)]
     if job.label_column is not None:
         sections.append(_topics(metrics, note, job.label_column))
-    definitions = DEFINITIONS if job.label_column is None else (*DEFINITIONS, TOPIC_DEFINITION)
+    definitions = [*DEFINITIONS, *([SWEEP_DEFINITION] if job.lambs else [])]
+    definitions += [] if job.label_column is None else [TOPIC_DEFINITION]
+    at = f"from {job.lambs[0]:g} to {job.lambs[-1]:g}" if job.lambs else f"{job.settings.lamb:g}"
     return Page(
-        title="Comparison of selectors",
-        lead=f"The same budget for all. {described_settings(job.settings)} Weight of quality: {job.settings.lamb:g}.",
+        title="Quality against diversity" if job.lambs else "Comparison of selectors",
+        lead=f"The same budget for all. {described_settings(job.settings)} Weight of quality (lamb): {at}.",
         tiles=[
             Tile(f"{documents:,}", "documents"),
             Tile(amount, "selected by each"),
-            Tile(str(len(selectors)), "selectors"),
-            Tile(best, "highest J"),
+            Tile(str(len(selections)), "selections"),
+            best,
         ],
-        sections=[*sections, Section("How to read this", definitions, tables=[_sources(list(selectors))])],
-        footer=f"fineweb-mask {version('fineweb-mask')}",
+        sections=[*sections, Section("How to read this", definitions, tables=[_sources(list(job.groups))])],
         metrics=metrics,
     )
 
 
-def _table(job: CompareJob, metrics: Mapping[str, Any]) -> Table:
-    topics = [] if job.label_column is None else ["effective_topics"]
-    names = figure_names(job.settings, metrics["selectors"].values())
-    names[names.index("objective") : names.index("objective")] = topics
-    note = "Seconds: the selection alone. The selectors ran one after the other, each on all cores."
-    note += " Topics: their effective number, explained below." if topics else ""
+def _selections(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the figures of every selection by its label: of the values of a sweep, then of the selectors."""
+    swept = {f"lamb {value['lamb']:g}": value for value in metrics.get("values", [])}
+    return {**swept, **metrics["baselines" if swept else "selectors"]}
+
+
+def _advice(job: ComparisonJob, metrics: Mapping[str, Any]) -> list[str]:
+    if not job.lambs:
+        return []
+    best = metrics["recommended_lamb"]
+    if best is None:
+        return ["The trade-off is linear, so there is no knee. Pick the value that suits your use."]
+    return [f"The knee is at lamb = {best:g}. To use it: --set selection.lamb={best:g}{job.advised}"]
+
+
+def _table(job: ComparisonJob, metrics: Mapping[str, Any]) -> Table:
+    selections = _selections(metrics)
+    names = figure_names(job.settings, selections.values())
+    note = "Seconds: the selection alone, one after the other, each on all cores."
+    if job.label_column is not None:
+        names.insert(names.index("objective"), "effective_topics")
+        note += " Topics: their effective number, explained below."
     if job.left_out:
-        reasons = "; ".join(f"{name}: {why}" for name, why in job.left_out.items())
-        note += f" Left out: {reasons}."
-    return figures_table("All selectors", Column("selector"), metrics["selectors"].items(), names, note)
+        note += f" Left out: {'; '.join(f'{name}: {why}' for name, why in job.left_out.items())}."
+    if job.lambs:
+        note += f" J and gap of the selectors are at lamb = {job.settings.lamb:g}, the recipe's value."
+    return figures_table("All selections", Column("selection"), selections.items(), names, note)
+
+
+def _trade_off(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> Figure:
+    """Draw quality against diversity: a point for each selector, and the curve of a sweep."""
+    axis, y_label = diversity_axis(job.settings)
+    selections = _selections(metrics)
+    points = [charts.MapLabel(selections[name]["mean_quality"], selections[name][axis], name) for name in job.groups]
+    curve = None
+    if job.lambs:
+        x, y = ([value[name] for value in metrics["values"]] for name in ("mean_quality", axis))
+        marked = _marked(job, metrics)
+        labels = [f"lamb {lamb:g}" if place in marked else f"{lamb:g}" for place, lamb in enumerate(job.lambs)]
+        curve = charts.Series("mean_field at each lamb", x, y, marked, labels)
+    title, x_label = "Quality against diversity", "mean quality (standardised score)"
+    chart = charts.trade_off(title, x_label, y_label, points, curve=curve, note=note)
+    alt = "Mean quality against diversity, one point for each selection."
+    return Figure("trade-off", chart, alt, f"Up and to the right is better. {note}.")
+
+
+def _marked(job: ComparisonJob, metrics: Mapping[str, Any]) -> list[int]:
+    """Return the place of the recommended value in the sweep, if there is one."""
+    return [place for place, lamb in enumerate(job.lambs) if lamb == metrics["recommended_lamb"]]
+
+
+def _by_lamb(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> list[Figure]:
+    """Draw quality and diversity by weight of quality, as shares of their ranges; nothing of one value."""
+    if len(job.lambs) < 2:
+        return []
+    axis, _ = diversity_axis(job.settings)
+    both = []
+    for name, figure in (("quality", "mean_quality"), ("diversity", axis)):
+        found = np.array([value[figure] for value in metrics["values"]])
+        shares = 100 * (found - found.min()) / np.ptp(found) if np.ptp(found) else np.full(len(found), 100.0)
+        both.append(charts.Series(name, job.lambs, shares.tolist(), _marked(job, metrics)))
+    x_label, y_label = "lamb (weight of quality)", "share of the range over the sweep (%)"
+    chart = charts.lines("Quality and diversity by lamb", x_label, y_label, both, note=note)
+    alt = "Quality and diversity at each lamb, as a share of their range."
+    return [Figure("shares", chart, alt, f"100% is the highest value over the sweep, 0% the lowest. {note}.")]
+
+
+def _near_duplicates(selections: Mapping[str, Mapping[str, Any]], note: str) -> Figure:
+    title, x_label = "Near-duplicates", "selected documents with a near-duplicate, cosine 0.95 or more (%)"
+    bars = [charts.Bar(name, 100 * one["near_duplicates"]) for name, one in selections.items()]
+    chart = charts.bars(title, x_label, bars, note=note, form="{:.1f}%".format)
+    return Figure("near-duplicates", chart, "Share of near-duplicates by selection.", f"Less is better. {note}.")
 
 
 def _sources(names: Sequence[str]) -> Table:
     """Return what each selector is after, and where it comes from."""
-    columns = [Column("selector"), Column("looks for"), Column("by chance"), Column("source")]
+    columns = [Column("selector"), Column("looks for"), Column("random"), Column("source")]
     rows = [
         [name, entry.maximises, "yes" if entry.is_sampled else "no", entry.source]
         for name, entry in SELECTORS.items()
         if name in names
     ]
     return Table("Selectors", columns, rows, wide=True)
-
-
-def _trade_offs(job: CompareJob, metrics: Mapping[str, Any], note: str) -> list[Figure]:
-    selectors = metrics["selectors"]
-    axis, y_label = diversity_axis(job.settings)
-    points = [charts.MapLabel(one["mean_quality"], one[axis], name) for name, one in selectors.items()]
-    trade_off = charts.trade_off(
-        "Quality against diversity", "mean quality (standardised score)", y_label, points, note=note
-    )
-    repeated = charts.bars(
-        "Near-duplicates",
-        "selected documents with a near-duplicate, cosine 0.95 or more (%)",
-        [charts.Bar(name, 100 * one["near_duplicates"]) for name, one in selectors.items()],
-        note=note,
-        form="{:.1f}%".format,
-    )
-    return [
-        Figure("trade-off", trade_off, "Mean quality against diversity, one point for each selector.",
-               f"Up and to the right is better. {note}."),
-        Figure("near-duplicates", repeated, "Share of near-duplicates by selector.", f"Less is better. {note}."),
-    ]  # fmt: skip
 
 
 def _overlap(metrics: Mapping[str, Any], note: str) -> Section:

@@ -17,25 +17,25 @@ from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, ru
 from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.probe.settings import PRESETS, Arm, Preset, ProbeSettings
 from fineweb_mask.models.settings import Overrides, PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.models.settings.probe import PRESETS, Arm, Preset, ProbeSettings
 from fineweb_mask.models.settings.selection import Unit
+from fineweb_mask.tasks.comparison.page import check_label_column
+from fineweb_mask.tasks.comparison.variants import (
+    ALL,
+    SelectorError,
+    VariantJob,
+    check_selectors,
+    missing_for,
+    reads_targets,
+    shared_settings,
+)
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.downstream import AnswerJob
 from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob
 from fineweb_mask.tasks.probe.losses import ArmFiles
 from fineweb_mask.tasks.probe.page import ProbeJob
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
-from fineweb_mask.tasks.selection.compare_page import check_label_column
-from fineweb_mask.tasks.selection.contenders import (
-    ALL,
-    ContenderJob,
-    SelectorError,
-    check_selectors,
-    contested,
-    missing_for,
-    reads_targets,
-)
 from fineweb_mask.tasks.selection.groups import grouped, remembered_groups
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.job import StageJob
@@ -87,7 +87,7 @@ def probe(
         plan.check_prepared()
         if reads_targets(selectors_of(models)):
             plan.fit_targets()
-        selection = contested(settings.selection, budget_by)
+        selection = shared_settings(settings.selection, budget_by)
         trained = _Probe(run, plan, settings, models, selection)
         job = trained.run()
         written = run.run_one(job)
@@ -287,11 +287,11 @@ class _Probe:
         )
         return self._run.run_one(job)
 
-    def _select(self) -> dict[str, list[tuple[ContenderJob, StageFile]]]:
+    def _select(self) -> dict[str, list[tuple[VariantJob, StageFile]]]:
         """Select for every arm that is no dataset, from what is left of the corpus."""
         shards = [shard.model_copy(update={"duplicates": self._excluded[shard.name]}) for shard in self._shards]
         jobs = [
-            ContenderJob(
+            VariantJob(
                 root=self._root,
                 shards=group,
                 settings=settings,
@@ -306,13 +306,13 @@ class _Probe:
             for settings in [arm_settings(self._selection, arm)]
             for group in grouped(shards, settings, remembered_groups(self._run.workspace, settings))
         ]
-        found: dict[str, list[tuple[ContenderJob, StageFile]]] = {}
+        found: dict[str, list[tuple[VariantJob, StageFile]]] = {}
         for job, file in zip(jobs, self._run_all("contend", jobs, at_once=1), strict=True):
             found.setdefault(str(job.arm), []).append((job, file))
         return found
 
     def _tokenize(
-        self, groups: dict[str, list[tuple[ContenderJob, StageFile]]], held_out: StageFile, tokenizer: StageFile
+        self, groups: dict[str, list[tuple[VariantJob, StageFile]]], held_out: StageFile, tokenizer: StageFile
     ) -> dict[str, StageFile]:
         documents = {shard.name: shard.documents for shard in self._shards}
         jobs = []
