@@ -27,7 +27,7 @@ from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.judge import judge
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.probe.downstream import answer_tasks
-from fineweb_mask.tasks.probe.held_out import exclude, hold_out
+from fineweb_mask.tasks.probe.held_out import hold_out
 from fineweb_mask.tasks.probe.page import write_probe_page
 from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
 from fineweb_mask.tasks.report import report
@@ -86,7 +86,6 @@ PAGES: tuple[StageTask[Any], ...] = (find_ranges, select_variant, write_comparis
 
 PROBE: tuple[StageTask[Any], ...] = (
     hold_out,
-    exclude,
     make_tokenizer,
     tokenize,
     train_model,

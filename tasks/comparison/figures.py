@@ -79,10 +79,10 @@ def described_settings(settings: PipelineSelectionSettings) -> str:
     weights = settings.metric_weights
     metrics = next(iter(weights)) if len(weights) == 1 else " + ".join(f"{w:g} {name}" for name, w in weights.items())
     term = settings.near_duplicates
-    charge = "are forbidden" if term.forbid else f"have weight {term.weight:g}" if term.weight else "are not charged"
+    penalty = f"have a penalty of weight {term.weight:g}" if term.weight else "have no penalty"
+    near = f"Near-duplicates from cosine {term.threshold:g} {'are forbidden' if term.forbid else penalty}."
     budget = f"{settings.budget:,}" if settings.budget is not None else f"{settings.select_ratio:.4g}"
     return (
         f"Budget: {budget} of the {settings.budget_by} in each block. Means are over {settings.weighed_by}. "
-        f"Diversity: {metrics}. Near-duplicates from cosine {term.threshold:g} {charge}. "
-        f"Normalised by: {settings.normalize}. Seed: {settings.seed}."
+        f"Diversity: {metrics}. {near} Normalised by: {settings.normalize}. Seed: {settings.seed}."
     )

@@ -163,11 +163,12 @@ def _frontier(job: ComparisonJob) -> dict[str, Any]:
 
 def _selectors(job: ComparisonJob, topics: Mapping[str, Counter[str]]) -> dict[str, dict[str, Any]]:
     blocks = {name: _blocks(files) for name, files in job.groups.items()}
-    found = {}
+    swept = [block for block in _blocks(job.frontiers) if block["lamb"] == job.settings.lamb]
+    everyone, found = [*blocks.values(), *([swept] if swept else [])], {}
     for name, own in blocks.items():
         spread = coverage([counts[name] for counts in topics.values()]) if job.label_column is not None else None
         found[name] = {
-            **over_blocks(_with_shared_bounds(own, list(blocks.values())), job.settings.weighed_by),
+            **over_blocks(_with_shared_bounds(own, everyone), job.settings.weighed_by),
             "topics": None if spread is None else spread.topics,
             "effective_topics": None if spread is None else spread.effective,
             "rarest_topic": None if spread is None else spread.rarest,
@@ -225,7 +226,8 @@ def _page(job: ComparisonJob, metrics: Mapping[str, Any]) -> Page:
     note = f"n = {amount} of {documents:,} documents each"
     best = Tile(max(selections, key=lambda name: selections[name]["objective"]), "highest J")
     if job.lambs:
-        best = Tile("none" if metrics["recommended_lamb"] is None else f"{metrics['recommended_lamb']:g}", "best lamb")
+        recommended = metrics["recommended_lamb"]
+        best = Tile("none" if recommended is None else f"{recommended:g}", "recommended lamb")
     figures = [_trade_off(job, metrics, note), *_by_lamb(job, metrics, note), _near_duplicates(selections, note)]
     sections = [Section("Selections", _advice(job, metrics), figures, [_table(job, metrics)]), _overlap(metrics, note)]
     if job.label_column is not None:
@@ -284,9 +286,7 @@ def _trade_off(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> Fig
     curve = None
     if job.lambs:
         x, y = ([value[name] for value in metrics["values"]] for name in ("mean_quality", axis))
-        marked = _marked(job, metrics)
-        labels = [f"lamb {lamb:g}" if place in marked else f"{lamb:g}" for place, lamb in enumerate(job.lambs)]
-        curve = charts.Series("mean_field at each lamb", x, y, marked, labels)
+        curve = charts.Series("mean_field at each lamb", x, y, _marked(job, metrics), [f"{one:g}" for one in job.lambs])
     title, x_label = "Quality against diversity", "mean quality (standardised score)"
     chart = charts.trade_off(title, x_label, y_label, points, curve=curve, note=note)
     alt = "Mean quality against diversity, one point for each selection."

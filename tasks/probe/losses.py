@@ -20,7 +20,7 @@ LOSSES = "losses.parquet"
 """File beside the page: set, group, text, bytes and `predictive_strength` of each document, and bits per byte."""
 
 
-class ArmFiles(NamedTuple):
+class VariantFiles(NamedTuple):
     """What was made of one arm."""
 
     tokens: StageFile
@@ -40,7 +40,7 @@ class Losses(NamedTuple):
     texts: NDArray[np.object_]  # None for an answer
 
     @classmethod
-    def read(cls, workspace: Workspace, held_out: StageFile, arms: Mapping[str, ArmFiles]) -> Self:
+    def read(cls, workspace: Workspace, held_out: StageFile, arms: Mapping[str, VariantFiles]) -> Self:
         """Read what the trainings of all arms measured."""
         documents = HeldOut.read(workspace, held_out).documents
         bits, sizes = {}, np.empty(0, dtype=np.int64)

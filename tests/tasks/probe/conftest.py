@@ -9,7 +9,7 @@ import pytest
 from fineweb_mask.models.probe.settings import PRESETS
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.comparison.variants import VariantJob, select_variant
-from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob, exclude, hold_out
+from fineweb_mask.tasks.probe.held_out import HeldOutJob, hold_out
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, make_tokenizer, tokenize, train_model
 from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.source.discovery import find_files
@@ -29,7 +29,6 @@ class Probed(NamedTuple):
     theirs: Any  # file of held-out documents
     hold_out: HeldOutJob
     held_out: StageFile
-    exclude: list[ExcludeJob]
     excluded: dict[str, StageFile]
     tokenizer_job: TokenizerJob
     tokenizer: StageFile
@@ -66,13 +65,11 @@ def run_probe(built: Any, theirs: Any) -> Probed:
         most=30,
         most_per_group=12,
         share=0.2,
+        threshold=0.95,
     )
     held_out = hold_out(holding)
-    embeddings = [shard.embeddings for shard in shards]
-    excluding = [
-        ExcludeJob(root=root, shard=shard, embeddings=embeddings, held_out=held_out, threshold=0.95) for shard in shards
-    ]
-    excluded = {job.name: exclude(job) for job in excluding}
+    excluded = holding.excluded()
+    assert excluded is not None
     documents = [shard.documents for shard in shards]
     making = TokenizerJob(
         root=root,
@@ -124,7 +121,7 @@ def run_probe(built: Any, theirs: Any) -> Probed:
         ]
         for job in trained[arm]:
             train_model(job)
-    return Probed(built, theirs, holding, held_out, excluding, excluded, making, tokenizer, variants, tokens, trained)
+    return Probed(built, theirs, holding, held_out, excluded, making, tokenizer, variants, tokens, trained)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 from fineweb_mask.flows.probe.arms import parse_arms
 from fineweb_mask.models.probe.settings import GROUPS, POOL, ProbeSettings
 from fineweb_mask.tasks.probe.held_out import HeldOut
-from fineweb_mask.tasks.probe.losses import ArmFiles
+from fineweb_mask.tasks.probe.losses import VariantFiles
 from fineweb_mask.tasks.probe.page import (
     NOT_A_VERDICT,
     OWN_DISTRIBUTION,
@@ -29,7 +29,7 @@ def page_job(probed: Any, **changes: Any) -> ProbeJob:
         n_tokens=640,
         is_verdict=False,
         arms={
-            arm: ArmFiles(
+            arm: VariantFiles(
                 tokens=probed.tokens[arm],
                 groups=[job.current() for job in probed.variants[arm]],
                 models=[job.current() for job in probed.train[arm]],
