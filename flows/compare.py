@@ -15,14 +15,14 @@ from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
-from fineweb_mask.tasks.selection.contenders import (
+from fineweb_mask.tasks.comparison.page import ComparisonJob, check_label_column
+from fineweb_mask.tasks.comparison.variants import (
     USUAL_SELECTORS,
     check_selectors,
-    contested,
     left_out,
     missing_for,
     reads_targets,
+    shared_settings,
 )
 
 
@@ -72,13 +72,13 @@ def compare(
     asked, missing = USUAL_SELECTORS if selectors is None else selectors, missing_for(settings)
     names = check_selectors(asked, missing)
     check(settings, label_column)
-    selection = contested(settings.selection, budget_by)
+    selection = shared_settings(settings.selection, budget_by)
     with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
         ready = prepare(run)
         targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
         runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
         runs.run(names)
-        job = CompareJob(
+        job = ComparisonJob(
             root=run.workspace.address,
             settings=selection,
             label_column=label_column,

@@ -6,7 +6,7 @@ from prefect import flow
 
 from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.pipeline.failures import fails_in_one_line
 from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
 from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
@@ -14,8 +14,8 @@ from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.selection.contenders import contested
-from fineweb_mask.tasks.selection.sweep_page import SweepJob
+from fineweb_mask.tasks.comparison.page import ComparisonJob
+from fineweb_mask.tasks.comparison.variants import shared_settings
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
 
@@ -58,20 +58,22 @@ def sweep(
         If there is nothing to select from.
     """
     settings, lambs = with_overrides(settings, overrides), parse_lambs(lamb)
-    selection = contested(settings.selection, budget_by)
+    selection = shared_settings(settings.selection, budget_by)
     with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
         ready = prepare(run)
         runs = SelectorRuns(run, ready.shards, selection)
         runs.sweep(lambs)
         runs.run(BASELINES)
-        job = SweepJob(
+        job = ComparisonJob(
             root=run.workspace.address,
             settings=selection,
-            advised=advised(settings, budget_by),
+            documents=[shard.documents for group in runs.groups for shard in group],
+            masks=runs.masks,
+            groups=runs.files,
+            seconds=runs.seconds,
             lambs=lambs,
             frontiers=runs.frontiers,
-            baselines=runs.files,
-            seconds=runs.seconds,
+            advised=advised(settings, budget_by),
         )
         written = run.one(job)
         found = written.details
@@ -93,7 +95,7 @@ def sweep(
 
 def advised(settings: PipelineSettings, budget_by: Unit) -> str:
     """Return what a command must also set for the recipe to select as the sweep does; nothing if it does already."""
-    selection = contested(settings.selection, budget_by)
+    selection = shared_settings(settings.selection, budget_by)
     return "" if selection == settings.selection else f" --set selection.budget_by={selection.budget_by}"
 
 

@@ -47,7 +47,8 @@ LAYERS = {
         {"inference"},
         {"dataset"},
         {"selection", "training_files"},
-        {"probe", "exclusion"},
+        {"comparison", "exclusion"},
+        {"probe"},
         {
             "ingest",
             "dedup",
@@ -64,8 +65,7 @@ LAYERS = {
         {"registry"},
     ],
     "flows": [
-        {"recipe", "summary", "processes"},
-        {"options"},
+        {"recipe", "summary", "processes", "lamb_values"},
         {"display"},
         {"cluster"},
         {"pipeline"},
@@ -73,12 +73,14 @@ LAYERS = {
         {"status"},
         {"python.opened"},
         {"stages", "share", "sweep", "compare", "probe", "train_quality"},
-        {"score_weights"},
         {"python"},
         {"commands"},
         {"cli"},
     ],
 }
+PROBE = ("models.probe", "tasks.probe", "flows.probe", "flows.commands.probe")
+"""What trains models and learns from their losses: no part of the pipeline."""
+LISTS_EVERYTHING = {"flows.cli", "tasks.registry"}  # every command, and every stage
 MOST_MODULES = 12  # in a folder
 FILES = {floor: sorted((ROOT / floor).rglob("*.py")) for floor in FLOORS}
 SOURCES = [pytest.param(floor, file, id=str(file.relative_to(ROOT))) for floor in FLOORS for file in FILES[floor]]
@@ -177,6 +179,17 @@ def test_a_layer_imports_only_the_layers_before_it(floor, file):
         if name.startswith(f"{floor}."):
             other_number, other = layer_of(name)
             assert other == entry or other_number < number, f"{own} imports {name}"
+
+
+def is_of_the_probe(name):
+    return any(name == wing or name.startswith(f"{wing}.") for wing in PROBE)
+
+
+@pytest.mark.parametrize(("floor", "file"), SOURCES)
+def test_nothing_of_the_pipeline_imports_the_probe(floor, file):
+    own = module_name(file)
+    if not is_of_the_probe(own) and own not in LISTS_EVERYTHING:
+        assert not {name for name in imported(file) if is_of_the_probe(name)}
 
 
 @pytest.mark.parametrize("floor", FLOORS)

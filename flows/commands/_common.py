@@ -32,6 +32,8 @@ RESUME = "interrupted; run the same command again to resume"
 VERBOSE = "FINEWEB_MASK_VERBOSE"
 
 Result = TypeVar("Result")
+Checked = TypeVar("Checked")
+Found = TypeVar("Found", bound="PageSummary")
 Recipe = Annotated[Path, typer.Argument(help="Recipe file, or the name of a packaged recipe such as fineweb.")]
 Overrides = Annotated[
     list[str] | None,
@@ -194,6 +196,44 @@ def open_page(page: str) -> None:
     """Open a page in the user's browser, or print where it is."""
     if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
         echo(f"fineweb-mask: no browser can open it from here; open {page} yourself", err=True)
+
+
+def run_to_page(
+    recipe: Path,
+    overrides: Sequence[str] | None,
+    workspace: str | None,
+    *,
+    check: "Callable[[PipelineSettings], Checked]",
+    run: "Callable[[PipelineSettings, Checked], Found]",
+    tell: "Callable[[PipelineSettings, Found], None]",
+    show: bool,
+    as_json: bool,
+) -> None:
+    """Run a flow that ends with a page, print what it found, and open the page if asked to.
+
+    Parameters
+    ----------
+    recipe, overrides, workspace, as_json
+        See `load_settings_or_exit`.
+    check
+        Checks that what the settings and options name exists, and returns what `run` takes besides the settings.
+    run
+        Runs the flow.
+    tell
+        Prints what was found, for a person.
+    show
+        Whether the page is opened.
+    """
+    checked: list[Checked] = []
+    settings = load_settings_or_exit(
+        recipe, overrides, workspace, lambda settings: checked.append(check(settings)), as_json=as_json
+    )
+    summary = run_or_exit(lambda: run(settings, checked[0]), as_json=as_json)
+    if as_json:
+        typer.echo(summary.model_dump_json(ensure_ascii=True))
+    else:
+        tell(settings, summary)
+    end_with_page(settings, summary, show=show)
 
 
 def end_with_page(settings: "PipelineSettings", summary: "PageSummary", *, show: bool) -> None:

@@ -10,9 +10,8 @@ from prefect.logging import get_run_logger
 from fineweb_mask.flows.display.prefect_ui import artifact_key, or_warn, publish_page
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob, noted_seconds
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob, noted_seconds
-from fineweb_mask.tasks.selection.frontier import FrontierJob
 from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -57,7 +56,13 @@ class SelectorRuns:
     def sweep(self, lambs: tuple[float, ...]) -> None:
         """Select from every group at every weight of quality."""
         jobs = [
-            FrontierJob(shards=group, lambs=lambs, ranges=self._ranges[group_name(group)], **self._common)
+            VariantJob(
+                shards=group,
+                selector="mean_field",
+                lambs=lambs,
+                ranges=self._ranges[group_name(group)],
+                **self._common,
+            )
             for group in self.groups
         ]
         self.frontiers = self._run.all(jobs, at_once=1)
@@ -68,7 +73,7 @@ class SelectorRuns:
         for selector in selectors:
             get_run_logger().info("%s selects", selector)
             jobs = [
-                ContenderJob(
+                VariantJob(
                     shards=group,
                     selector=selector,
                     ranges=self._ranges[group_name(group)],
@@ -82,10 +87,10 @@ class SelectorRuns:
             self.masks[selector] = [file for job in jobs for file in job.shard_files() or []]
             self._note_seconds(jobs, selector)
 
-    def _note_seconds(self, jobs: Sequence[FrontierJob | ContenderJob], selector: str | None = None) -> None:
+    def _note_seconds(self, jobs: Sequence[VariantJob], selector: str | None = None) -> None:
         """Add up how long the selections took."""
         for job in jobs:
-            for name, seconds in noted_seconds(job.seconds_path, job.key).items():
+            for name, seconds in noted_seconds(job).items():
                 key = selector or name
                 self.seconds[key] = self.seconds.get(key, 0.0) + seconds
 

@@ -3,7 +3,7 @@
 REMOVED: dict[str, str] = {
     "embedding.keep": "leave it out: vectors are always stored",
     "materialize.seed": "leave it out: an export puts documents in random order, and has a seed",
-    "materialize.shuffle": "leave it out: an export puts documents in random order (materialize.export, format: parquet)",
+    "materialize.shuffle": "leave it out: an export puts documents in random order (materialize.export)",
     "selection.blocks": "leave it out: blocks follow the shards; block_budget: price selects more from richer ones",
     "selection.density_pruning": "leave it out, with its solver: d4 also prefers what is far from its cluster's centre",
     "selection.gist": "leave it out, with its solver: use mean_field with near_duplicates.forbid: true",

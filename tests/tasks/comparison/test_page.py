@@ -10,13 +10,16 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.models.settings.selection import METRICS
-from fineweb_mask.tasks.selection import compare_page, contenders, frontier, sweep_page
-from fineweb_mask.tasks.selection.compare_page import LabelColumnError, check_label_column
-from fineweb_mask.tasks.selection.contenders import over_blocks
+from fineweb_mask.tasks.comparison.page import (
+    ComparisonJob,
+    LabelColumnError,
+    check_label_column,
+    write_comparison_page,
+)
+from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
 from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.source.discovery import discover
-from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
+from tests.tasks.jobs import ranges_jobs, variant_job
 
 SELECTORS = ["mean_field", "random", "top_quality"]
 HOSTILE = "<img src=x onerror=alert(1)> | `a`"
@@ -39,38 +42,34 @@ def labelled(built: Any, pipeline: Any, tmp_path_factory: Any, make_parquet: Any
     return pipeline(recipe)
 
 
-def selected(built: Any, selectors: list[str]) -> dict[str, Any]:
+def page_job(built: Any, selectors: list[str], lambs: tuple[float, ...] = (), **fields: Any) -> ComparisonJob:
+    """Run every job of a comparison, and of a sweep with `lambs`, but the last, and return this."""
     workspace, shards, settings = built.workspace, built.selection_shards, built.recipe.selection
-    ranges = {job.name: contenders.find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
-    files: dict[str, Any] = {"groups": {}, "masks": {}, "ranges": ranges}
-    for selector in selectors:
-        planned = [
-            contender_job(workspace, group, settings, selector, ranges[group_name(group)])
+    ranges = {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
+
+    def planned(selector: str, lambs: tuple[float, ...] = ()) -> list[Any]:
+        return [
+            variant_job(workspace, group, settings, selector, ranges[group_name(group)], lambs=lambs)
             for group in grouped(shards, settings)
         ]
-        files["groups"][selector] = [contenders.run_selector(job) for job in planned]
-        files["masks"][selector] = [file for job in planned for file in job.shard_files() or []]
-    return files
 
-
-def compared(built: Any, label_column: str | None) -> compare_page.CompareJob:
-    files = selected(built, SELECTORS)
-    shards = sorted(built.selection_shards, key=lambda shard: shard.name)
-    return compare_page.CompareJob(
-        root=str(built.workspace.root),
-        settings=built.recipe.selection,
-        label_column=label_column,
-        documents=[shard.documents for shard in shards],
-        masks=files["masks"],
-        groups=files["groups"],
-        seconds={"random": 0.25},
+    jobs = {selector: planned(selector) for selector in selectors}
+    return ComparisonJob(
+        root=str(workspace.root),
+        settings=settings,
+        documents=[shard.documents for shard in sorted(shards, key=lambda shard: shard.name)],
+        groups={selector: [select_variant(job) for job in of] for selector, of in jobs.items()},
+        masks={selector: [file for job in of for file in job.shard_files() or []] for selector, of in jobs.items()},
+        lambs=lambs,
+        frontiers=[select_variant(job) for job in planned("mean_field", lambs)] if lambs else [],
+        **fields,
     )
 
 
 def test_the_numbers_of_a_comparison(labelled: Any) -> None:
-    job = compared(labelled, "topic")
-    compare_page.write_compare_page(job)
-    assert compare_page.write_compare_page(job).cached
+    job = page_job(labelled, SELECTORS, label_column="topic", seconds={"random": 0.25})
+    write_comparison_page(job)
+    assert write_comparison_page(job).cached
     metrics = json.loads((job.folder / "metrics.json").read_text())
     topics = labelled.read(labelled.documents[0])["topic"].to_pylist()
     masks = {name: labelled.read(files[0])["selected"].to_pylist() for name, files in job.masks.items()}
@@ -95,8 +94,8 @@ def test_the_numbers_of_a_comparison(labelled: Any) -> None:
 
 
 def test_hostile_topics_are_text_on_the_page(labelled: Any) -> None:
-    job = compared(labelled, "topic")
-    compare_page.write_compare_page(job)
+    job = page_job(labelled, SELECTORS, label_column="topic", seconds={"random": 0.25})
+    write_comparison_page(job)
     page = (job.folder / "index.html").read_text()
     assert "&lt;img src=x onerror=alert(1)&gt; | `a`" in page
     assert "<img src=x" not in page
@@ -110,8 +109,8 @@ def test_hostile_topics_are_text_on_the_page(labelled: Any) -> None:
 
 def test_without_a_label_column_there_are_no_topics(copied: Any) -> None:
     """Two blocks: figures are means over them."""
-    job = compared(copied, None)
-    compare_page.write_compare_page(job)
+    job = page_job(copied, SELECTORS, seconds={})
+    write_comparison_page(job)
     metrics = json.loads((job.folder / "metrics.json").read_text())
     assert metrics["topics"] == {}
     assert metrics["blocks"] == 2
@@ -142,22 +141,12 @@ def test_the_label_column_must_hold_labels(tmp_path: Any, make_parquet: Any, mak
 
 def test_a_sweep_recommends_its_knee(copied: Any) -> None:
     lambs = (0.0, 0.25, 0.5, 0.75, 1.0)
-    settings = copied.recipe.selection
-    files = selected(copied, ["random", "greedy"])
-    frontiers = [
-        frontier.sweep_lambs(frontier_job(copied.workspace, group, settings, lambs, files["ranges"][group_name(group)]))
-        for group in grouped(copied.selection_shards, settings)
-    ]
-    job = sweep_page.SweepJob(
-        root=str(copied.workspace.root),
-        settings=settings,
-        lambs=lambs,
-        frontiers=frontiers,
-        baselines=files["groups"],
-        seconds={"0.5": 0.1},
+    job = page_job(
+        copied, ["random", "greedy"], lambs, seconds={"0.5": 0.1}, advised=" --set selection.budget_by=tokens"
     )
-    written = sweep_page.write_sweep_page(job)
-    assert sweep_page.write_sweep_page(job).cached
+    written = write_comparison_page(job)
+    assert write_comparison_page(job).cached
+    assert job.folder.name == "sweep"
     metrics = json.loads((job.folder / "metrics.json").read_text())
     values = metrics["values"]
     assert [value["lamb"] for value in values] == list(lambs)
@@ -166,20 +155,9 @@ def test_a_sweep_recommends_its_knee(copied: Any) -> None:
     above = (x - x[0]) / (x[-1] - x[0]) + (y - y[-1]) / (y[0] - y[-1])
     assert metrics["recommended_lamb"] == lambs[int(above.argmax())] == written.details["recommended_lamb"]
     assert metrics["baselines"].keys() == {"random", "greedy"}
-    assert {path.name for path in (job.folder / "plots").iterdir()} == {"frontier.png", "shares.png"}
-    assert not (copied.workspace.root / "sweep" / "reports").exists()
-
-
-def test_figures_over_blocks_are_weighted() -> None:
-    measures = {"mean_quality": 1.0, **dict.fromkeys(METRICS, -2.0), "facility": 0.5, "near_duplicates": 0.5}
-    block = {"documents": 10, "selected": 5, "tokens_selected": 7, "objective": 0.5, "random_objective": 0.0,
-             "upper_bound": 0.6, "terms": {"diversity": 0.2}, "measures": measures}  # fmt: skip
-    other = block | {"documents": 30, "selected": 10, "objective": 0.9, "upper_bound": 1.0,
-                     "measures": measures | {"mean_quality": 4.0, "facility": 0.1}}  # fmt: skip
-    found = over_blocks([block, other])
-    assert found["mean_quality"] == pytest.approx(3.0)
-    assert found["facility"] == pytest.approx(0.2)
-    assert found["objective"] == pytest.approx(0.8)
-    assert found["gap"] == pytest.approx(0.1 / 0.9)
-    assert (found["selected"], found["tokens"]) == (15, 14)
-    assert over_blocks([block, other | {"upper_bound": None}])["gap"] is None
+    plots = {"trade-off.png", "shares.png", "near-duplicates.png", "overlap.png"}
+    assert {path.name for path in (job.folder / "plots").iterdir()} == plots
+    page = (job.folder / "index.html").read_text()
+    best = f"{metrics['recommended_lamb']:g}"
+    assert f"--set selection.lamb={best} --set selection.budget_by=tokens" in page
+    assert not (copied.workspace.root / "compare" / "index.html").exists()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_mask.models.probe.ngrams import ngram_hashes, places
+from fineweb_mask.models.dedup.ngrams import ngram_hashes, places
 
 WORDS = st.lists(st.sampled_from(["a", "b", "the", "cat", "über", "12"]), max_size=40)
 

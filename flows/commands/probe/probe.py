@@ -4,23 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fineweb_mask.flows.commands._common import (
-    AsJson,
-    BudgetBy,
-    Open,
-    Overrides,
-    Recipe,
-    WorkspaceFolder,
-    end_with_page,
-    load_settings_or_exit,
-    run_or_exit,
-)
+from fineweb_mask.flows.commands import _common as common
 from fineweb_mask.flows.display.terminal import print_losses
 
 if TYPE_CHECKING:
+    from fineweb_mask.flows.probe.probe import ProbeSummary
+    from fineweb_mask.models.probe.settings import ProbeSettings
     from fineweb_mask.models.settings import PipelineSettings
-    from fineweb_mask.models.settings.probe import ProbeSettings
-
 
 Preset = Annotated[
     str, typer.Option(help="Size of the model: cpu (1.3 million parameters), or DataDecide's 20m and 150m.")
@@ -29,14 +19,13 @@ HeldOut = Annotated[
     list[str] | None,
     typer.Option("--heldout", help="File of held-out documents of your own (repeatable).", metavar="NAME=FILE"),
 ]
-
 Tokens = Annotated[
     int | None, typer.Option(help="Tokens of each training.", show_default="the preset's, if every arm has as many")
 ]
 
 
 def probe(
-    recipe: Recipe,
+    recipe: common.Recipe,
     *,
     arms: Annotated[
         str,
@@ -72,23 +61,22 @@ def probe(
     tasks_folder: Annotated[
         str | None, typer.Option("--tasks-folder", help="Folder with lm-eval task files of your own.", metavar="DIR")
     ] = None,
-    budget_by: BudgetBy = "tokens",
-    overrides: Overrides = None,
-    workspace: WorkspaceFolder = None,
-    show: Open = False,
-    as_json: AsJson = False,
+    budget_by: common.BudgetBy = "tokens",
+    overrides: common.Overrides = None,
+    workspace: common.WorkspaceFolder = None,
+    show: common.Open = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Train the same small language model on several selections and compare them on held-out documents.
 
     Example: fineweb-mask probe deployments/recipes/sample.yaml --arms mean_field,random --heldout books=books.parquet
     """
-    chosen: list[ProbeSettings] = []
 
-    def check(settings: "PipelineSettings") -> None:
-        from fineweb_mask.flows.options.arms import parse_arms
-        from fineweb_mask.flows.probe import check as check_probe
+    def check(settings: "PipelineSettings") -> "ProbeSettings":
+        from fineweb_mask.flows.probe.arms import parse_arms
+        from fineweb_mask.flows.probe.probe import check as check_probe
         from fineweb_mask.flows.recipe import validate
-        from fineweb_mask.models.settings.probe import ProbeSettings
+        from fineweb_mask.models.probe.settings import ProbeSettings
 
         content: dict[str, Any] = {
             "arms": [arm.model_dump() for arm in parse_arms(arms)],
@@ -102,18 +90,19 @@ def probe(
             "tasks": None if tasks is None else [name for name in tasks.split(",") if name and tasks != "none"],
             "tasks_folder": tasks_folder,
         }
-        chosen.append(validate(ProbeSettings, content))
-        check_probe(settings, chosen[0])
+        models = validate(ProbeSettings, content)
+        check_probe(settings, models)
+        return models
 
-    settings = load_settings_or_exit(recipe, overrides, workspace, check, as_json=as_json)
-    from fineweb_mask.flows.probe import run_probe
+    def run(settings: "PipelineSettings", models: "ProbeSettings") -> "ProbeSummary":
+        from fineweb_mask.flows.probe.probe import run_probe
 
-    summary = run_or_exit(lambda: run_probe(settings, chosen[0], budget_by), as_json=as_json)
-    if as_json:
-        typer.echo(summary.model_dump_json(ensure_ascii=True))
-    else:
-        print_losses(summary.bits_per_byte, summary.comparisons, summary)
-    end_with_page(settings, summary, show=show)
+        return run_probe(settings, models, budget_by)
+
+    def tell(_: "PipelineSettings", found: "ProbeSummary") -> None:
+        print_losses(found.bits_per_byte, found.comparisons, found)
+
+    common.run_to_page(recipe, overrides, workspace, check=check, run=run, tell=tell, show=show, as_json=as_json)
 
 
 def held_out_files(named: list[str] | None) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from fineweb_mask.models.settings.probe import ProbeSettings
+from fineweb_mask.models.probe.settings import ProbeSettings
 
 
 @pytest.mark.parametrize(

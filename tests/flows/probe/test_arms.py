@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.options.arms import parse_arms
+from fineweb_mask.flows.probe.arms import parse_arms
 from fineweb_mask.flows.recipe import RecipeError
 
 

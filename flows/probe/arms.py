@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from fineweb_mask.flows.recipe import RecipeError, parse_value
-from fineweb_mask.models.settings.probe import Arm
+from fineweb_mask.models.probe.settings import Arm
 
 NAMED = re.compile(r"(?P<name>[^=/\[\]]+)=(?P<of>.+)", re.DOTALL)
 CHANGED = re.compile(r"(?P<of>[^\[\]]*)\[(?P<changes>.*)\]", re.DOTALL)

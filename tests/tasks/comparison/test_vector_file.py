@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
-from fineweb_mask.tasks.selection.vector_file import (
+from fineweb_mask.tasks.comparison.vector_file import (
     VectorColumns,
     VectorFileError,
     check_vector_file,

@@ -1,5 +1,6 @@
 """Train the same small language model on several selections and datasets, and compare them on held-out documents."""
 
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,25 +18,25 @@ from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_ru
 from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.probe.settings import PRESETS, Arm, Preset, ProbeSettings
 from fineweb_mask.models.settings import Overrides, PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.models.settings.probe import PRESETS, Arm, Preset, ProbeSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.inference.model_files import model_file
-from fineweb_mask.tasks.probe.downstream import AnswerJob
-from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob
-from fineweb_mask.tasks.probe.losses import ArmFiles
-from fineweb_mask.tasks.probe.page import ProbeJob
-from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
-from fineweb_mask.tasks.selection.compare_page import check_label_column
-from fineweb_mask.tasks.selection.contenders import (
+from fineweb_mask.tasks.comparison.page import check_label_column
+from fineweb_mask.tasks.comparison.variants import (
     ALL,
-    ContenderJob,
     SelectorError,
+    VariantJob,
     check_selectors,
-    contested,
     missing_for,
     reads_targets,
+    shared_settings,
 )
+from fineweb_mask.tasks.inference.model_files import model_file
+from fineweb_mask.tasks.probe.downstream import AnswerJob
+from fineweb_mask.tasks.probe.held_out import HeldOutJob
+from fineweb_mask.tasks.probe.losses import VariantFiles
+from fineweb_mask.tasks.probe.page import ProbeJob
+from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
 from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
@@ -87,7 +88,7 @@ def probe(
         ready = prepare(run)
         has_targets = reads_targets(selectors_of(models))
         targets = fit_targets(run, ready.documents, ready.models) if has_targets else None
-        selection = contested(settings.selection, budget_by)
+        selection = shared_settings(settings.selection, budget_by)
         trained = _Probe(run, ready.shards, targets, models, selection)
         job = trained.run()
         written = run.one(job)
@@ -208,40 +209,58 @@ class _Probe:
         self._threshold = run.settings.selection.near_duplicates.threshold
         self._preset = preset_of(models)
         self._tasks = tasks_of(models)
-        self._excluded: dict[str, StageFile] = {}  # by shard
 
     def run(self) -> ProbeJob:
         """Return the job that writes the page, when all models are trained."""
-        held_out = self._hold_out()
-        self._exclude(held_out)
-        tokenizer = self._tokenizer()
-        groups = self._select()
-        tokens = self._tokenize(groups, held_out, tokenizer)
-        n_tokens = tokens_for_all(self._preset, self._models.tokens, tokens)
-        trained = self._train(tokens, held_out, tokenizer, n_tokens)
-        answers = self._answer(trained)
+        models = self._models
+        holding = self._holding()
+        held_out = self._run.one(holding)
+        excluded = holding.excluded()
+        assert excluded is not None  # noqa: S101 - it was built
+        tokenizer = self._run.one(self._tokenizer(excluded))
+        groups, masks = self._select(excluded)
+        tokens = self._tokenize(masks, held_out, tokenizer)
+        n_tokens = tokens_for_all(self._preset, models.tokens, tokens)
+        trainings = [
+            TrainJob(
+                root=self._root,
+                arm=arm.name,
+                seed=models.seed + number,
+                preset_name=models.preset,
+                preset=self._preset,
+                n_tokens=n_tokens,
+                tokens=tokens[arm.name],
+                held_out=held_out,
+                tokenizer=tokenizer,
+                keeps_model=bool(self._tasks),
+            )
+            for number in range(models.seeds)  # the first seed of all arms first
+            for arm in models.arms
+        ]
+        trained = self._run.all(trainings, at_once=1)
+        answers = self._answer(trainings, trained) if self._tasks else []
         return ProbeJob(
             root=self._root,
-            settings=self._models,
+            settings=models,
             selection=self._selection,
             n_tokens=n_tokens,
             is_verdict=self._preset.is_verdict,
             arms={
-                arm.name: ArmFiles(
+                arm.name: VariantFiles(
                     tokens=tokens[arm.name],
-                    groups=[file for _, file in groups.get(arm.name, [])],
-                    models=trained[arm.name],
-                    answers=answers.get(arm.name, []),
+                    groups=groups[arm.name],
+                    models=trained[place :: len(models.arms)],
+                    answers=answers[place :: len(models.arms)],
                 )
-                for arm in self._models.arms
+                for place, arm in enumerate(models.arms)
             },
-            excluded=self._excluded,
+            excluded=excluded,
             held_out=held_out,
         )
 
-    def _hold_out(self) -> StageFile:
+    def _holding(self) -> HeldOutJob:
         models, preset = self._models, self._preset
-        job = HeldOutJob(
+        return HeldOutJob(
             root=self._root,
             shards=self._shards,
             files={name: find_files(path, f"heldout {name}") for name, path in models.heldout.items()},
@@ -250,38 +269,28 @@ class _Probe:
             most=preset.held_out,
             most_per_group=preset.held_out_per_group,
             share=models.held_out_share,
+            threshold=self._threshold,
         )
-        return self._run.one(job)
 
-    def _exclude(self, held_out: StageFile) -> None:
-        embeddings = [shard.embeddings for shard in self._shards]
-        jobs = [
-            ExcludeJob(
-                root=self._root, shard=shard, embeddings=embeddings, held_out=held_out, threshold=self._threshold
-            )
-            for shard in self._shards
-        ]
-        files = self._run.all(jobs)
-        self._excluded = {job.name: file for job, file in zip(jobs, files, strict=True)}
-
-    def _tokenizer(self) -> StageFile:
+    def _tokenizer(self, excluded: Mapping[str, StageFile]) -> TokenizerJob:
         preset = self._preset
         path = None if preset.tokenizer is None else model_file(preset.tokenizer, "tokenizer")
-        job = TokenizerJob(
+        return TokenizerJob(
             root=self._root,
             documents=[shard.documents for shard in self._shards],
-            excluded=list(self._excluded.values()),
+            excluded=list(excluded.values()),
             vocabulary=preset.vocabulary,
             path=None if path is None else str(path),
             path_digest=None if path is None else file_digest(path),
         )
-        return self._run.one(job)
 
-    def _select(self) -> dict[str, list[tuple[ContenderJob, StageFile]]]:
-        """Select for every arm that is no dataset, from what is left of the corpus."""
-        shards = [shard.model_copy(update={"duplicates": self._excluded[shard.name]}) for shard in self._shards]
+    def _select(
+        self, excluded: Mapping[str, StageFile]
+    ) -> tuple[dict[str, list[StageFile]], dict[str, list[StageFile]]]:
+        """Select from what is left of the corpus; return each arm's groups and masks, of a dataset none."""
+        shards = [shard.model_copy(update={"duplicates": excluded[shard.name]}) for shard in self._shards]
         jobs = [
-            ContenderJob(
+            VariantJob(
                 root=self._root,
                 shards=group,
                 settings=settings,
@@ -296,79 +305,47 @@ class _Probe:
             for settings in [arm_settings(self._selection, arm)]
             for group in grouped(shards, settings)
         ]
-        found: dict[str, list[tuple[ContenderJob, StageFile]]] = {}
+        groups: dict[str, list[StageFile]] = {arm.name: [] for arm in self._models.arms}
+        masks: dict[str, list[StageFile]] = {arm.name: [] for arm in self._models.arms}
         for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
-            found.setdefault(str(job.arm), []).append((job, file))
-        return found
+            groups[str(job.arm)].append(file)
+            masks[str(job.arm)] += job.shard_files() or []
+        return groups, masks
 
     def _tokenize(
-        self, groups: dict[str, list[tuple[ContenderJob, StageFile]]], held_out: StageFile, tokenizer: StageFile
+        self, masks: Mapping[str, list[StageFile]], held_out: StageFile, tokenizer: StageFile
     ) -> dict[str, StageFile]:
         documents = {shard.name: shard.documents for shard in self._shards}
-        jobs = []
-        for arm in self._models.arms:
-            masks = [mask for job, _ in groups.get(arm.name, []) for mask in job.shard_files() or []]
-            jobs.append(
-                TokensJob(
-                    root=self._root,
-                    arm=arm.name,
-                    documents=[documents[mask.name] for mask in masks],
-                    masks=masks,
-                    files=[] if arm.path is None else find_files(arm.path, f"arm {arm.name}"),
-                    held_out=held_out,
-                    tokenizer=tokenizer,
-                )
-            )
-        return {job.arm: file for job, file in zip(jobs, self._run.all(jobs), strict=True)}
-
-    def _train(
-        self, tokens: dict[str, StageFile], held_out: StageFile, tokenizer: StageFile, n_tokens: int
-    ) -> dict[str, list[StageFile]]:
-        """Train one model at a time, the first seed of all arms first."""
-        models = self._models
         jobs = [
-            TrainJob(
+            TokensJob(
                 root=self._root,
                 arm=arm.name,
-                seed=models.seed + number,
-                preset_name=models.preset,
-                preset=self._preset,
-                n_tokens=n_tokens,
-                tokens=tokens[arm.name],
+                documents=[documents[mask.name] for mask in masks[arm.name]],
+                masks=masks[arm.name],
+                files=[] if arm.path is None else find_files(arm.path, f"arm {arm.name}"),
                 held_out=held_out,
                 tokenizer=tokenizer,
-                keeps_model=bool(self._tasks),
             )
-            for number in range(models.seeds)
-            for arm in models.arms
+            for arm in self._models.arms
         ]
-        found: dict[str, list[StageFile]] = {}
-        for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
-            found.setdefault(job.arm, []).append(file)
-        return found
+        return {job.arm: file for job, file in zip(jobs, self._run.all(jobs), strict=True)}
 
-    def _answer(self, trained: dict[str, list[StageFile]]) -> dict[str, list[StageFile]]:
-        """Ask every model the questions of the downstream tasks, if there are any."""
-        if not self._tasks:
-            return {}
+    def _answer(self, trainings: Sequence[TrainJob], trained: Sequence[StageFile]) -> list[StageFile]:
+        """Ask every model the questions of the downstream tasks."""
         jobs = [
             AnswerJob(
                 root=self._root,
-                arm=arm,
-                seed=self._models.seed + number,
-                preset_name=self._models.preset,
+                arm=training.arm,
+                seed=training.seed,
+                preset_name=training.preset_name,
                 context=self._preset.context,
                 tasks=self._tasks,
                 tasks_folder=self._models.tasks_folder,
                 model=model,
             )
-            for arm, models in trained.items()
-            for number, model in enumerate(models)
+            for training, model in zip(trainings, trained, strict=True)
         ]
-        found: dict[str, list[StageFile]] = {}
-        for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
-            found.setdefault(job.arm, []).append(file)
-        return found
+        return self._run.all(jobs, at_once=1)
 
 
 def run_probe(settings: PipelineSettings, models: ProbeSettings, budget_by: Unit = "tokens") -> ProbeSummary:

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fineweb_mask.models.quality.losses.predictive import predictive_strength
+from fineweb_mask.models.probe.predictive import predictive_strength
 
 
 def test_it_is_the_share_of_pairs_in_the_order_of_their_ability():

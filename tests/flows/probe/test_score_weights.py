@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_mask.flows.probe import arm_settings
-from fineweb_mask.flows.score_weights import as_overrides, weighted_arms
+from fineweb_mask.flows.probe.probe import arm_settings
+from fineweb_mask.flows.probe.score_weights import as_overrides, weighted_arms
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.selection import SelectorInputs, select
 from fineweb_mask.models.settings import PipelineSettings

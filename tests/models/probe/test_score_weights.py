@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.quality.losses.score_weights import drawn_weights, learned_weights
+from fineweb_mask.models.probe.score_weights import drawn_weights, learned_weights
 
 BEST = {"edu": 0.6, "fluency": 0.3, "length": 0.1}
 

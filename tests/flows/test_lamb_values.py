@@ -2,7 +2,7 @@
 
 import pytest
 
-from fineweb_mask.flows.options.lamb_values import DEFAULT, LambError, parse_lambs
+from fineweb_mask.flows.lamb_values import DEFAULT, LambError, parse_lambs
 
 
 @pytest.mark.parametrize(
