@@ -56,7 +56,7 @@ def check_model_folder(model: str, setting: str) -> None:
     if Path(model).is_dir():
         return
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(model)
