@@ -32,9 +32,10 @@ from fineweb_mask.tasks.fit.job import FitJob, sampled_shards
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.fit.targets import FitTargetsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model
-from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes, useful_processes
+from fineweb_mask.tasks.inference.scoring_pool import useful_processes
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.materialize import MaterializeJob
+from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.report import ReportJob
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
@@ -404,7 +405,7 @@ class Plan(State):
 
     def _finish_preparation(self) -> None:
         self.jobs.finish()
-        end_scoring_processes()
+        end_workers()
 
     @property
     def is_prepared(self) -> bool:
