@@ -28,7 +28,7 @@ from fineweb_mask.models.filters.datatrove import CLASSES
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
-from fineweb_mask.tasks.processes import filters, text_workers
+from fineweb_mask.tasks.processes import filters, workers
 from fineweb_mask.tasks.source.discovery import discover
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,8 +42,8 @@ def recipe_filters() -> list[FilterSettings]:
 
 def ours(path: Path, folder: Path, processes: int, settings: list[FilterSettings]) -> set[str]:
     """Ingest a file and return the ids of what is kept."""
-    filters.cores = text_workers.cores = lambda: processes  # type: ignore[assignment]
-    text_workers._workers.cache_clear()
+    filters.cores = workers.cores = lambda: processes  # type: ignore[assignment]
+    workers.end_workers()
     source = SourceSettings(path=str(path))
     [shard] = discover(source)
     kept = IngestSettings(min_chars=1, filters=settings, exact_dedup="off")

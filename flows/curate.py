@@ -17,8 +17,8 @@ from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.flows.pipeline.selection import Prepared, check_any_document, prepared, select
 from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
 from fineweb_mask.tasks.embed import EmbeddingModel, embed
-from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
 from fineweb_mask.tasks.ingest import ingest
+from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 
@@ -75,7 +75,7 @@ def score_shards(run: Run, documents: Files, quality: Quality) -> Files:
     """Score every document for quality."""
     processes = score_processes(run, documents)
     scores = run.map(score, **_scoring(run, documents, quality), processes=processes)
-    end_scoring_processes()
+    end_workers()
     return scores
 
 

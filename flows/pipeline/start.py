@@ -23,7 +23,7 @@ from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.inference.gpu import offer_slots
-from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
+from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.column_types import differing
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -120,7 +120,7 @@ def start_run(
                     run.wait()  # the flow begins again
                 raise
             finally:
-                end_scoring_processes()
+                end_workers()
             if cluster is not None:
                 workspace.refresh_listing()  # other machines wrote the files
             update_index(workspace)

@@ -160,8 +160,12 @@ def _load(path: str, model: QualityModel) -> Scorer:
     return load_scorer(model.settings, path)
 
 
-def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *, with_text: bool = False) -> list[str]:
+def columns_read(
+    scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *, with_text: bool = False, by: str | None = None
+) -> list[str]:
     """Return the columns of the documents that the scorers read, after `row`; `with_text` adds `text`.
+
+    `by` names the column that scores are standardised by, which documents may lack: it is then "" in all of them.
 
     Raises
     ------
@@ -174,12 +178,7 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
             f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
             "or set the scorer's column to another"
         )
-    return ["row", *sorted(wanted)]
-
-
-def by_column(by: Sequence[str], documents: pa.Schema) -> list[str]:
-    """Return the columns that scores are standardised by which the documents have: others are "" in all of them."""
-    return [name for name in by if name in documents.names]
+    return ["row", *sorted(wanted), *({by}.intersection(documents.names) - wanted)]
 
 
 def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:

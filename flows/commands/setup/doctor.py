@@ -60,7 +60,7 @@ def doctor(
 
 
 def _machine() -> Iterator[Found]:
-    from fineweb_mask.tasks.processes.text_workers import cores
+    from fineweb_mask.tasks.processes.workers import cores
 
     yield Found("fineweb-mask", f"{version('fineweb-mask')}, Python {platform.python_version()}, {platform.platform()}")
     yield Found("cores", str(cores()))

@@ -24,7 +24,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters.datatrove import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
-from fineweb_mask.tasks.processes.text_workers import cores
+from fineweb_mask.tasks.processes.workers import cores
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.first_rows import number_of_rows
 from fineweb_mask.tasks.source.reader import ShardReader
