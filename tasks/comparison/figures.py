@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fineweb_mask.tasks.workspace.counts import mean_of
-
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.reporting.page import Column, Table
+from fineweb_mask.tasks.workspace.records.counts import mean_of
 
 FIGURES = {
     "selected": Column("selected", "count"),
