@@ -26,9 +26,12 @@ from prefect import flow
 from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
 from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.curate import RETRY_DELAYS
 from fineweb_mask.flows.display.listeners import LogLines, listener
-from fineweb_mask.flows.pipeline.run import Scheduler
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, runner
+from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.models.schemas import FINEWEB
@@ -114,14 +117,13 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
     def run() -> None:
         cluster = Cluster(settings.engine)
         group = -(-jobs // MOST_TASK_RUNS)
-        scheduler = Scheduler(workspace, quarantine=True, at_once=1, listing=Listing({}), cluster=cluster, group=group)
-        scheduler.run_one(todo[0])  # the cluster's processes have imported what they need
+        task_runs = TaskRuns(RETRY_DELAYS, 1, cluster, group)
+        jobs_run = Run(workspace, settings, [], PretrainedModels.of(settings), listing=Listing({}), task_runs=task_runs)
+        jobs_run.one(todo[0])  # the cluster's processes have imported what they need
         for _ in range(2 * cluster.per_node):
             cluster.submit(todo[0]).result()
         started, before = time.perf_counter(), time.process_time()
-        for job in todo:
-            scheduler.add(job, lambda _: None)
-        scheduler.finish()
+        jobs_run.all(todo)
         measured.extend((time.perf_counter() - started, time.process_time() - before))
         cluster.close()
 

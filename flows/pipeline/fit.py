@@ -14,12 +14,12 @@ from fineweb_mask.models.settings.quality import (
     SidecarScorerSettings,
 )
 from fineweb_mask.tasks import embed
+from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.fit.targets import FitTargetsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
 from fineweb_mask.tasks.inference.scoring_pool import useful_processes
 from fineweb_mask.tasks.score import ScoreJob
-from fineweb_mask.tasks.selection.contenders import reads_targets
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
 from fineweb_mask.tasks.workspace.references import StageFile

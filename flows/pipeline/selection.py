@@ -6,10 +6,10 @@ from fineweb_mask.flows.pipeline.fit import Models, fit_targets
 from fineweb_mask.flows.pipeline.global_selection import jobs_of_whole_corpus
 from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.comparison.variants import reads_targets
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import merged
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
-from fineweb_mask.tasks.selection.contenders import reads_targets
 from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import Groups, grouped
 from fineweb_mask.tasks.workspace.job import BadShardError

@@ -14,8 +14,8 @@ from typing import ClassVar, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from fineweb_mask.models.dedup.ngrams import ngram_hashes, places
 from fineweb_mask.models.documents import content_hash, hash_halves
-from fineweb_mask.models.probe.ngrams import ngram_hashes, places
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings

@@ -178,7 +178,8 @@ def columns_read(
             f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
             "or set the scorer's column to another"
         )
-    return ["row", *sorted(wanted), *({by}.intersection(documents.names) - wanted)]
+    grouped_by = [by] if by is not None and by in documents.names and by not in wanted else []
+    return ["row", *sorted(wanted), *grouped_by]
 
 
 def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:

@@ -46,7 +46,7 @@ class RunHere(Run):
                 yield place, job, error
                 continue
             if not file.cached:
-                self.built.append(f"{job.stage.name} {job.name}")
+                self.built.append(f"{job.kind} {job.name}")
             yield place, job, file
 
 

@@ -19,7 +19,7 @@ from fineweb_mask.models.settings import (
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.catalog.query import open_catalog
 from fineweb_mask.tasks.catalog.views import write_catalog
-from fineweb_mask.tasks.dedup import repeats
+from fineweb_mask.tasks.dedup import buckets
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.embed import embed
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -72,7 +72,7 @@ def test_the_copy_of_the_shard_that_came_first_is_kept_and_quarantined_shards_do
 def test_a_large_corpus_is_compared_in_buckets_with_the_same_result(tmp_path, corpus, monkeypatch):
     one = RunHere(exact_settings(tmp_path / "one", corpus))
     prepare(one)
-    monkeypatch.setattr(repeats, "BUCKET_DOCUMENTS", 40)
+    monkeypatch.setitem(buckets.COMPARISONS, "repeats", buckets.COMPARISONS["repeats"]._replace(most=40))
     many = RunHere(exact_settings(tmp_path / "many", corpus), seed=0)
     prepare(many)
     assert [name for name in one.built if name.startswith("repeats")] == ["repeats 0-of-1"]
