@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.tables import show
 from fineweb_mask.flows.curate import run_curate
+from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.models.selection.graphs.neighbours import nearest
@@ -82,9 +83,8 @@ def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettin
     overrides += ["selection.solver=random", "source.text_column=text"]
     settings = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides, str(folder / "workspace"))
     run_curate(settings)
-    return load_recipe(
-        ROOT / "deployments/recipes/newsgroups.yaml", overrides[:2], settings.workspace
-    ), inspect_workspace(settings.workspace).plan.selectable
+    plain = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides[:2], settings.workspace)
+    return plain, shard_files(inspect_workspace(settings.workspace))
 
 
 def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> Iterator[list[str]]:
