@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection.measures import relative_gap
+from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.models.settings.selection import METRICS, Unit
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
@@ -36,8 +36,8 @@ from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.measures import Measures
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.measures import Measures
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 USUAL_SELECTORS = ["mean_field", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
 """Those compared unless others are named: all that read nothing but vectors and quality are `all`'s."""
@@ -167,7 +167,7 @@ def find_ranges(job: RangesJob) -> None:
 
 def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
     """Return the ranges of a block; None where there are none."""
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
     return None if ranges is None else Ranges.of_details(ranges.details["ranges"][block.name])
 
@@ -235,7 +235,7 @@ def run_selector(job: ContenderJob) -> None:
 def measures_of(job: BlocksJob, block: Block) -> "Measures":
     """Return what measures selections from a block, in means over what J is a mean over."""
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.measures import Measures
+    from fineweb_mask.models.selection.problem.measures import Measures
 
     device = choose_device(job.settings.device)
     tokens = block.tokens if job.settings.weighed_by == "tokens" else None

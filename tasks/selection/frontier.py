@@ -70,8 +70,8 @@ def _sweep_block(
     seconds: dict[float, float],
 ) -> list[dict[str, Any]]:
     """Sweep a block, enter the outcome into `chosen` and `seconds`, and return what the page needs."""
+    from fineweb_mask.models.comparison.sweep import sweep
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.sweep import sweep
 
     device = choose_device(job.settings.device)
     with gpu_slot(device):

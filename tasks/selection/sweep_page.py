@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, ClassVar
 
-from fineweb_mask.models.selection.knee import knee
+from fineweb_mask.models.comparison.knee import knee
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Tile
