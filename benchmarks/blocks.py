@@ -24,11 +24,11 @@ from fineweb_mask.flows.curate import run_curate
 from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.status.inspection import inspect_workspace
+from fineweb_mask.models.selection.block import BlockSolver, checked_block
 from fineweb_mask.models.selection.graphs.neighbours import nearest
-from fineweb_mask.models.selection.measures import coverage, near_duplicate_rate
-from fineweb_mask.models.selection.ranges import weigh
+from fineweb_mask.models.selection.problem.measures import coverage, near_duplicate_rate
+from fineweb_mask.models.selection.problem.normalisation import weigh
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.selector import BlockSolver, checked_block
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.blocks import Group

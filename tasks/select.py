@@ -94,7 +94,7 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.measures import relative_gap
+    from fineweb_mask.models.selection.problem.measures import relative_gap
 
     device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fineweb_mask.models.selection.measures import relative_gap
+from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.reporting.page import Column, Table

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fineweb_mask.models.comparison.knee import knee
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection.knee import knee
-from fineweb_mask.models.selection.measures import coverage, intersections, jaccard, relative_gap
+from fineweb_mask.models.selection.problem.measures import coverage, intersections, jaccard, relative_gap
 from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.comparison.figures import (

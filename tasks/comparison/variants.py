@@ -39,9 +39,9 @@ from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.measures import Measures
-    from fineweb_mask.models.selection.ranges import Ranges
-    from fineweb_mask.models.selection.sweep import Swept
+    from fineweb_mask.models.comparison.sweep import Swept
+    from fineweb_mask.models.selection.problem.measures import Measures
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 USUAL_SELECTORS = ["mean_field", "top_quality", "random", "quality_sampling", "semdedup", "greedy"]
 """Those compared unless others are named: all that read nothing but vectors and quality are `all`'s."""
@@ -159,7 +159,7 @@ def find_ranges(job: RangesJob) -> None:
 
 def ranges_of(ranges: StageFile | None, block: Block) -> "Ranges | None":
     """Return the ranges of a block; None where there are none."""
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
     return None if ranges is None else Ranges.of_details(ranges.details["ranges"][block.name])
 
@@ -256,8 +256,8 @@ def _sweep(job: VariantJob, group: Group) -> None:
 
 
 def _swept(job: VariantJob, block: Block) -> "list[Swept]":
+    from fineweb_mask.models.comparison.sweep import sweep
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.sweep import sweep
 
     device = choose_device(job.settings.device)
     with gpu_slot(device):
@@ -275,7 +275,7 @@ def _swept(job: VariantJob, block: Block) -> "list[Swept]":
 def measures_of(job: BlocksJob, block: Block) -> "Measures":
     """Return what measures selections from a block, in means over what J is a mean over."""
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.measures import Measures
+    from fineweb_mask.models.selection.problem.measures import Measures
 
     device = choose_device(job.settings.device)
     tokens = block.tokens if job.settings.weighed_by == "tokens" else None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.vectors import unit_rows
-from fineweb_mask.models.selection.measures import NEAR_DUPLICATE
+from fineweb_mask.models.selection.problem.measures import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution, median_of
 from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share

@@ -33,7 +33,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection, SelectorInputs
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 
 NOT_READ = {"device", "block_size", "block_budget", "passes", "sample", "directions", "groups"}

@@ -30,10 +30,10 @@ from fineweb_mask.models.selection.corpus.rule import (
 )
 from fineweb_mask.models.selection.corpus.survey import Survey
 from fineweb_mask.models.selection.inputs import checked_budget, checked_features
-from fineweb_mask.models.selection.knapsack import Knapsack, probabilities
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
-from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.ranges import BlockEnds, Ranges, find_ranges, weigh
+from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities
 from fineweb_mask.models.selection.rows import Standard
 from fineweb_mask.models.selection.solvers.mean_field import AVERAGED, COOLING, highest_share
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.selection.graphs.pairs import Pairs, similar_pairs
-from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.metrics.base import Effort, SwapModel, Weighed
 from fineweb_mask.models.selection.metrics.cliques import Cliques, cover_with_cliques
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.rows import Rows
 
 LEAST_WEIGHT = 0.05  # of a pair at the threshold; identical documents have weight 1

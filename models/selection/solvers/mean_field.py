@@ -38,7 +38,7 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsReduction,
 )
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_among_candidates, pick_greedily
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.swaps import refine

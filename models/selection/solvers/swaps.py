@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours, SupportsSwaps
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.selection.solvers.token_swaps import exchanged, polish, price, swap_in_pool
 

@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.knapsack import Knapsack, probabilities, top
 from fineweb_mask.models.selection.metrics.base import (
     Metric,
     SupportsCharges,
@@ -15,6 +14,7 @@ from fineweb_mask.models.selection.metrics.base import (
     SupportsRestrict,
     SupportsWorth,
 )
+from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities, top
 
 
 @dataclass(eq=False)

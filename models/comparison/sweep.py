@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 
 from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import SupportsKernel
-from fineweb_mask.models.selection.ranges import Ranges, Scaled
-from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block
+from fineweb_mask.models.selection.problem.normalisation import Ranges, Scaled
 from fineweb_mask.models.selection.solvers.problem import History, Solution
 from fineweb_mask.models.settings.selection import SelectionSettings
 

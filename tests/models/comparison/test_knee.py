@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.models.selection.knee import knee
+from fineweb_mask.models.comparison.knee import knee
 
 
 def test_the_knee_of_a_corner_is_the_corner():

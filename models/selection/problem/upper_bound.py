@@ -8,7 +8,7 @@ and the maximum is the sum of the K largest entries of the gradient. Every metri
 (`SupportsTangent`), which need not belong to a pi. UB is convex in what a tangent is moved by, so a few subgradient
 steps of Polyak's length tighten it. Sums are accumulated in float64.
 
-With a budget of tokens the maximum is that of a fractional knapsack (`knapsack.py`), and the bound holds for every
+With a budget of tokens the maximum is that of a fractional knapsack (`token_budget.py`), and the bound holds for every
 full selection, whatever its number of documents.
 """
 
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.knapsack import Knapsack
-from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.base import SupportsTangent
 from fineweb_mask.models.selection.metrics.kernel import kernels_first
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.measures import FalseBoundError
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 
 ROUNDING = 1e-5  # of the terms' sizes: a bound this far below an objective may be due to float32 products
 CANCELLED = 1e-12  # of the weights: float64 rounding of terms that add up to 0

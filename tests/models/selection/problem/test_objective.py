@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from fineweb_mask.models.selection.knapsack import top
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.pairwise import Pairwise
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import top
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import METRICS, partial_value, random_masks, unit_rows
 

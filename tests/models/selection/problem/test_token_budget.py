@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from fineweb_mask.models.selection.knapsack import Knapsack
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from tests.models.selection.enumerable import any_masks, is_full, token_lengths
 
 SEEDS = range(60)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
 from fineweb_mask.models.selection.selector import term_ranges
-from fineweb_mask.models.selection.sweep import sweep
 
 LAMBS = [0.0, 0.1, 0.5, 1.0]
 BELOW = 1e-3  # of the range from random to best: the most that a warm start may lose against a cold one

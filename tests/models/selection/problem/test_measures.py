@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.measures import (
+from fineweb_mask.models.selection.problem.measures import (
     FalseBoundError,
     Measures,
     coverage,
@@ -80,7 +80,7 @@ def test_coverage_counts_topics_and_their_evenness():
 
 
 def test_measures_need_no_torch_to_be_imported():
-    code = "import sys, fineweb_mask.models.selection.measures; sys.exit('torch' in sys.modules)"
+    code = "import sys, fineweb_mask.models.selection.problem.measures; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

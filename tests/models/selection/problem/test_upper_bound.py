@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.certificate import Bound, tightened_bound
-from fineweb_mask.models.selection.knapsack import Knapsack
-from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.base import EFFORT
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.ranges import find_ranges, weigh
+from fineweb_mask.models.selection.problem.measures import FalseBoundError
+from fineweb_mask.models.selection.problem.normalisation import find_ranges, weigh
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
+from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import (
     METRICS,
