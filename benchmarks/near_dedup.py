@@ -16,10 +16,8 @@ import argparse
 import os
 import re
 import tempfile
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +25,7 @@ import pyarrow.parquet as pq
 import scipy.sparse
 from numpy.typing import NDArray
 
+from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings.source import MinHashSettings
@@ -122,15 +121,6 @@ def with_copies(texts: list[str], copies: int) -> list[str]:
     return [*texts, *found]
 
 
-def least_seconds(work: Callable[[list[str]], NDArray[np.int64]], texts: list[str], repeats: int) -> tuple[Any, float]:
-    found, seconds = None, []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        found = work(texts)
-        seconds.append(time.perf_counter() - started)
-    return found, min(seconds)
-
-
 def measure(path: Path, copies: int, repeats: int) -> None:
     texts = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
     texts = with_copies(texts, copies) if copies else texts
@@ -141,7 +131,7 @@ def measure(path: Path, copies: int, repeats: int) -> None:
     counts = ", ".join(f"{int((pairs.data >= least).sum()):,} from {least}" for least in THRESHOLDS)
     table = []
     for name, work in (("this", ours), ("datatrove", datatrove)):
-        dropped, seconds = least_seconds(work, texts, repeats)
+        dropped, seconds = least_seconds(partial(work, texts), repeats)
         is_dropped = np.zeros(len(texts), dtype=bool)
         is_dropped[dropped] = True
         found = is_dropped[pairs.row] | is_dropped[pairs.col]

@@ -22,8 +22,6 @@ from fineweb_mask.tasks.dataset.publish import PROVENANCE, published
 from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.reporting.breakdown import break_down
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.build_info import code_and_packages
-from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import (
@@ -32,6 +30,8 @@ from fineweb_mask.tasks.workspace.manifest import (
     manifest_reference,
     read_manifest,
 )
+from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
+from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.forward.device import compute_dtype
 from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, PackedTokens, padded
+from fineweb_mask.models.probe.settings import Preset
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.settings.probe import Preset
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, Trainer

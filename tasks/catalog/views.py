@@ -28,8 +28,8 @@ from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace

@@ -28,7 +28,7 @@ from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.mirror import size_of, upload_order
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace

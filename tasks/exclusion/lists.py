@@ -14,8 +14,8 @@ from typing import ClassVar, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from fineweb_mask.models.dedup.ngrams import ngram_hashes, places
 from fineweb_mask.models.documents import content_hash, hash_halves
-from fineweb_mask.models.probe.ngrams import ngram_hashes, places
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import MEASURED, SOURCE_ROW
 from fineweb_mask.models.settings import SourceSettings
@@ -23,7 +23,7 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import DamagedFileError, VerifiedFile, read_table, write_table
-from fineweb_mask.tasks.storage.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.remote_file import open_source
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, FolderJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 

@@ -134,12 +134,13 @@ class _Counts(NamedTuple):
 
 def _count_numbers(values: NDArray[np.float64], selected: NDArray[np.bool_], edges: _Edges) -> _Counts:
     """Count documents with `values` (n,), NaN if unknown, of which `selected` (n,) are selected."""
-    found = []
-    for one in edges:
-        groups, n = group_of(values, one), max(0, len(one) - 1)
-        found.append(np.stack([counts_of(groups, n), counts_of(groups[selected], n)]))
+    deciles, bins = (
+        np.stack([counts_of(groups, n), counts_of(groups[selected], n)])
+        for one in edges
+        for groups, n in [(group_of(values, one), max(0, len(one) - 1))]
+    )
     absent = np.isnan(values)
-    return _Counts(*found, np.array([absent.sum(), (absent & selected).sum()]))
+    return _Counts(deciles, bins, np.array([absent.sum(), (absent & selected).sum()]))
 
 
 def _shares(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> list[Share]:

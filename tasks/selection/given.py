@@ -13,8 +13,8 @@ from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.tasks.catalog.views import catalog_files
 from fineweb_mask.tasks.selection.shard_documents import VECTOR_COLUMNS
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.references import digest, shard_and_tag
-from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 STAGES = ("masks", "embeddings", "scores")
@@ -50,7 +50,7 @@ class EarlierSelection(BaseModel):
         if not files["masks"] or files["masks"].keys() - files["embeddings"].keys():
             raise SettingsError(
                 f"selection.given.path: {given.path!r} must be a local workspace with a selection and its vectors: "
-                "run its recipe to the end, with embedding.keep: true"
+                "run its recipe to the end"
             )
         _check_encoder(folder, settings)
         return cls(path=str(folder.resolve()), fingerprint=digest(sorted(files["masks"].items())))

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.errors import FinewebMaskError, SettingsError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings.output import TOKENIZED, ExportSettings
 from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
@@ -18,10 +18,10 @@ from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.dataset.verify import Dataset
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.training_files.order import write_documents
-from fineweb_mask.tasks.training_files.streaming import WRITERS
-from fineweb_mask.tasks.training_files.tokens import Tokenized, Tokenizer, write_tokens
-from fineweb_mask.tasks.workspace.build_info import code_and_packages
+from fineweb_mask.tasks.training_files.streaming import WRITERS, load_package
+from fineweb_mask.tasks.training_files.tokens import Tokenized, Tokenizer, check_tokens, write_tokens
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
+from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
 from fineweb_mask.tasks.workspace.references import StageKey, file_digest
 
 EXPORT = "export"
@@ -67,6 +67,23 @@ $documents documents$tokens $order. They are those of the dataset
 whose content has the digest `$dataset`.
 
 $reading"""
+
+
+def check_format(settings: ExportSettings, where: str) -> None:
+    """Check that the tokenizer of a format can be used, and that the package that writes it is installed.
+
+    Raises
+    ------
+    SettingsError
+        If not; the message begins with `where`.
+    """
+    try:
+        if settings.format in TOKENIZED:
+            check_tokens(settings)
+        elif settings.format in WRITERS:
+            load_package(settings.format)
+    except FinewebMaskError as error:
+        raise SettingsError(f"{where}: {error}") from error
 
 
 def check_folder(folder: Path) -> None:

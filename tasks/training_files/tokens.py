@@ -116,6 +116,18 @@ def _tokenizer_file(name: str) -> Path:
     return model_file(f"hf://{address}", "tokenizer")
 
 
+def check_tokens(settings: ExportSettings) -> None:
+    """Check that a tokenizer can be used, and that what writes files of tokens is installed.
+
+    Raises
+    ------
+    ModelError, SettingsError
+        If not.
+    """
+    _module("tokenizer")
+    Tokenizer(settings).encode([""])
+
+
 def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> Tokenized:
     """Write the documents of a Parquet file as tokens, in their order, to files of its name in a folder."""
     return WRITERS[kind](_tokens_of(documents, tokenizer), tokenizer, folder, documents.stem)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.choices import PretrainedModels
-from fineweb_mask.flows.engine.planning.plan import Plan
+from fineweb_mask.flows.curate import pipeline
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.dataset import partitioning
@@ -47,29 +48,18 @@ def done(job, name=None):
     )
 
 
-class DoneAtOnce:
-    """Every job is done as soon as it is planned."""
+class Planned(Run):
+    """Every job is done as soon as it is asked for."""
 
-    def __init__(self):
-        self.keys = {}
-        self.quarantined = {}
-        self.at_once = 2
+    remembers = False
+    at_once = 2
 
     def done(self, _job):
         return None
 
-    def expect(self, stage, jobs):
-        pass
-
-    def add(self, job, on_done):
-        self.keys[job.key.stage, job.name] = job.key.fingerprint
-        on_done(done(job))
-
-    def finish(self):
-        pass
-
-    def times(self):
-        return []
+    def _run(self, jobs, _at_once=None):
+        self.keys = getattr(self, "keys", {}) | {(job.key.stage, job.name): job.key.fingerprint for job in jobs}
+        return [done(job) for job in jobs]
 
 
 @pytest.fixture
@@ -95,18 +85,16 @@ def keys(tmp_path, monkeypatch):
                 classifier.name: QualityModel(settings=classifier, path="/edu", fingerprint=edu),
             },
             encoder=EmbeddingModel(path="/e5", fingerprint=encoder),
+            sidecars={},
+            selecting=None,
         )
         shards = [
             SourceShard(name=name, relative=name, url=name, format="parquet", bytes=1, fingerprint=content)
             for name, content in zip("ab", sources, strict=True)
         ]
-        jobs = DoneAtOnce()
-        plan = Plan(jobs, Workspace(settings.workspace), settings, shards, given)
-        plan.prepare()
-        plan.select()
-        plan.materialize()
-        plan.report()
-        return jobs.keys
+        run = Planned(Workspace(settings.workspace), settings, shards, given)
+        pipeline(run)
+        return run.keys
 
     return of
 
@@ -147,10 +135,8 @@ def changed(before, after):
         ("selection.block_budget=price", set()),  # of one block
         ("selection.groups={column: dump}", SELECT),
         ("selection.passes=9", set()),  # of a rule, or with groups
-        ("embedding.keep=true", set()),
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
-        ("selection.blocks=mixed", set()),  # there is one block
         ("selection.device=cuda:1", set()),
         ("materialize.title=x", {"materialize", "report"}),
         ("report.sample=99", {"report"}),

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.flows.options.arms import parse_arms
-from fineweb_mask.flows.probe import run_probe
-from fineweb_mask.flows.score_weights import learn_score_weights, weighted_arms
-from fineweb_mask.models.settings.probe import ProbeSettings
+from fineweb_mask.flows.probe.arms import parse_arms
+from fineweb_mask.flows.probe.probe import run_probe
+from fineweb_mask.flows.probe.score_weights import learn_score_weights, weighted_arms
+from fineweb_mask.models.probe.settings import ProbeSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

@@ -19,8 +19,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter
 from prefect.settings import PREFECT_API_URL
 
+from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.listeners import LogLines, listener
-from fineweb_mask.flows.engine.cluster import Cluster
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.flows.summary import RunSummary
@@ -199,7 +199,9 @@ def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = f"{seaweed_bucket.url}/ws"
-    script = "from fineweb_mask.tasks.storage import lease\nlease.RENEW_SECONDS, lease.STALE_SECONDS = 0.5, 3.0\n"
+    script = (
+        "from fineweb_mask.tasks.storage.remote import lease\nlease.RENEW_SECONDS, lease.STALE_SECONDS = 0.5, 3.0\n"
+    )
     script += "from fineweb_mask.flows.cli import main\nmain()"
     command = [sys.executable, "-c", script, "run", "deployments/recipes/sample.yaml", "--workspace", url]
     command += [f"--set={setting}" for setting in (*small_sample, f"source.path={corpus}", *engine)]
@@ -212,7 +214,7 @@ def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
     time.sleep(1)  # jobs on the cluster are ended with it
     before = {name: seaweed_bucket.names("ws/")[name] for name in seaweed_bucket.names("ws/embeddings/")}
-    monkeypatch.setattr("fineweb_mask.tasks.storage.lease.STALE_SECONDS", 3.0)
+    monkeypatch.setattr("fineweb_mask.tasks.storage.remote.lease.STALE_SECONDS", 3.0)
     summary = run_sample(url, f"source.path={corpus}", *engine)
     shards = len(list((finished / "embeddings").glob("*.parquet")))
     assert built(summary).get("embed", 0) == shards - len(before)
@@ -230,7 +232,7 @@ def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("fineweb_mask.flows.engine.session.MOST_TASK_RUNS", 1)
+    monkeypatch.setattr("fineweb_mask.flows.pipeline.start.MOST_TASK_RUNS", 1)
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     broken = corpus / "CC-MAIN-2024-30_00000.parquet"
     broken.write_bytes(broken.read_bytes()[:1000])

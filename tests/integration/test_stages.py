@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.display.listeners import listener, shown_as_bars
-from fineweb_mask.flows.engine.garbage import collect_garbage
-from fineweb_mask.flows.engine.inspection import StatusError, workspace_status
-from fineweb_mask.flows.engine.scheduler import MissingInputError
+from fineweb_mask.flows.pipeline.run import MissingInputError
 from fineweb_mask.flows.stages import run_stage
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.flows.status.garbage import collect_garbage
+from fineweb_mask.flows.status.inspection import StatusError, workspace_status
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

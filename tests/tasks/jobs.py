@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.settings import MaterializeSettings
+from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.dedup.buckets import BucketJob, find_in_bucket
@@ -16,8 +17,6 @@ from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob
-from fineweb_mask.tasks.selection.frontier import FrontierJob
 from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -100,16 +99,18 @@ def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
     return [RangesJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
 
 
-def contender_job(
-    workspace: Any, group: Any, settings: Any, selector: str, ranges: Any, targets: Any = None
-) -> ContenderJob:
-    return ContenderJob(
-        root=str(workspace.root), shards=group, settings=settings, selector=selector, ranges=ranges, targets=targets
+def variant_job(
+    workspace: Any, group: Any, settings: Any, selector: str, ranges: Any, targets: Any = None, lambs: Any = ()
+) -> VariantJob:
+    return VariantJob(
+        root=str(workspace.root),
+        shards=group,
+        settings=settings,
+        selector=selector,
+        ranges=ranges,
+        targets=targets,
+        lambs=lambs,
     )
-
-
-def frontier_job(workspace: Any, group: Any, settings: Any, lambs: Any, ranges: Any) -> FrontierJob:
-    return FrontierJob(root=str(workspace.root), shards=group, settings=settings, lambs=lambs, ranges=ranges)
 
 
 class Making(NamedTuple):

@@ -59,7 +59,7 @@ def export(
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
     from fineweb_mask.tasks.export import ExportJob
     from fineweb_mask.tasks.export import export as write
-    from fineweb_mask.tasks.training_files.folder import check_folder
+    from fineweb_mask.tasks.training_files.folder import check_folder, check_format
 
     with exit_on_error(as_json):
         given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
@@ -68,6 +68,7 @@ def export(
             {"format": kind, "shuffle": shuffle, "seed": seed}
             | {name: value for name, value in given.items() if value is not None},
         )
+        check_format(settings, "--format")
         found = find_dataset(dataset)
         folder = _folder(dataset, found.url, settings.folder, output)
         check_folder(folder)

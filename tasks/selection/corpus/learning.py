@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.passes import Ranking, Tally
     from fineweb_mask.models.selection.corpus.rule import Frame
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
+NOT_LEARNED = {"device", "block_size", "block_budget", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
 
 
@@ -282,7 +282,7 @@ def _problem(
 
 def _ranges(details: dict[str, Any]) -> "Ranges":
     """Return the ranges that `asdict` made details of."""
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
     return Ranges.of_details(details["ranges"])
 
@@ -394,9 +394,7 @@ class KeepRuleJob(ProductJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the models."""
-        settings = self.settings.model_dump(
-            exclude={"device", "block_size", "blocks", "block_budget"} | self.settings.not_used
-        )
+        settings = self.settings.model_dump(exclude={"device", "block_size", "block_budget"} | self.settings.not_used)
         return Dependencies(settings=settings, inputs=self.models)
 
 

@@ -152,7 +152,6 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
         "directions",
         "groups",
         "given",
-        "blocks",
         "block_size",
         "block_budget",
         "device",
@@ -174,30 +173,6 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
     PipelineSettings.model_validate(recipe(selection={"scope": "block"} | changes))
     with pytest.raises(ValidationError, match=says):
         PipelineSettings.model_validate(recipe(selection={"scope": "global"} | changes))
-
-
-@pytest.mark.parametrize(
-    ("sections", "says"),
-    [
-        ({}, "embedding.keep: false needs selection.scope: global.*received scope: block: set scope to global"),
-        (
-            {
-                "selection": {"scope": "global", "metrics": "pairwise"},
-                "quality": {"scorers": [{"kind": "edu", "model": "edu"}]},
-                "model": "from_quality",
-            },
-            "embedding.keep: false needs a model of its own, because from_quality makes the vectors when",
-        ),
-    ],
-)
-def test_vectors_are_stored_where_they_are_needed_again(sections, says):
-    def settings(*, keep, model="static", **others):
-        return PipelineSettings.model_validate(recipe(embedding={"keep": keep, "model": model}, **others))
-
-    settings(keep=True, **sections)
-    with pytest.raises(ValidationError, match=says):
-        settings(keep=False, **sections)
-    assert not settings(keep=False, selection={"scope": "global", "metrics": "pairwise"}).embedding.keep
 
 
 @pytest.mark.parametrize(
@@ -246,7 +221,7 @@ def test_a_price_for_blocks_needs_blocks_a_share_and_an_objective(changes, says)
     [
         ({"metrics": "pairwise"}, 20 * 768 * 10),
         ({"metrics": "disf"}, 5 * 128 * 129 // 2 * 10),
-        ({"metrics": {"pairwise": 1, "vendi": 1}}, 5 * 128 * 129 // 2 * 10),
+        ({"metrics": {"pairwise": 1, "disf": 1}}, 5 * 128 * 129 // 2 * 10),
         ({"metrics": "disf", "directions": 1000}, 5 * 768 * 769 // 2 * 10),
         ({"metrics": "pairwise", "budget": 2_000}, 20 * 768 * 50),
         ({"metrics": "pairwise", "sample": 700}, 700),

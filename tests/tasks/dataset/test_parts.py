@@ -14,7 +14,7 @@ from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage import mirror
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from tests.conftest import Bucket
 from tests.tasks.conftest import snapshot
 

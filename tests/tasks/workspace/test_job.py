@@ -1,7 +1,6 @@
 """A job is built once, under the key of what it declares; only transient errors are retried."""
 
 import errno
-import json
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,9 +143,6 @@ def test_seconds_are_recorded_for_the_key(tmp_path: Path) -> None:
     record_seconds(job, 1.5)
     assert recorded_seconds(job, job.workspace) == 1.5
     assert recorded_seconds(job.model_copy(update={"settings": "two"}), job.workspace) == 0.0
-    by_prefect = {"result": json.dumps({"__class__": "tasks.lake.StageFile", "data": {"seconds": 2.5}})}
-    (job.workspace.cache / job.key.cache_key).write_text(json.dumps(by_prefect))
-    assert recorded_seconds(job, job.workspace) == 2.5
 
 
 class OfOneShardJob(NumbersJob):

@@ -10,7 +10,7 @@ from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 CPU = torch.device("cpu")
-METRICS = {"pairwise": 1, "disf": 0.5, "logdet": 0.5, "vendi": 0.5}
+METRICS = {"pairwise": 1, "disf": 0.5}
 
 
 def test_a_place_comes_after_higher_worth_and_lower_ties():

@@ -21,7 +21,7 @@ def documents():
     return Documents(vectors, random.random(400).astype(np.float32), random.random(400), tokens)
 
 
-@pytest.mark.parametrize("metrics", ["pairwise", "disf", {"pairwise": 1.0, "vendi": 0.5}])
+@pytest.mark.parametrize("metrics", ["pairwise", "disf", {"pairwise": 1.0, "disf": 0.5}])
 @pytest.mark.parametrize("budget_by", ["documents", "tokens"])
 def test_a_loaded_rule_answers_as_the_saved_one(metrics, budget_by, documents, tmp_path):
     settings = SelectionSettings(metrics=metrics, budget_by=budget_by)
