@@ -147,7 +147,7 @@ def test_a_corpus_of_one_block_is_the_same_by_shard_and_mixed(tmp_path: Path) ->
 
 
 def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fineweb_mask.tasks.selection.shard_documents.VECTORS_AT_ONCE", 16)
+    monkeypatch.setattr("fineweb_mask.tasks.selection.inputs.shard_documents.VECTORS_AT_ONCE", 16)
     workspace = Workspace(tmp_path)
     shards = [numbers(workspace, name, rows, seed=rows, bad=(2,)) for name, rows in (("a", 50), ("b", 70))]
     [job] = select_jobs(workspace, shards, settings(blocks="mixed", block_size=40))

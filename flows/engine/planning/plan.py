@@ -43,8 +43,8 @@ from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import merged
 from fineweb_mask.tasks.selection.contenders import reads_targets
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
-from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
+from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.workspace.counts import Counts, account
