@@ -17,7 +17,7 @@ from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSet
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob
-from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, write_shard
 from tests.flows.pipeline.test_selection import run_of
