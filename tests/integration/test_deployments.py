@@ -85,8 +85,8 @@ def test_the_deployed_sweep_runs_on_a_worker(service, sample_run):
     swept = service.run("sweep/sweep", "--param", 'lamb="0,0.5,1"')
     assert swept["state"]["type"] == "COMPLETED"
     shown = artifacts(service, swept)
-    assert {"sweep", "sweep-table", "progress-frontier", "progress-contend"} <= shown.keys()
-    assert shown["sweep"]["data"].count("](data:image/png;base64,") == 2
+    assert {"sweep", "sweep-table", "progress-scale", "progress-contend"} <= shown.keys()
+    assert shown["sweep"]["data"].count("](data:image/png;base64,") == 4
     assert (service.home / "workspaces" / "sample" / "sweep" / "index.html").is_file()
 
 
