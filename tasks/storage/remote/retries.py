@@ -3,8 +3,8 @@
 Guarantees: transient errors (throttling, timeouts, lost connections, 5xx) are retried for `PATIENCE_SECONDS`. Other
 errors fail at once with a remedy. No error and no log line of this module contains a credential.
 
-Above this policy, Prefect tries a job once more (`flows/pipeline/task_runs.py`), so that a run ends within two minutes of
-its store. Below it, obstore repeats single requests for a few seconds (`buckets.RETRIES`): else an upload of many parts
+Above this policy, Prefect tries a job once more (`flows/pipeline/task_runs.py`), so that a run ends within two minutes
+of its store. Below it, obstore repeats single requests for a few seconds (`buckets.RETRIES`): else an upload of many parts
 would start again for each part that is refused.
 """
 
