@@ -4,8 +4,8 @@ Guarantees: transient errors (throttling, timeouts, lost connections, 5xx) are r
 errors fail at once with a remedy. No error and no log line of this module contains a credential.
 
 Above this policy, Prefect tries a job once more (`flows/pipeline/task_runs.py`), so that a run ends within two minutes
-of its store. Below it, obstore repeats single requests for a few seconds (`buckets.RETRIES`): else an upload of many parts
-would start again for each part that is refused.
+of its store. Below it, obstore repeats single requests for a few seconds (`buckets.RETRIES`): else an upload of many
+parts would start again for each part that is refused.
 """
 
 import logging
