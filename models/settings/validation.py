@@ -8,19 +8,13 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings.removed import instead_of
 from fineweb_mask.models.urls import redacted
 
 UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
 """Parts of pydantic's error locations that name a branch of a union and not a key."""
 KIND = re.compile(r"kind\[(.*?)\]")
 """The branch of a union of settings that a `kind` names."""
-
-REMOVED = dict.fromkeys(
-    ("materialize.shuffle", "materialize.seed"),
-    "the dataset is not shuffled any more, an export is: write materialize.export: [{format: parquet, shuffle: true, "
-    "seed: 0}], which puts all documents in random order",
-)
-"""What to write instead of settings that were once, by their keys."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -43,8 +37,8 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
-    if problem["type"] == "extra_forbidden" and key in REMOVED:
-        return f"{key}: {REMOVED[key]}"
+    if (instead := instead_of(key, location[-1] if location else "", problem["input"])) is not None:
+        return f"{key}: {instead}"
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(location[:-1], settings)
         close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
