@@ -2,7 +2,7 @@
 
 from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.filters.datatrove import load_filters
+from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.filters.datatrove import Outcome, load_filters
+from fineweb_mask.models.filters import Outcome, load_filters
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.processes.text_workers import cores, text_workers
 

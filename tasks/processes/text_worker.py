@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from fineweb_mask.models.filters.datatrove import load_filters
+from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import extract_text
 from fineweb_mask.models.settings.source import FilterSettings
 

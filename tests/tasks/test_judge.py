@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.embedding.static import TokenVectorEncoder
+from fineweb_mask.models.embedding.load import TokenVectorEncoder
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.judge import JudgeJob, judge

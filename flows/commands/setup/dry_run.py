@@ -20,7 +20,7 @@ from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
 from fineweb_mask.flows.engine.inspection import StageStatus, inspect_recipe, stage_statuses
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.embedding.load import load_encoder
-from fineweb_mask.models.filters.datatrove import load_filters
+from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.tasks.processes.text_workers import cores
