@@ -23,9 +23,8 @@ from transformers import BertForSequenceClassification, BertModel, PreTrainedTok
 from transformers.utils import logging
 
 from benchmarks.bert import save_classifier
-from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
+from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch, unit_vectors
 from fineweb_mask.models.forward.tokens import first_tokens
-from fineweb_mask.models.forward.vectors import unit_vectors
 from fineweb_mask.models.quality.transformer import EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
 

@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.tables import show
-from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
+from fineweb_mask.models.quality.fasttext.scorer import fasttext_lines
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.inference.scorers import QualityModel

@@ -30,8 +30,8 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
+    from fineweb_mask.models.forward.batches import Encoded
     from fineweb_mask.models.forward.tokens import TokenIds
-    from fineweb_mask.models.forward.vectors import Encoded
     from fineweb_mask.models.quality.transformer import EduScorer
 
 BATCH_ROWS = 2_000

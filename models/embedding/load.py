@@ -12,9 +12,9 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.embedding.transformer import TransformerEncoder
+from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
 from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, without_cache
-from fineweb_mask.models.forward.vectors import Encoded, unit_rows, unit_vectors
 from fineweb_mask.models.settings import EmbeddingSettings
 
 

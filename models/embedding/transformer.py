@@ -21,10 +21,9 @@ from transformers import PreTrainedTokenizerFast
 
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
+from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_rows
 from fineweb_mask.models.forward.device import compute_dtype
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens
-from fineweb_mask.models.forward.vectors import Encoded, unit_rows
 from fineweb_mask.models.settings import EmbeddingSettings
 
 

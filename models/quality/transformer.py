@@ -18,10 +18,9 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
+from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_vectors
 from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
-from fineweb_mask.models.forward.vectors import Encoded, unit_vectors
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, TransformerSettings
 
 

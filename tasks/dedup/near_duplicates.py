@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.clusters import first_of_clusters
+from fineweb_mask.models.dedup.minhash import first_of_clusters
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import NEAR_DUPLICATES, NEAR_DUPLICATES_OF_SHARDS, PAIRS
 from fineweb_mask.tasks.dedup.duplicates import WRITERS

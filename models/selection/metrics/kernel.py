@@ -16,6 +16,7 @@ from fineweb_mask.models.selection.metrics.base import (
     Effort,
     Metric,
     SupportsKernel,
+    SupportsMoment,
     SwapModel,
     Weighed,
     metric_class,
@@ -24,8 +25,8 @@ from fineweb_mask.models.selection.rows import Rows, Standard
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 
-class MomentMetric(Weighed, BuiltInMetric):
-    """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of d or d x d numbers: `SupportsMoment`.
+class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
+    """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of d or d x d numbers.
 
     Annealing maximises F at the moment of the inclusion probabilities, and F's tangents bound D. The size of the
     selection, the budget, counts as a constant. With masses, phi_i holds that of document i, and D is a mean by mass.
@@ -54,26 +55,6 @@ class MomentMetric(Weighed, BuiltInMetric):
     def for_part(cls, rows: Rows, standard: Standard, masses: Tensor | None = None) -> Self:  # noqa: ARG003
         """Make the metric of a part of a corpus, with the mean and deviation of the corpus."""
         return cls(rows, masses)
-
-    @abstractmethod
-    def moment(self, weights: Tensor) -> Tensor:
-        """Sum the documents' feature maps under weights or over a mask, (n,): float64."""
-
-    @abstractmethod
-    def of_moment(self, moment: Tensor, budget: float) -> Tensor:
-        """Compute F for a selection of `budget` documents: a float64 scalar, with masses less the metric's credit."""
-
-    @abstractmethod
-    def gradient_at(self, moment: Tensor, budget: float, weight: float = 1.0) -> Tensor:
-        """Differentiate weight * F with respect to the documents' probabilities: (n,) float32."""
-
-    @abstractmethod
-    def along(self, moment: Tensor, way: Tensor, budget: float) -> Callable[[float], float]:
-        """Return the derivative of F(moment + share * way) with respect to the share, as a function of it."""
-
-    @abstractmethod
-    def height(self, moment: Tensor, budget: float) -> float:
-        """Compute the constant h of the tangent at a moment: D(m) <= h + gradient_at(moment) . m."""
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Differentiate F at the moment of the inclusion probabilities, (n,): (n,) float32."""
@@ -105,48 +86,32 @@ WHOLE_KERNEL = 16_384  # largest number of documents for which greedy stores the
 PICKS_WORTH_IT = 1 / 16  # share of the documents: for more picks, one product is faster than a pass for each pick
 
 
-class KernelMetric(MomentMetric):
+class KernelMetric(MomentMetric, SupportsKernel):
     """A metric that depends on the selection only through v = sum_ij m_i m_j kernel(i, j).
 
     The sum is the squared norm of a small moment: of s (d numbers) for `pairwise`, of C (d x d) for `disf`.
     D is a concave, falling function of the moment.
     """
 
-    linear_in_v: ClassVar[bool] = False  # Newton's method solves the annealing
-    swap_pool: ClassVar[int] = 4096  # documents among which one round swaps
-    swaps_as_promised: ClassVar[bool] = True  # D is convex in v
+    linear_in_v = False
+    swap_pool = 4096
+    swaps_as_promised = True  # D is convex in v
     effort: ClassVar[Effort] = EFFORT  # of the certificate
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
-    matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
+    matrix: Tensor | None = None
 
     @abstractmethod
     def scores(self, moment: Tensor) -> Tensor:
         """Sum kernel(i, j) w_j over j from the moment of w: (n,) float32."""
 
     @abstractmethod
-    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Evaluate the kernel between rows (a, d) and (b, d): (a, b) float32."""
-
-    @abstractmethod
     def kernel_with(self, row: Tensor) -> Tensor:
         """Evaluate the kernel between all documents and one row (d,): (n,) float32."""
 
     @abstractmethod
-    def moment_of(self, features: Tensor, weights: Tensor) -> Tensor:
-        """Sum the feature maps of rows (a, d) under weights (a,): float64."""
-
-    @abstractmethod
-    def scores_of(self, features: Tensor, moment: Tensor) -> Tensor:
-        """Compute the scores of rows (a, d): (a,) float32."""
-
-    @abstractmethod
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Compute D from v, for a selection of `budget` documents."""
-
-    @abstractmethod
-    def slope(self, v: float, budget: float) -> float:
-        """Compute -dD/dv, at least 0."""
 
     @abstractmethod
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:
