@@ -34,7 +34,7 @@ def test_an_arm_is_a_selector_with_changes_or_a_path(text, expected):
         ("random,mean_field[lamb=1", "not closed"),
         ("random,mean_field]", "not opened"),
         ("random,mean_field[lamb]", "key=value"),
-        ("random,a b=mean_field", "no name"),
+        ("random,a b=mean_field", "is not a name"),
         ("random,x=data/a.parquet[lamb=1]", "takes no settings in brackets"),
         ('random,mean_field[lamb="]', "must be valid YAML"),
     ],

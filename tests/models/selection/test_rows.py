@@ -67,7 +67,6 @@ def test_products_of_float16_rows_are_those_of_the_matrix(half):
         (rows.second_moment(weights), x.T @ (weights.double()[:, None] * x)),
         (rows.second_moment_of(index), x[index].T @ x[index]),
         (rows.quadratic(matrix), ((x @ matrix.double()) * x).sum(1)),
-        (rows.quadratic(matrix, index), ((x @ matrix.double()) * x).sum(1)[index]),
         (rows.square_norms(), squares),
         (rows.in_directions(directions, squares, factors).block(slice(None)), torch.cat([inside, rest[:, None]], 1)),
     ):
