@@ -147,7 +147,7 @@ def test_a_quarantined_shard_and_a_failed_run_call_the_webhook(hostile_run):
     assert quarantined["event"] == "fineweb-mask.shard.quarantined"
     assert hostile_run.shard in quarantined["text"]
     assert failed["event"] == "prefect.flow-run.Failed"
-    assert "BadShardError" in failed["text"]
+    assert "Parquet magic bytes not found" in failed["text"]
 
 
 def test_a_failure_to_publish_is_a_warning_in_the_run(server, caplog):
