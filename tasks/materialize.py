@@ -1,8 +1,9 @@
 """Put the dataset in place: the files of all partitions, a card and a provenance record.
 
 The files are written before, partition by partition (`fineweb_mask.tasks.dataset.partition`). Here their rows are
-added up and compared with the selection, without reading a document again; then they become the dataset, in place of
-the last one: in a folder at once, at a URL as `fineweb_mask.tasks.dataset.publish` says.
+added up and compared with the selection, and what the card shows is counted, without reading a text again. Then the
+files become the dataset and replace the last one: in a folder at once, at a URL as
+`fineweb_mask.tasks.dataset.publish` says.
 """
 
 from collections import Counter

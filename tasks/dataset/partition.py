@@ -1,9 +1,9 @@
 """Write the dataset's files of one partition.
 
-A partition is some shards, one after the other in the order of their names, whose selected rows have dataset files of
-their own: one file, or a few, in each folder of the layout. It is made in one pass over its shards, by a job that holds
-only their references, with a DuckDB of its own; its output depends on no other partition, so partitions run in any
-order, several at a time, and a run that was killed writes only those that it had not finished. `Parts` keeps them.
+A partition is some shards, one after the other in the order of their names, whose selected rows become separate dataset
+files: one, or a few, in each folder of the layout. It is made in one pass over its shards, by a job that holds only
+their references, with a separate DuckDB; its output depends on no other partition, so partitions run in any order,
+several at a time, and a run that was killed writes only those that it had not finished. `Parts` keeps them.
 
 Before a partition is kept, its files are read back: their rows and tokens must be those that the masks select.
 """

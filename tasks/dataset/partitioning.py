@@ -34,7 +34,7 @@ NOT_IN_FILES = {"output", "memory_limit", "threads", "spill", "export"}
 ON_THE_CARD = {"title", "license", "source_datasets"}
 """Settings of which only the card and the record depend."""
 FORMER_VERSIONS = [1, 3]
-"""Of stages that were once: the version of a dataset's files holds them, so that what was uploaded before counts."""
+"""Of stages that were once: the version of a dataset's files holds them, so that files uploaded before are found."""
 
 
 class Partitioning:
@@ -89,7 +89,7 @@ class Partitioning:
         by_name = {shard.name: shard for shard in self.shards}
         divided = [[by_name[name] for name in names[place.start : place.stop] if name in by_name] for place in places]
         corpus = digest([[name, self._sources[name].fingerprint] for name in names])
-        columns = _columns(Workspace(self._root), [shard.documents.path for shard in self.shards])
+        columns = read_columns(Workspace(self._root), [shard.documents.path for shard in self.shards])
         return [
             PartitionJob(
                 root=self._root,
@@ -116,7 +116,7 @@ class Partitioning:
                 parts.remove(job.key for job in self.jobs())
 
 
-def _columns(workspace: Workspace, documents: Sequence[str]) -> str:
+def read_columns(workspace: Workspace, documents: Sequence[str]) -> str:
     """Return the columns that shards' documents have together, from the footers of their files."""
     with ThreadPoolExecutor(FOOTER_THREADS) as threads:
         return text_of(common_schema(list(threads.map(partial(_schema, workspace), documents))))

@@ -5,7 +5,7 @@ here the pairs are joined into clusters. Of a cluster the earliest document is k
 shard that came first, then of the first row. Exact duplicates are in the lists, too: a shard has one list of all rows
 that nothing is selected from.
 
-A new shard sketches only itself. It drops documents of its own; one of an older shard only if a new document is like
+A new shard sketches only itself. It drops its own documents, and one of an older shard only if a new document is like
 two older ones that were in different clusters, which are then one.
 """
 

@@ -20,7 +20,7 @@ GROUP_KEYS = 131_072
 def sketched(workspace: Workspace, documents: StageFile, settings: MinHashSettings) -> pa.Table:
     """Return the key of each band of every document and the document's row, in the order of the keys.
 
-    A document with fewer words than a shingle has none: it is no near-duplicate of any other.
+    A document with fewer words than a shingle has none, and so no near-duplicates.
 
     Raises
     ------

@@ -275,7 +275,7 @@ def _sample(workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, NDA
 
 
 def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as text, with null in place of empty text.
+    """Return a column as text, with null instead of empty text.
 
     Raises
     ------

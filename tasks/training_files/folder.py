@@ -1,6 +1,6 @@
-"""Write an export: the training files of a dataset, with a card and a record, in place of the last one.
+"""Write an export: the training files of a dataset, with a card and a record, which replace the last one.
 
-A killed export goes on with the files that it finished, which wait in a hidden folder beside it.
+A killed export resumes from the files that it finished, which wait in a hidden folder beside it.
 """
 
 import json

@@ -49,7 +49,7 @@ class Tokenizer:
     Raises
     ------
     TokenizerError
-        When it is used, if the file is no tokenizer, or it has no such token.
+        When it is used, if the file is not a tokenizer, or lacks the token.
     ModelNotFoundError
         If there is no such file, or it cannot be downloaded.
     """

@@ -227,7 +227,7 @@ def test_prefect_s_ui_shows_the_reason_and_no_traceback(ended: Ended, service: S
     [case] = [case for case in FOUND_LATER if case.name == UI_CASE]
     assert ended(case).returncode == 1
     runs = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=100)
-    [run] = [run for run in runs if run["parameters"]["settings"]["workspace"].endswith(f"/{UI_CASE}")]
+    [run] = [run for run in runs if run["parameters"].get("settings", {}).get("workspace", "").endswith(f"/{UI_CASE}")]
     assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", f"{case.says}: lower it, or use select_ratio")
     tasks = service.read("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
     assert run["state"]["message"] in {task["state"]["message"] for task in tasks if task["state"]["type"] == "FAILED"}

@@ -54,7 +54,7 @@ def export(
 
     Example: fineweb-mask export workspaces/sample --format megatron --tokenizer gpt2
     """
-    from fineweb_mask.models.errors import ModelError
+    from fineweb_mask.models.errors import ModelError, SettingsError
     from fineweb_mask.models.settings.output import ExportSettings
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
     from fineweb_mask.tasks.export import ExportJob
@@ -82,7 +82,7 @@ def export(
         current = job.current()
     with (
         exit_on_failure(as_json, AGAIN),
-        exit_on_error(as_json, WRONG_USAGE, (ModelError,)),
+        exit_on_error(as_json, WRONG_USAGE, (ModelError, SettingsError)),
         step_progress("exporting", show=shows_bars(as_json) and current is None),
     ):
         written = current or write(job)
