@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward import device
-from fineweb_mask.models.forward.device import choose_device, choose_devices, compute_dtype
+from fineweb_mask.models.forward.device import check_device, choose_device, choose_devices, compute_dtype
 
 
 def test_auto_is_every_gpu_or_the_processor(monkeypatch):
@@ -14,6 +15,16 @@ def test_auto_is_every_gpu_or_the_processor(monkeypatch):
     assert choose_device("auto") == "cuda:0"
     assert choose_devices("auto") == ["cuda:0", "cuda:1", "cuda:2"]
     assert choose_devices("cuda:1") == ["cuda:1"]
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("cuda", 0), ("cuda:1", 1)])
+def test_a_gpu_that_is_not_there_is_named_with_its_setting(monkeypatch, name, gpus):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(SettingsError, match=rf"^embedding\.device: {name} needs a GPU .*, there are {gpus}"):
+        check_device(name, "embedding.device")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus + 1)
+    for one in (name, "auto", "cpu"):
+        check_device(one, "embedding.device")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 import os
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fineweb_mask.tasks.source import discovery
 from fineweb_mask.tasks.source.discovery import MOST_NAME_BYTES, SourceError, check_apart, discover
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -129,6 +132,30 @@ def test_a_path_missing_in_a_bucket_is_an_error(bucket: Bucket, path: str) -> No
         bucket.write(f"corpus/{name}", b"x")
     with pytest.raises(SourceError, match=r"does not exist|no .* file below"):
         discover(settings(f"{bucket.url}/{path}"))
+
+
+def test_a_listing_that_takes_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    touch(tmp_path, "a.parquet")
+    discover(settings(tmp_path))
+    assert not caplog.messages
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.5)
+        return listed(*arguments)
+
+    listed = discovery._list_files
+    monkeypatch.setattr(discovery, "_list_files", slow)
+    monkeypatch.setattr(discovery, "SLOW_SECONDS", 0.01)
+    discover(settings(tmp_path))
+    [message] = caplog.messages
+    assert message.startswith(f"listing the files of {tmp_path}; ")
+
+
+def test_all_files_of_the_machine_are_no_source_beside_a_workspace(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="overlap"):
+        check_apart("/", {"workspace": str(tmp_path)})
 
 
 def apart(source: Path | str, **written: Path | str) -> None:
