@@ -43,7 +43,7 @@ from fineweb_mask.models.settings.selection import NearDuplicateSettings, Select
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import Group
 from fineweb_mask.tasks.selection.groups import grouped
-from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 CLUSTERS = 60

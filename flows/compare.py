@@ -57,7 +57,7 @@ def compare(
         What everybody gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget` instead
         keeps its unit.
     overrides
-        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+        Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------

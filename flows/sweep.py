@@ -46,7 +46,7 @@ def sweep(
         What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
         instead keeps its unit.
     overrides
-        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+        Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------

@@ -40,7 +40,7 @@ Overrides = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),
 ]
 WorkspaceFolder = Annotated[
-    str | None, typer.Option("--workspace", help="Workspace folder or URL in place of the recipe's.", metavar="DIR")
+    str | None, typer.Option("--workspace", help="Workspace folder or URL instead of the recipe's.", metavar="DIR")
 ]
 BudgetBy = Annotated[
     Unit,
@@ -49,7 +49,7 @@ BudgetBy = Annotated[
     ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step, in place of bars.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step instead of drawing bars.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 
 

@@ -51,9 +51,9 @@ def explore(
     with exit_on_error(as_json=False):
         page_files()
         free = port if export is not None else _free_port(port)
-        opened, last, begun = last_run(workspace)
+        opened, last, folder = last_run(workspace)
         other = None if against is None else _other(against, workspace)
-    with chdir(begun), exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"):
+    with chdir(folder), exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"):
         job = _job(opened, last.settings, documents, other)
         if not (job.current() or sys.stderr.isatty()):
             echo("preparing the map", err=True)

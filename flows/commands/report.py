@@ -57,10 +57,10 @@ def report(
     from fineweb_mask.tasks.reporting.breakdown import check_columns
 
     with exit_on_error(as_json):
-        opened, last, begun = last_run(workspace)
+        opened, last, folder = last_run(workspace)
         settings = _changed(last.settings, opened.url or str(opened.root), by=by, sample=sample, map=kind_of_map)
         check_columns(opened, settings.report.by)
-    with chdir(begun):
+    with chdir(folder):
         with exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             find_inputs(settings)
         [stage] = run_or_exit(lambda: run_stage("report", settings, refresh=True), as_json=as_json)

@@ -38,7 +38,7 @@ def select(
     near_duplicate_weight: Annotated[
         float,
         typer.Option(
-            "--near_duplicate_weight", help="Charge for selected near-duplicates; the paper has none. A recipe's is 1."
+            "--near_duplicate_weight", help="Penalty for selected near-duplicates; the paper has none. A recipe's is 1."
         ),
     ] = 0.0,
     n_epochs: Annotated[int, typer.Option("--n_epochs", help="policy_gradient: learning steps.")] = 10_000,

@@ -216,8 +216,8 @@ class Run:
         outputs = self._run(jobs, at_once)
         for job, file in zip(jobs, outputs, strict=True):
             if file is None:
-                first = f"run {job.stage.run_with[0]} first, or the" if job.stage.run_with else "run the"
-                raise MissingInputError(f"{job.stage.name} {job.name} is not done: {first} whole pipeline")
+                before = next(iter(job.stage.run_with), job.stage.name)
+                raise MissingInputError(f"{job.kind} {job.name} is not done: run {before} first, or the whole pipeline")
         return [file for file in outputs if file is not None]
 
     def one(self, job: StageJob) -> StageFile:

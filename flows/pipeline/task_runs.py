@@ -11,13 +11,16 @@ from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
 from fineweb_mask.flows.pipeline.failures import fails_in_one_line
-from fineweb_mask.tasks.storage.remote.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import UnansweredError, is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError, Stage, StageJob, StageTask
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State, TaskRun
     from prefect.futures import PrefectFuture
+
+UNANSWERED_RETRIES = 1
+"""How often a job is tried again whose store did not answer, so that a dead one ends a run within two minutes."""
 
 JITTER = 0.5
 """Most of a delay that is added to it at random, as a share."""
@@ -143,6 +146,8 @@ def _file_or_bad_shard(future: Future[StageFile]) -> StageFile | BadShardError:
         return error
 
 
-def _is_retried(_task: "Task[..., Any]", _run: "TaskRun", state: "State[Any]") -> bool:
+def _is_retried(_task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bool:
     error = state.result(raise_on_failure=False)
+    if isinstance(error, UnansweredError):  # its operations were retried already, for `retries.PATIENCE_SECONDS`
+        return run.run_count <= UNANSWERED_RETRIES
     return isinstance(error, BaseException) and is_transient(error)

@@ -62,7 +62,7 @@ def _parse_arm(text: str) -> Arm:
         name = of.rstrip("/").rsplit("/", 1)[-1] if is_path else text.replace("]", "")
         name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", name)
     if not NAME.fullmatch(name):
-        raise RecipeError(f"arms: {name!r} is no name: use letters, digits and - _ . +")
+        raise RecipeError(f"arms: {name!r} is not a name: use letters, digits and - _ . +")
     if is_path and changes:
         raise RecipeError(f"arms: {text!r}: a dataset takes no settings in brackets")
     return Arm(name=name, path=of) if is_path else Arm(name=name, selector=of, changes=changes)

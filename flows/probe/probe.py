@@ -73,7 +73,7 @@ def probe(
         What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
         instead keeps its unit.
     overrides
-        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+        Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def check(settings: PipelineSettings, models: ProbeSettings) -> None:
 
 
 def preset_of(models: ProbeSettings) -> Preset:
-    """Return the preset, with the tokenizer of the settings in place of its own if they name one."""
+    """Return the preset, with the tokenizer of the settings if they name one."""
     preset = PRESETS[models.preset]
     if models.tokenizer is None:
         return preset
@@ -185,7 +185,7 @@ def selectors_of(models: ProbeSettings) -> list[str]:
     """
     found = [arm.selector for arm in models.arms if arm.selector is not None]
     if ALL in found:
-        raise SelectorError(f"arms: {ALL} is no selector: name each, because every arm is trained on")
+        raise SelectorError(f"arms: {ALL} is not a selector: name each, because every arm is trained on")
     return found
 
 

@@ -121,7 +121,7 @@ class Arm(Settings):
         {},
         description="Keys of the recipe's `selection` that this arm changes: `near_duplicates.weight: 0`.",
     )
-    path: str | None = Field(None, description="File, folder or URL of a dataset, in place of a selection.")
+    path: str | None = Field(None, description="File, folder or URL of a dataset, instead of a selection.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -146,8 +146,8 @@ class ProbeSettings(Settings):
     by: str | None = Field(None, description="Column of groups, such as topics, of which each gets held-out documents.")
     benchmarks: list[str] = Field([], description="Files of texts that no model may be trained on.")
     tokens: int | None = Field(None, ge=1, description="Tokens of each training; the preset's, if an arm has as many.")
-    tokenizer: str | None = Field(None, description="A tokenizer.json, or its hf:// address, in place of the preset's.")
-    tasks: list[str] | None = Field(None, description="Downstream tasks of lm-eval in place of the preset's.")
+    tokenizer: str | None = Field(None, description="A tokenizer.json, or its hf:// address, instead of the preset's.")
+    tasks: list[str] | None = Field(None, description="Downstream tasks of lm-eval instead of the preset's.")
     tasks_folder: str | None = Field(None, description="Folder with lm-eval task files of your own.")
     held_out_share: float = Field(0.1, gt=0, le=0.5, description="Most of the corpus, or of a group, that is held out.")
     seed: int = Field(0, ge=0, le=2**31 - 1, description="Seed of the first model; the others follow.")

@@ -114,7 +114,7 @@ def select_file(
     device
         `cpu`, `cuda` or `cuda:N`.
     progress
-        Called with (step, seconds, objective) as the solver goes on.
+        Called with (step, seconds, objective) as the solver runs.
 
     Raises
     ------

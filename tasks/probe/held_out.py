@@ -174,7 +174,7 @@ def _drawn(job: HeldOutJob) -> pa.Table:
 def _candidates(
     job: HeldOutJob,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint32], list[str | None]]:
-    """Return the rank, shard, row and group of every document that is no duplicate."""
+    """Return the rank, shard, row and group of every document but the duplicates."""
     ranks: list[int] = []
     shards: list[int] = []
     rows: list[int] = []

@@ -32,7 +32,7 @@ GOLD_ANSWERS = (
     "whose right answer is the likeliest; at this size it is mostly noise."
 )
 NOT_A_VERDICT = (
-    "Models of this size show that the machinery works and catch large effects. They are no verdict on larger models: "
+    "Models of this size show that the machinery works and catch large effects. They prove nothing of larger models: "
     "run the preset 20m or 150m on a GPU for that."
 )
 DEFINITIONS = (

@@ -190,7 +190,7 @@ def trade_off(
     curve: Series | None = None,
     note: str = "",
 ) -> bytes:
-    """Draw labelled points of a trade-off between x and y, and optionally a curve with points of its own."""
+    """Draw labelled points of a trade-off between x and y, and optionally a curve."""
     figure, axes = _figure(title, x_label, y_label, note, height=4.6)
     axes.grid(color=FAINT)
     if curve is not None:

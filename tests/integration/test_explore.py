@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, expect
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
+from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.tasks.explore import KEPT, ExploreJob, OtherSelection, explore
@@ -33,7 +34,7 @@ needs_page = pytest.mark.skipif(find_spec("embedding_atlas") is None, reason="em
 @pytest.fixture(scope="module")
 def prepared(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExploreJob, list]:
     workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("explore") / "workspace"))
-    shards = inspect_workspace(workspace).plan.catalog_files()
+    shards = shard_files(inspect_workspace(workspace))
     other = OtherSelection(name="other", root=str(workspace), shards=shards[:1])
     job = ExploreJob(root=str(workspace), shards=shards, most=10_000, other=other)
     assert not explore(job).cached
@@ -185,4 +186,4 @@ def test_it_is_written_as_a_folder(workspace: Path, tmp_path: Path):
 def test_a_folder_that_is_no_workspace_is_refused(tmp_path: Path):
     result = CliRunner().invoke(app, ["explore", str(tmp_path)])
     assert result.exit_code == 2
-    assert "no workspace in which a run was begun" in result.stderr
+    assert "no workspace: no run was started there" in result.stderr

@@ -25,6 +25,7 @@ WORK_BEGINS = "starting Prefect, which records the run"
 MOST_LINES = 3  # of a command that fails, the one that helps is the last
 AT_ONCE = 3
 UI_CASE = "budget"
+BUSY = "Still processing items"  # Prefect's workers, at the end, on a machine that is busy
 OF_A_BUG = ("Traceback", "this should not happen")
 NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 NO_HUB = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -214,7 +215,7 @@ def test_it_is_found_before_the_work_begins(case: Case, ended: Ended, files: Pat
 def test_what_only_a_run_can_find_ends_it_in_one_line(case: Case, ended: Ended) -> None:
     done = ended(case)
     assert done.returncode == 1, done.stderr
-    *before, line = done.stderr.splitlines()
+    *before, line = (one for one in done.stderr.splitlines() if BUSY not in one)
     assert line.startswith("fineweb-mask: ")
     assert case.says in line
     assert before[0] == WORK_BEGINS
@@ -226,7 +227,7 @@ def test_prefect_s_ui_shows_the_reason_and_no_traceback(ended: Ended, service: S
     [case] = [case for case in FOUND_LATER if case.name == UI_CASE]
     assert ended(case).returncode == 1
     runs = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=100)
-    [run] = [run for run in runs if run["parameters"]["settings"]["workspace"].endswith(f"/{UI_CASE}")]
+    [run] = [run for run in runs if run["parameters"].get("settings", {}).get("workspace", "").endswith(f"/{UI_CASE}")]
     assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", f"{case.says}: lower it, or use select_ratio")
     tasks = service.read("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
     assert run["state"]["message"] in {task["state"]["message"] for task in tasks if task["state"]["type"] == "FAILED"}

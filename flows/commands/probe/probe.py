@@ -48,7 +48,7 @@ def probe(
     tokens: Tokens = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="Tokenizer in place of the preset's: tokenizer.json or hf://...", metavar="FILE"),
+        typer.Option(help="Tokenizer instead of the preset's: tokenizer.json or hf://...", metavar="FILE"),
     ] = None,
     tasks: Annotated[
         str | None,

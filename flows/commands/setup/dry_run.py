@@ -1,4 +1,4 @@
-"""Estimate what a run would take, before it is begun: `fineweb-mask run --dry-run`.
+"""Estimate what a run would take, before it starts: `fineweb-mask run --dry-run`.
 
 Rates are of the files that this workspace has, else measured now on the first documents, else those of
 benchmarks/notebook/. They are rates of one machine, with the cores and GPUs of this one.

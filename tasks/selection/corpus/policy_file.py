@@ -23,7 +23,7 @@ from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, groups_of, load_models
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
-from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_parts
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write

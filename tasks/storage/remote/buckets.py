@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 Bucket = S3Store | GCSStore | AzureStore
 
-REQUEST_SECONDS = 120
+REQUEST_SECONDS = 60
 """Longest duration of one request, which transfers at most `TRANSFER_BYTES` (object_store.py)."""
 
 RETRIES: "RetryConfig" = {
     "max_retries": 3,
-    "retry_timeout": timedelta(seconds=10),
+    "retry_timeout": timedelta(seconds=5),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
 }
 """Short, because obstore hears no request to stop while it waits; `retries.attempt` waits for longer failures."""

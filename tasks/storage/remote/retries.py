@@ -2,6 +2,10 @@
 
 Guarantees: transient errors (throttling, timeouts, lost connections, 5xx) are retried for `PATIENCE_SECONDS`. Other
 errors fail at once with a remedy. No error and no log line of this module contains a credential.
+
+Above this policy, Prefect tries a job once more (`flows/pipeline/task_runs.py`), so that a run ends within two minutes
+of its store. Below it, obstore repeats single requests for a few seconds (`buckets.RETRIES`): else an upload of many
+parts would start again for each part that is refused.
 """
 
 import logging
@@ -11,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar, TypeVarTuple
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.tasks.storage.remote.errors import RemoteError, explain, is_storage_error, is_transient
@@ -19,13 +23,13 @@ from fineweb_mask.tasks.storage.remote.errors import RemoteError, explain, is_st
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 40.0
 """Longest time to retry one operation: enough for a server to restart."""
 
 BRIEF_SECONDS = 5.0
 """Longest time to retry an operation that may fail, such as releasing a lock that also expires."""
 
-LONGEST_WAIT_SECONDS = 15.0
+LONGEST_WAIT_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 _is_brief = ContextVar("_is_brief", default=False)
@@ -53,7 +57,7 @@ def attempt(url: str, work: Callable[[*Arguments], Result], *arguments: *Argumen
     """
     patience = BRIEF_SECONDS if is_brief or _is_brief.get() else PATIENCE_SECONDS
     retrying = Retrying(
-        stop=stop_after_delay(patience),
+        stop=stop_before_delay(patience),
         wait=wait_random_exponential(multiplier=0.25, max=LONGEST_WAIT_SECONDS),
         retry=retry_if_exception(is_transient),
         before_sleep=_log_retry,

@@ -7,7 +7,7 @@ import pytest
 
 from fineweb_mask.flows.commands._common import WRONG_USAGE
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(

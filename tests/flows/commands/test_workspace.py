@@ -7,7 +7,7 @@ import pytest
 def test_a_url_without_a_run_or_with_credentials_is_refused(invoke, bucket, command):
     done = invoke(command, f"{bucket.url}/nothing")
     assert done.exit_code == 2
-    assert f"{bucket.url}/nothing is no workspace in which a run was begun" in done.stderr
+    assert f"{bucket.url}/nothing is no workspace: no run was started there" in done.stderr
     done = invoke(command, "s3://user:hunter2@bucket/x")
     assert done.exit_code == 2
     assert "put credentials in the environment" in done.stderr
@@ -18,7 +18,7 @@ def test_a_folder_that_does_not_exist_is_not_made(invoke, tmp_path):
     for command in ("gc", "status"):
         done = invoke(command, str(tmp_path / "nothing"))
         assert done.exit_code == 2
-        assert "is no workspace in which a run was begun" in done.stderr
+        assert "is no workspace: no run was started there" in done.stderr
     assert not (tmp_path / "nothing").exists()
 
 

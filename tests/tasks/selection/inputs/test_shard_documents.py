@@ -7,8 +7,8 @@ import pytest
 
 from fineweb_mask.models.settings import IngestSettings, PipelineSelectionSettings, SourceSettings
 from fineweb_mask.tasks import ingest
-from fineweb_mask.tasks.selection import shard_documents
-from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_groups, read_parts
+from fineweb_mask.tasks.selection.inputs import shard_documents
+from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_groups, read_parts
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace

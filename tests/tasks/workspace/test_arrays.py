@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fineweb_mask.tasks.selection.corpus.arrays import read_arrays, write_arrays
+from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 

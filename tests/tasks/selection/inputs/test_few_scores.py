@@ -11,7 +11,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models, resolve_model
 from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection.few_scores import FewScores
+from fineweb_mask.tasks.selection.inputs.few_scores import FewScores
 
 
 def texts_of(built: Any) -> list[str]:

@@ -11,12 +11,12 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.corpus.arrays import read_arrays
-from fineweb_mask.tasks.selection.few_scores import FewScores
-from fineweb_mask.tasks.selection.given import EarlierSelection
-from fineweb_mask.tasks.selection.shard_documents import read_groups
+from fineweb_mask.tasks.selection.inputs.few_scores import FewScores
+from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_groups
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
+from fineweb_mask.tasks.workspace.arrays import read_arrays
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
