@@ -4,7 +4,7 @@ DuckDB compares no checksums, so those of the files are compared before it reads
 in their order, none is repeated, and at the end none is missing.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from fineweb_mask.models.columns import wider_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, TIMES, masks_schema
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
-from fineweb_mask.tasks.catalog.views import identifier, pattern_of
+from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
 from fineweb_mask.tasks.dataset.folders import Folder, check_folders, folder_name
 from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
 
@@ -39,7 +39,7 @@ class ShardPaths(NamedTuple):
 
 
 class SelectedDocuments:
-    """The selected documents of some shards, with their scores; creates the tables `shards` and `chosen`.
+    """The selected documents of some shards, with their scores; creates the table `chosen`, and views of the files.
 
     Parameters
     ----------
@@ -77,6 +77,7 @@ class SelectedDocuments:
         masks = masks_schema(with_repeats=TIMES.name in read_schema(shards[0].masks).names)
         self._masks = pa.schema([field for field in masks if field.name not in {"row", "selected"}])
         self.schema = self._dataset_schema()
+        self._create_views()
         self._choose()
         self.folders = self._find_folders()
         self.rows = sum(folder.rows for folder in self.folders)
@@ -86,17 +87,23 @@ class SelectedDocuments:
         documents = [field for field in self._documents if field.name not in MEASURED.names]
         return pa.schema([*documents, *self._scores, *self._masks])
 
+    def _create_views(self) -> None:
+        """Create a view of every kind of file, with the column `shard`: documents, scores, masks, texts."""
+        for kind in ShardPaths._fields:
+            files = [getattr(shard, kind) for shard in self._shards]
+            patterns = ", ".join(literal(pattern_of(file)) for file in files)
+            names = ", ".join(f"({place}::UINTEGER, {literal(file)})" for place, file in enumerate(files))
+            self._connection.execute(
+                f"""
+                CREATE VIEW {kind} AS SELECT * EXCLUDE ({kind}_file)
+                FROM read_parquet([{patterns}], filename = '{kind}_file', union_by_name = true,
+                                  hive_partitioning = false)
+                JOIN (VALUES {names}) AS files (shard, {kind}_file) USING ({kind}_file)
+                """  # noqa: S608 - a view takes no parameters; the paths are quoted
+            )
+
     def _choose(self) -> None:
-        """Create the tables `shards` (files) and `chosen` (shard, row, columns of masks, scores s0, s1..., folder)."""
-        files = {name: [getattr(shard, name) for shard in self._shards] for name in ShardPaths._fields}
-        self._connection.execute(
-            """
-            CREATE TABLE shards AS
-            SELECT unnest($index)::UINTEGER AS shard, unnest($documents) AS documents_file,
-                   unnest($scores) AS scores_file, unnest($masks) AS masks_file, unnest($texts) AS texts_file
-            """,
-            {"index": list(range(len(self._shards))), **files},
-        )
+        """Create the table `chosen`: shard, row, columns of masks, scores as s0, s1..., folder."""
         layout = self._settings.layout
         if layout != FLAT and layout not in self._documents.names:
             raise WorkspaceError(
@@ -104,29 +111,20 @@ class SelectedDocuments:
                 f"{', '.join(name for name in self._documents.names if name not in MEASURED.names)}"
             )
         scores = ", ".join(f"scores.{identifier(name)} AS s{index}" for index, name in enumerate(self._scores.names))
-        chosen = f"""
-            SELECT masks.shard, masks.row, {", ".join(f"masks.{name}" for name in self._masks.names)}, {scores}
-            FROM (SELECT * FROM read_parquet($masks, filename = 'masks_file', hive_partitioning = false)
-                  JOIN shards USING (masks_file)
-                  WHERE selected) AS masks
-            JOIN (SELECT * FROM read_parquet($scores, filename = 'scores_file', hive_partitioning = false)
-                  JOIN (SELECT shard, scores_file FROM shards) USING (scores_file)) AS scores
-              ON masks.shard = scores.shard AND masks.row = scores.row
-            """  # noqa: S608 - quoted column names
-        if layout == FLAT:
-            chosen, used = f"SELECT *, '' AS folder FROM ({chosen})", ["masks", "scores"]  # noqa: S608
-        else:
-            used = ["documents", "masks", "scores"]
-            chosen = f"""
-                SELECT chosen.*, coalesce(nullif(documents.folder, ''), '{UNKNOWN}') AS folder
-                FROM ({chosen}) AS chosen
-                JOIN (SELECT shard, row, {self._text_of(layout)} AS folder
-                      FROM read_parquet($documents, filename = 'documents_file', union_by_name = true,
-                                    hive_partitioning = false)
-                      JOIN (SELECT shard, documents_file FROM shards) USING (documents_file)) AS documents
+        folder, joined = "''", ""
+        if layout != FLAT:
+            folder = f"coalesce(nullif(documents.folder, ''), '{UNKNOWN}')"
+            joined = f"""
+                JOIN (SELECT shard, row, {self._text_of(layout)} AS folder FROM documents) AS documents
                   USING (shard, row)
                 """  # noqa: S608 - quoted column names
-        self._connection.execute(f"CREATE TABLE chosen AS {chosen}", {name: _patterns(files[name]) for name in used})
+        self._connection.execute(
+            f"""
+            CREATE TABLE chosen AS
+            SELECT shard, row, {", ".join(f"masks.{name}" for name in self._masks.names)}, {scores}, {folder} AS folder
+            FROM (FROM masks WHERE selected) AS masks JOIN scores USING (shard, row) {joined}
+            """  # noqa: S608
+        )
 
     @cached_property
     def _present(self) -> pa.Schema:
@@ -160,14 +158,7 @@ class SelectedDocuments:
     def tokens(self) -> int:
         """The sum of the selected documents' `token_count`."""
         [(tokens,)] = self._connection.execute(
-            """
-            SELECT coalesce(sum(token_count), 0)
-            FROM (SELECT shard, row, token_count
-                  FROM read_parquet($documents, filename = 'documents_file', union_by_name = true,
-                                    hive_partitioning = false)
-                  JOIN shards USING (documents_file)) AS documents JOIN chosen USING (shard, row)
-            """,
-            {"documents": _patterns(shard.documents for shard in self._shards)},
+            "SELECT coalesce(sum(documents.token_count), 0) FROM documents JOIN chosen USING (shard, row)"
         ).fetchall()
         return int(tokens)
 
@@ -180,14 +171,10 @@ class SelectedDocuments:
             """
             SELECT coalesce(nullif(dump, ''), $unknown) AS dump, language, count(*), count(chosen.row),
                    grouping(language)
-            FROM (SELECT row, dump, language, shard
-                  FROM read_parquet($documents, filename = 'documents_file', union_by_name = true,
-                                    hive_partitioning = false)
-                  JOIN shards USING (documents_file)) AS documents
-            LEFT JOIN chosen USING (shard, row)
+            FROM (SELECT shard, row, dump, language FROM documents) AS documents LEFT JOIN chosen USING (shard, row)
             GROUP BY GROUPING SETS ((1), (2)) ORDER BY ALL
             """,
-            {"documents": _patterns(shard.documents for shard in self._shards), "unknown": UNKNOWN},
+            {"unknown": UNKNOWN},
         ).fetchall()
         return [
             {**({"dump": dump} if is_dump else {"language": language}), "documents": documents, "selected": selected}
@@ -271,16 +258,13 @@ class SelectedDocuments:
         query = f"""
             SELECT {", ".join(documents)}, chosen.* EXCLUDE (row, shard, folder),
                    folders.number AS _folder, chosen.shard AS _shard, chosen.row AS _row
-            FROM (SELECT * FROM read_parquet($texts, filename = 'texts_file', union_by_name = true,
-                                             hive_partitioning = false)
-                  JOIN (SELECT shard, texts_file FROM shards) USING (texts_file)) AS documents
+            FROM texts AS documents
             JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row
             JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
               ON chosen.folder = folders.folder
             ORDER BY {", ".join(ORDER)}
             """  # noqa: S608 - quoted column names
         parameters = {
-            "texts": _patterns(shard.texts for shard in self._shards),
             "values": [folder.value for folder in self.folders],
             "numbers": [folder.number for folder in self.folders],
         }
@@ -313,10 +297,6 @@ def _increases(places: NDArray[np.int64]) -> bool:
         larger |= equal & (key[1:] > key[:-1])
         equal &= key[1:] == key[:-1]
     return bool(larger.all())
-
-
-def _patterns(paths: Iterable[str]) -> list[str]:
-    return [pattern_of(path) for path in paths]
 
 
 def common_schema(schemas: list[pa.Schema]) -> pa.Schema:

@@ -4,10 +4,10 @@ DuckDB sorts them by a hash of the seed and their place in the dataset, and spil
 """
 
 import shutil
-from collections.abc import Generator, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -33,26 +33,19 @@ LONGEST_LINE = 2**30
 MEMORY_LIMIT = "2GB"
 
 
-class Place(NamedTuple):
-    """The documents that go into one file."""
-
-    first: int
-    stop: int
-
-
-def divide(documents: int, size: int, file_size: int) -> list[Place]:
+def divide(documents: int, size: int, file_size: int) -> list[range]:
     """Return the documents of each file, for a dataset of so many documents and bytes.
 
     Every file but the last has the same number, full row groups of them where there are enough.
 
     >>> divide(5_000, 10_000, 5_000)
-    [Place(first=0, stop=3000), Place(first=3000, stop=5000)]
+    [range(0, 3000), range(3000, 5000)]
     """
     files = max(LEAST_FILES, -(-size // file_size))
     each = max(1, -(-documents // files))
     if each > ROW_GROUP:
         each = -(-each // ROW_GROUP) * ROW_GROUP
-    return [Place(first, min(first + each, documents)) for first in range(0, documents, each)]
+    return [range(first, min(first + each, documents)) for first in range(0, documents, each)]
 
 
 def write_documents(
@@ -71,40 +64,34 @@ def write_documents(
     size = sum(file.bytes for name, file in manifest.files.items() if name.endswith(DATA_SUFFIXES))
     places = divide(rows, size, settings.file_size)
     folder.mkdir(parents=True)
-    ordered = _sorted if settings.shuffle else _as_they_are
-    batches = track_by_size(
-        "documents ordered",
-        ordered(_read(dataset, manifest), settings.seed, folder),
-        rows,
-        lambda batch: batch.num_rows,
-        part=part,
-    )
+    batches = _read(dataset, manifest)
+    if settings.shuffle:
+        batches = _sorted(batches, settings.seed, folder)
+    ordered = track_by_size("documents ordered", batches, rows, lambda batch: batch.num_rows, part=part)
     files = [folder / f"{number:05d}.parquet" for number in range(len(places))]
-    groups = _regrouped(batches)
-    next(groups)
+    sizes = [[len(place[first : first + ROW_GROUP]) for first in range(0, len(place), ROW_GROUP)] for place in places]
+    groups = _regrouped(ordered, [*chain.from_iterable(sizes), 1])
     written = 0
-    for path, place in zip(files, places, strict=True):
+    for path, of_file in zip(files, sizes, strict=True):
         with pq.ParquetWriter(
             path, DOCUMENTS, compression="zstd", write_page_checksum=True, use_dictionary=False
         ) as file:
-            for first in range(place.first, place.stop, ROW_GROUP):
-                group = groups.send(min(ROW_GROUP, place.stop - first))
+            for group in islice(groups, len(of_file)):
                 written += group.num_rows
                 file.write_table(group, row_group_size=ROW_GROUP)
-    if written != rows or groups.send(1).num_rows:
+    if written != rows or next(groups).num_rows:
         raise VerifyError(f"{dataset.url} must hold the {rows:,} documents of its record, it holds others: verify it")
     return files
 
 
-def _regrouped(batches: Iterator[pa.RecordBatch]) -> Generator[pa.Table, int, None]:
-    """Yield the next documents, as many as are sent, fewer at the end; first an empty table."""
-    held = pa.table([[], []], schema=DOCUMENTS)
-    wanted = yield held
-    while True:
-        while held.num_rows < wanted and (batch := next(batches, None)) is not None:
+def _regrouped(batches: Iterator[pa.RecordBatch], sizes: Iterable[int]) -> Iterator[pa.Table]:
+    """Yield the documents in groups of these sizes, of which the last ones are smaller if there are too few."""
+    held = DOCUMENTS.empty_table()
+    for size in sizes:
+        while held.num_rows < size and (batch := next(batches, None)) is not None:
             held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-        group, held = held.slice(0, wanted), held.slice(wanted)
-        wanted = yield group.combine_chunks()
+        yield held.slice(0, size).combine_chunks()
+        held = held.slice(size)
 
 
 def _read(dataset: Dataset, manifest: Manifest) -> Iterator[pa.RecordBatch]:
@@ -118,10 +105,6 @@ def _read(dataset: Dataset, manifest: Manifest) -> Iterator[pa.RecordBatch]:
         lines = records(f"{dataset.url.rstrip('/')}/{name}", name, LONGEST_LINE)
         while found := list(islice(lines, BATCH_ROWS)):
             yield pa.RecordBatch.from_pylist(found, schema=DOCUMENTS)
-
-
-def _as_they_are(batches: Iterator[pa.RecordBatch], seed: int, folder: Path) -> Iterator[pa.RecordBatch]:  # noqa: ARG001
-    return batches
 
 
 def random_keys(first: int, count: int, seed: int) -> NDArray[np.uint64]:

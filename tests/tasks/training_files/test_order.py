@@ -69,9 +69,9 @@ def test_a_damaged_file_of_the_dataset_is_named(dataset, tmp_path, shuffle):
 @given(st.integers(1, 30_000), st.integers(1, 10**7), st.integers(2**10, 10**7))
 def test_files_have_equal_numbers_of_whole_row_groups(documents, size, file_size):
     places = divide(documents, size, file_size)
-    assert [place.first for place in places] == [0, *(place.stop for place in places[:-1])]
+    assert [place.start for place in places] == [0, *(place.stop for place in places[:-1])]
     assert places[-1].stop == documents
-    sizes = [place.stop - place.first for place in places]
+    sizes = [len(place) for place in places]
     assert len(set(sizes[:-1])) <= 1
     assert all(0 < last <= sizes[0] for last in sizes)
     assert sizes[0] <= ROW_GROUP or sizes[0] % ROW_GROUP == 0
