@@ -26,8 +26,8 @@ RENSA_ALGORITHM = 2
 """Version of the signatures of the package `rensa`; another one makes other signatures."""
 
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hash, for 64 bits
-MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64 (Steele et al. 2014)
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # from Knuth's multiplicative hash, for 64 bits
+MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # from splitmix64 (Steele et al. 2014)
 
 
 class Bands(NamedTuple):

@@ -194,7 +194,7 @@ class EduScorer(Classifier):
         super().__init__(settings, model_path)
         if self.outputs != 1:
             raise ModelError(f"the model {model_path!r} has {self.outputs} outputs, the kind `edu` needs exactly one")
-        self.dimensions = int(self._model.config.hidden_size)  # of a vector
+        self.dimensions = int(self._model.config.hidden_size)  # values in a vector
         self._first: Tensor | None = None
         self._model.base_model.register_forward_hook(self._keep_first_token)
 

@@ -20,14 +20,14 @@ from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 MULTIPLES = (0.25, 1.0, 4.0)
 """Of the share `select_ratio`, at which a curve is measured: no block gives less or more than these ends."""
 
-STEPS = 200  # of bisection: past the rounding of float64
+STEPS = 200  # bisections: past the rounding of float64
 
 
 class Point(NamedTuple):
     """A selection from a block."""
 
     budget: int  # documents or tokens
-    mass: int  # of what is selected, in what the objective is a mean over: documents or tokens
+    mass: int  # selected documents or tokens: what the objective is a mean over
     terms: dict[str, float]  # as `Selection.terms`
 
 
@@ -36,9 +36,9 @@ class Offer:
     """What a block has to give: its size, the ranges of its terms, and a few selections from it."""
 
     available: int  # documents or tokens, as the budget counts
-    mass: int  # of all its documents
+    mass: int  # all its documents or tokens
     ranges: Ranges  # at the share that is selected from the corpus
-    points: list[Point]  # of rising budgets, as many as differ
+    points: list[Point]  # by rising budget, as many as differ
 
     @classmethod
     def of(
@@ -158,8 +158,8 @@ def curve(offer: Offer, scales: Ranges, settings: SelectionSettings) -> Curve:
 class Division(NamedTuple):
     """A budget that is divided among blocks."""
 
-    price: float | None  # of the last unit in every block between its ends; None if no block's price falls
-    budgets: list[int]  # of every block
+    price: float | None  # dual price: what the last unit adds in every block between its ends; None if no block's falls
+    budgets: list[int]  # by block
 
 
 def divide(curves: Sequence[Curve], total: int) -> Division:
