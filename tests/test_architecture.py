@@ -47,7 +47,8 @@ LAYERS = {
         {"inference"},
         {"dataset"},
         {"selection", "training_files"},
-        {"probe", "exclusion"},
+        {"comparison", "exclusion"},
+        {"probe"},
         {
             "ingest",
             "dedup",
@@ -59,24 +60,27 @@ LAYERS = {
             "export",
             "report",
             "explore",
-            "train_quality",
-            "rule",
         },
-        {"score_embed", "judge"},
+        {"score_embed"},
+        {"registry"},
     ],
     "flows": [
-        {"recipe", "summary", "engine.registry", "processes"},
-        {"options"},
+        {"recipe", "summary", "processes", "lamb_values"},
         {"display"},
-        {"engine"},
-        {"curate", "python.opened"},
+        {"cluster"},
+        {"pipeline"},
+        {"curate"},
+        {"status"},
+        {"python.opened"},
         {"stages", "share", "sweep", "compare", "probe", "train_quality"},
-        {"score_weights"},
         {"python"},
         {"commands"},
         {"cli"},
     ],
 }
+PROBE = ("models.probe", "tasks.probe", "flows.probe", "flows.commands.probe")
+"""What trains models and learns from their losses: no part of the pipeline."""
+LISTS_EVERYTHING = {"flows.cli", "tasks.registry"}  # every command, and every stage
 FILES = {floor: sorted((ROOT / floor).rglob("*.py")) for floor in FLOORS}
 SOURCES = [pytest.param(floor, file, id=str(file.relative_to(ROOT))) for floor in FLOORS for file in FILES[floor]]
 RECIPES = sorted((ROOT / "deployments" / "recipes").glob("*.yaml"))
@@ -178,6 +182,17 @@ def test_a_layer_imports_only_the_layers_before_it(floor, file):
         if name.startswith(f"{floor}."):
             other_number, other = layer_of(name)
             assert other == entry or other_number < number, f"{own} imports {name}"
+
+
+def is_of_the_probe(name):
+    return any(name == wing or name.startswith(f"{wing}.") for wing in PROBE)
+
+
+@pytest.mark.parametrize(("floor", "file"), SOURCES)
+def test_nothing_of_the_pipeline_imports_the_probe(floor, file):
+    own = module_name(file)
+    if not is_of_the_probe(own) and own not in LISTS_EVERYTHING:
+        assert not {name for name in imported(file) if is_of_the_probe(name)}
 
 
 @pytest.mark.parametrize("floor", FLOORS)

@@ -16,7 +16,7 @@ from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Section, Side, Table, Tile
 from fineweb_mask.tasks.reporting.samples import NearThreshold, documents_at, near_threshold, vectors_at
-from fineweb_mask.tasks.workspace.counts import Counts, add_groups, mean_of
+from fineweb_mask.tasks.workspace.records.counts import Counts, add_groups, mean_of
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

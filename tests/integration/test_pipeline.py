@@ -15,11 +15,11 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from data_samples.outcome import outcomes
-from fineweb_mask.flows.engine.garbage import collect_garbage
-from fineweb_mask.flows.engine.inspection import finished_run, workspace_status
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.status.garbage import collect_garbage
+from fineweb_mask.flows.status.inspection import finished_run, workspace_status
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.runs import RunRecord
+from fineweb_mask.tasks.workspace.records.runs import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4
@@ -87,9 +87,9 @@ def test_files_alone_are_enough_to_go_on_from(workspace, run_sample):
 def test_lamb_reruns_selection_and_what_follows(workspace, run_sample):
     before, dataset = masks(workspace), rows(workspace)
     summary = run_sample(workspace, "selection.lamb=0.9")
-    assert built(summary) == {"select": 1, "materialize": 4, "report": 1}
+    assert built(summary) == {"select": 1, "materialize": 2, "report": 1}
     assert masks(workspace) != before
-    assert built(run_sample(workspace)) == {"materialize": 4, "report": 1}  # its masks are still there
+    assert built(run_sample(workspace)) == {"materialize": 2, "report": 1}  # its masks are still there
     assert masks(workspace) == before
     assert rows(workspace).equals(dataset)
 
@@ -102,7 +102,7 @@ def test_a_new_shard_leaves_the_others_alone(workspace, run_sample, sample_corpu
     add_shard(corpus / "CC-MAIN-2024-99_00000.parquet")
     grown = run_sample(workspace, f"source.path={corpus}")
     one_each = dict.fromkeys(["ingest", "score", "embed", "select", "materialize", "report"], 1)
-    assert built(grown) == one_each | {"dedup": 3, "materialize": 4}  # the new shard's hashes, the bucket, and the list
+    assert built(grown) == one_each | {"dedup": 3, "materialize": 2}  # the new shard's hashes, the bucket, and the list
     assert manifest.read_bytes() == encoder
 
     refitted = run_sample(workspace, f"source.path={corpus}", refit=["encoder"])
@@ -127,9 +127,9 @@ LOST = {
     "fitted/encoder.*.json": {"fit": 1},
     "fitted/quality-fasttext.*.bin": {"fit": 1},
     "fitted/quality-statistics.*.json": {"fit": 1},
-    "dataset/data/CC-MAIN-2024-10/part-00000.parquet": {"materialize": 4},
-    "dataset/README.md": {"materialize": 4},
-    "dataset/provenance.json": {"materialize": 4},
+    "dataset/data/CC-MAIN-2024-10/part-00000.parquet": {"materialize": 2},
+    "dataset/README.md": {"materialize": 2},
+    "dataset/provenance.json": {"materialize": 2},
     "reports/index.html": {"report": 1},
 }
 
@@ -151,7 +151,7 @@ def test_deleted_files_are_all_that_is_rebuilt(workspace, run_sample, sample_cor
     for index, target in enumerate(LOST):
         [path] = workspace.glob(target.replace("CC-MAIN-2024-10_00000", shards[index % SHARDS]))
         path.unlink()
-    stages = {"ingest": 1, "dedup": 1, "score": 1, "embed": 1, "select": 1, "materialize": 4, "report": 1}
+    stages = {"ingest": 1, "dedup": 1, "score": 1, "embed": 1, "select": 1, "materialize": 2, "report": 1}
     assert built(run_sample(workspace)) == stages | {"fit": 3}  # the encoder's two files are made by one fit
     assert rows(workspace).equals(before_rows)
     assert masks(workspace) == before_masks
@@ -176,7 +176,7 @@ def test_policy_gradient_runs_for_every_metric(workspace, run_sample):
         f"selection.metrics={{{', '.join(f'{metric}: 1' for metric in metrics)}}}",
         "selection.policy_gradient={n_epochs: 30, n_rollout: 16, partial: 0.1}",
     )
-    assert built(summary) == {"select": 1, "materialize": 4, "report": 1}
+    assert built(summary) == {"select": 1, "materialize": 2, "report": 1}
     assert summary.documents_kept == round(0.25 * summary.counts.documents_eligible)
     assert summary.terms.keys() >= set(metrics)
 
@@ -243,44 +243,6 @@ def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_co
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
     refitted = run_sample(workspace, *overrides, refit=["selection"])
     assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible) != grown.documents_kept
-
-
-@pytest.mark.long
-def test_vectors_that_are_never_stored_give_the_same_dataset(run_sample, workspace, sample_corpus, tmp_path):
-    corpus, lean = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus")), tmp_path / "lean"
-    overrides = (
-        f"source.path={corpus}",
-        "selection.scope=global",
-        "selection.metrics=pairwise",
-        "selection.sample=600",
-        "selection.passes=1",
-        "selection.near_duplicates.weight=0",
-    )
-
-    def stored():
-        return list(lean.glob("embeddings/**/*.parquet")) + list(lean.rglob(".*.partial"))
-
-    run_sample(workspace, *overrides)
-    summary = run_sample(lean, *overrides, "embedding.keep=false")
-    assert built(summary)["select"] == 4 + 1 + 4 + 1 + 1 + 4  # sample, rule, one pass, the best rule, masks
-    assert "embed" not in built(summary)
-    add_shard(corpus / "CC-MAIN-2000-01_00000.parquet")
-    run_sample(workspace, *overrides)
-    grown = run_sample(lean, *overrides, "embedding.keep=false")
-    assert built(grown)["select"] == 1
-    assert masks(lean) == masks(workspace)
-    assert rows(lean).equals(rows(workspace))
-    assert not stored()
-    status = workspace_status(lean)
-    assert all(stage.missing == 0 for stage in status.stages)
-    assert "embed" not in {stage.stage for stage in status.stages}
-    assert json.loads((lean / "reports" / "metrics.json").read_text())["diversity"] == {}
-    assert built(run_sample(lean, *overrides, "embedding.keep=true")) == {"embed": 5, "report": 1}
-    assert stored()
-    assert built(run_sample(lean, *overrides, "embedding.keep=false")) == {"report": 1}
-    assert {found.folder for found in collect_garbage(str(lean), [])} >= {"embeddings", "passes"}
-    assert not stored()
-    assert built(run_sample(lean, *overrides, "embedding.keep=false")) == {}
 
 
 def test_one_price_for_all_blocks_selects_the_share_of_the_corpus(workspace, run_sample):

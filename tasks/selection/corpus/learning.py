@@ -17,8 +17,8 @@ import numpy as np
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.corpus.arrays import read_arrays, write_arrays
-from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
+from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
