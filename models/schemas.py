@@ -122,7 +122,7 @@ CHARGES = pa.schema(
         pa.field("charge", pa.float32(), nullable=False),  # part of the objective
     ]
 )
-"""What candidates of one cell pay for near-duplicates that come before them, by shard and row."""
+"""Penalties of the candidates in one k-means cluster for near-duplicates before them, by shard and row."""
 
 ARRAYS = pa.schema(
     [

@@ -1,7 +1,7 @@
-"""Divide one budget among blocks that are selected from separately, at one price (ours).
+"""Divide one budget among blocks that are selected from separately, at one dual price (ours).
 
 A block's curve says what it adds to the objective of the whole selection, by how much is selected from it. The budgets
-are those at which the last unit adds the same in every block: its price. A block in which it adds more gives more.
+are those at which the last unit adds the same in every block: its dual price. A block in which it adds more gives more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,10 @@ def common_scales(offers: Sequence[Offer]) -> Ranges:
 
 @dataclass(frozen=True)
 class Curve:
-    """A block's value v(k) = c + (level + fall) k - fall k log k: the price v'(k) = level - fall log k falls with k."""
+    """A block's value v(k) = c + (level + fall) k - fall k log k.
+
+    The dual price v'(k) = level - fall log k falls with k.
+    """
 
     usual: float  # the share of the block that is selected from the corpus
     least: int
@@ -113,7 +116,7 @@ class Curve:
 
     @classmethod
     def through(cls, budgets: Sequence[int], values: Sequence[float], usual: float) -> Self:
-        """Fit the curve to its values at three budgets; with fewer, or if its price does not fall, it has none."""
+        """Fit the curve to its values at three budgets; with fewer, or if its dual price does not fall, it has none."""
         found = cls(usual, budgets[0], budgets[-1])
         if len(budgets) < len(MULTIPLES):
             return found
@@ -127,7 +130,7 @@ class Curve:
         return float(self.level - self.fall * np.log(budget))
 
     def demand(self, price: float) -> float:
-        """Return the budget at which the last unit adds as much as a price."""
+        """Return the budget at which the last unit adds as much as a dual price."""
         if not self.fall:
             return min(max(self.usual, self.least), self.most)
         exponent = (self.level - price) / self.fall
@@ -163,7 +166,7 @@ class Division(NamedTuple):
 
 
 def divide(curves: Sequence[Curve], total: int) -> Division:
-    """Divide a total among blocks at one price; where their ends forbid the total, the nearest one that they allow.
+    """Divide a total among blocks at one dual price; where their ends forbid it, the nearest total that they allow.
 
     Examples
     --------
