@@ -27,10 +27,10 @@ Outcome = Callable[[Path], dict[str, bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]
 FOLDERS = {  # where each stage writes what it has not finished
     "ingest": "documents",
-    "dedup": "repeats",
     "fit": "fitted",
-    "embed": "embeddings",
     "score": "scores",
+    "embed": "embeddings",
+    "dedup": "repeats",
     "select": "masks",
     "materialize": "dataset-parts",
     "report": "reports",
