@@ -4,9 +4,9 @@ FineWeb-Edu's classifier (https://arxiv.org/abs/2406.17557) is snowflake-arctic-
 while the encoder was frozen (`train_edu_bert.py` of https://github.com/huggingface/cosmopedia). The last hidden state
 of its first token is therefore the embedding of that encoder, too, and one forward pass returns both.
 
-`perplexity` scores by how likely a causal language model finds a text. Mean losses over the largest ones are Min-K% (Shi
-et al. 2023, arXiv 2310.16789); buckets of perplexity are CCNet's (Wenzek et al. 2019, arXiv 1911.00359), which takes
-them from percentiles of a corpus in each language.
+`perplexity` scores by how likely a causal language model finds a text. Mean losses over the largest ones are Min-K%
+(Shi et al. 2023, arXiv 2310.16789); buckets of perplexity are CCNet's (Wenzek et al. 2019, arXiv 1911.00359), which
+takes them from percentiles of a corpus in each language.
 """
 
 import threading
