@@ -30,7 +30,7 @@ from benchmarks.measuring import status_mib
 from benchmarks.tables import show
 from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.corpus import near_duplicates
-from fineweb_mask.models.selection.corpus.documents import Documents, Survey, sampled
+from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, sampled
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.whole import DIRECTIONS, apply, select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
@@ -182,9 +182,11 @@ def one(arguments: argparse.Namespace) -> None:
         times[name] = time.perf_counter() - started - times["read"]
         return result
 
-    surveyed = timed("survey", lambda: [(Survey.of(part, device), sampled(part, sample / n)) for part in parts()])
+    surveyed = timed(
+        "survey", lambda: [(CorpusStatistics.of(part, device), sampled(part, sample / n)) for part in parts()]
+    )
     drawn = Documents.concatenate([chosen for _, chosen in surveyed])
-    survey = Survey.total([found for found, _ in surveyed])
+    survey = CorpusStatistics.total([found for found, _ in surveyed])
     del surveyed
     make = partial(SampleProblem, drawn, survey, settings, DIRECTIONS, device)
 

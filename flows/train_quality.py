@@ -7,7 +7,7 @@ from prefect import flow
 from fineweb_mask.flows.curate import RETRY_DELAYS
 from fineweb_mask.flows.pipeline.failures import fails_in_one_line
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
-from fineweb_mask.models.settings.training import TrainQualitySettings
+from fineweb_mask.models.settings.quality import TrainQualitySettings
 from fineweb_mask.tasks.fit.train_quality import (
     TrainedMetrics,
     TrainQualityJob,

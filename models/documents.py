@@ -249,7 +249,7 @@ class DocumentFilter:
         source_rows: NDArray[np.int64],
         batch: pa.RecordBatch,
     ) -> tuple[NDArray[np.int64], pa.RecordBatch]:
-        """Return the rows whose texts the filter keeps; one that it changed has no token count of its own any more."""
+        """Return the rows whose texts the filter keeps; one that it changed no longer has a known token count."""
         before = batch["text"].to_pylist()
         found = text_filter(before, batch["url"].to_pylist())
         texts = [text for text, _ in found]

@@ -62,7 +62,7 @@ DUPLICATES_OF_SHARDS = pa.schema(
     [
         pa.field("shard", pa.string(), nullable=False),
         pa.field("rows", pa.uint32(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),  # of the shard's file of duplicates; 0: it has none
+        pa.field("bytes", pa.int64(), nullable=False),  # size of the shard's file of duplicates; 0: it has none
         pa.field("content", pa.string(), nullable=False),  # digest of the shard's name and rows
     ]
 )
@@ -87,7 +87,7 @@ NEAR_DUPLICATES_OF_SHARDS = pa.schema(
     [
         *DUPLICATES_OF_SHARDS,
         pa.field("near", pa.uint32(), nullable=False),  # near-duplicates among the rows
-        pa.field("path", pa.string(), nullable=False),  # of the shard's file; empty: it has none
+        pa.field("path", pa.string(), nullable=False),  # to the shard's file; empty: it has none
     ]
 )
 """How many documents of each shard are not kept, in the order of arrival; `content` is a digest of their rows."""
@@ -122,7 +122,7 @@ CHARGES = pa.schema(
         pa.field("charge", pa.float32(), nullable=False),  # part of the objective
     ]
 )
-"""What candidates of one cell pay for near-duplicates that come before them, by shard and row."""
+"""Penalties of the candidates in one k-means cluster for near-duplicates before them, by shard and row."""
 
 ARRAYS = pa.schema(
     [

@@ -99,6 +99,7 @@ OTHER_TESTS = {  # test files that are not named after one module, and what they
     "tests/models/embedding/test_windows.py": "the windows of transformer.py",
     "tests/models/quality/test_classes.py": "the kind classes in transformer.py",
     "tests/models/quality/test_edu.py": "the kind edu in transformer.py",
+    "tests/models/quality/test_perplexity.py": "the kind perplexity in transformer.py",
     "tests/models/settings/test_settings.py": "all sections of a recipe",
     "tests/tasks/storage/test_atomic_swap.py": "atomic.py where the system cannot swap",
     "tests/tasks/source/test_broken_files.py": "ingest.py on hundreds of broken files",

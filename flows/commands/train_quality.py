@@ -61,7 +61,7 @@ def train_quality(
 
     Example: fineweb-mask train-quality --input labels.parquet --output model.bin --score-column score --threshold 3
     """
-    from fineweb_mask.models.settings.training import TrainQualitySettings
+    from fineweb_mask.models.settings.quality import TrainQualitySettings
     from fineweb_mask.tasks.fit import train_quality as training_task
 
     set_environment()

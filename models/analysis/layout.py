@@ -34,8 +34,8 @@ def lay_out(unit: Unit, most_exact: int = 5_000, seed: int = 0) -> NDArray[np.fl
 
     Notes
     -----
-    t-SNE is scikit-learn's (Barnes-Hut; van der Maaten, JMLR 2014), begun from the principal components. A row outside
-    of the sample is placed at the mean of its nearest rows in it, by their similarity, as openTSNE does it
+    t-SNE is scikit-learn's (Barnes-Hut; van der Maaten, JMLR 2014), from the principal components on. A row outside of
+    the sample is placed at the mean of its nearest rows in it, by their similarity, as openTSNE does it
     (Poličar et al., Journal of Statistical Software 2024). On machines with other numbers of cores, places may differ.
 
     Examples

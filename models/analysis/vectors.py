@@ -13,8 +13,8 @@ from fineweb_mask.models.errors import DataError
 Vectors = NDArray[np.floating[Any]]
 Unit = NDArray[np.float32]
 
-BLOCK_ROWS = 4_096  # of a float32 product
-PRODUCT_ELEMENTS = 1 << 24  # of a block of similarities: 64 MiB
+BLOCK_ROWS = 4_096  # rows of a float32 product
+PRODUCT_ELEMENTS = 1 << 24  # entries in a block of similarities: 64 MiB
 
 
 def unit_rows(vectors: Vectors) -> Unit:

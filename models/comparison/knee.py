@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-STRAIGHT = 1e-3  # of the frontier's range: a curve closer to its chord has no knee
+STRAIGHT = 1e-3  # share of the frontier's range: a curve closer to its chord has no knee
 
 
 def knee(x: ArrayLike, y: ArrayLike) -> int | None:

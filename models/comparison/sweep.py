@@ -5,7 +5,7 @@ term, the pairs of near-duplicates, and for `disf` the kernel of all documents i
 starts from the probabilities that solved the previous value, without the hot part of the annealing. The others start
 cold: from settled probabilities, `facility` lost up to 5% of J when measured, `disf` 0.2%. J is linear in quality and
 diversity, so every selection can be evaluated under every `lamb`. Each value gets the best of all, so that along the
-values quality less the charge for near-duplicates never falls, and diversity less that charge never rises.
+values quality less the penalty for near-duplicates never falls, and diversity less that penalty never rises.
 """
 
 import time
@@ -22,7 +22,7 @@ from fineweb_mask.models.selection.problem.normalisation import Ranges, Scaled
 from fineweb_mask.models.selection.solvers.problem import History, Solution
 from fineweb_mask.models.settings.selection import SelectionSettings
 
-HELD_BYTES = 2 << 30  # of stored kernel matrices: n = 23,000 for one metric
+HELD_BYTES = 2 << 30  # for stored kernel matrices: n = 23,000 for one metric
 
 
 class Swept(NamedTuple):
@@ -30,7 +30,7 @@ class Swept(NamedTuple):
 
     lamb: float
     selection: Selection
-    seconds: float  # of solving, without the proof
+    seconds: float  # spent on solving, without the proof
 
 
 class _Found(NamedTuple):
@@ -71,7 +71,7 @@ def sweep(
     Returns
     -------
     list of Swept
-        In the order of `lamb`, each value once: quality less the charge for near-duplicates never falls along it.
+        In the order of `lamb`, each value once: quality less the penalty for near-duplicates never falls along it.
 
     Raises
     ------

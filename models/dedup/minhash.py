@@ -26,8 +26,8 @@ RENSA_ALGORITHM = 2
 """Version of the signatures of the package `rensa`; another one makes other signatures."""
 
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hash, for 64 bits
-MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64 (Steele et al. 2014)
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # from Knuth's multiplicative hash, for 64 bits
+MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # from splitmix64 (Steele et al. 2014)
 
 
 class Bands(NamedTuple):
@@ -139,13 +139,13 @@ def _word_hash(word: str) -> int:
 
 
 def first_of_clusters(
-    documents: NDArray[np.uint64], twins: NDArray[np.uint64]
+    documents: NDArray[np.uint64], others: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the documents that are dropped, ascending, and the first document of the cluster of each, (d,) both.
 
     Parameters
     ----------
-    documents, twins
+    documents, others
         Pairs of near-duplicates, (m,): numbers in the order in which documents are to be kept. Documents that pairs
         connect, through others, too, are one cluster.
 
@@ -158,7 +158,7 @@ def first_of_clusters(
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    found, places = np.unique(np.concatenate([documents, twins]), return_inverse=True)
+    found, places = np.unique(np.concatenate([documents, others]), return_inverse=True)
     left, right = np.split(places.ravel(), 2)
     graph = coo_array((np.ones(len(left), dtype=bool), (left, right)), shape=(len(found), len(found)))
     count, clusters = connected_components(graph, directed=False)

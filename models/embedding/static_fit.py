@@ -41,7 +41,7 @@ from fineweb_mask.models.forward.tokens import without_cache
 BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
 BATCHES_PER_PRODUCT = 4  # in a product of few rows, writing the (vocabulary, columns) result takes most of the time
-COLUMNS = 128  # of the sketch that one thread multiplies at a time
+COLUMNS = 128  # columns of the sketch that one thread multiplies at a time
 OVERSAMPLING = 32  # columns of the sketch in addition to the dimensions
 TRAINER_CHARACTERS = 50_000_000  # for the tokenizer: at least 25,000 documents
 TRAINER_CHARACTERS_PER_DOCUMENT = 2_000

@@ -31,7 +31,7 @@ from fineweb_mask.models.settings import EmbeddingSettings
 class Windows:
     """Token ids of m windows, special tokens included, and the document of each window."""
 
-    tokens: TokenIds  # of m windows
+    tokens: TokenIds  # tokens of m windows
     documents: NDArray[np.int64]  # (m,) index of the window's document, ascending
     weights: NDArray[np.float32]  # (m,) weight in the document's vector: the window's share of the document's tokens
 

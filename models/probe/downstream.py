@@ -72,7 +72,7 @@ def answer(model_folder: Path, tasks: Sequence[str], *, folder: Path | None, con
     tasks
         Names of lm-eval's tasks or groups of tasks.
     folder
-        Task files of your own; None takes lm-eval's only.
+        Your task files; None takes lm-eval's only.
     context
         Most tokens of a question and its answer.
     device

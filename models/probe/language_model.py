@@ -23,7 +23,7 @@ from fineweb_mask.models.runtime.progress import track
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, Trainer
 
-CHECKPOINTS = 10  # of a training; only the last is kept
+CHECKPOINTS = 10  # per training; only the last is kept
 LOGGED = 50  # losses of a training that are recorded
 SPACING = 0.02  # between the last checkpoints that are measured, as a share of all steps
 EVALUATION_BATCH = 4  # times the sequences of a training batch

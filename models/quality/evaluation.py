@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
-BINS = 10  # of the reliability diagram
+BINS = 10  # bars in the reliability diagram
 DECISION = 0.5  # probability at which a document counts as positive
 
 

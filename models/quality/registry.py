@@ -62,7 +62,7 @@ def _classes(settings: ClassesScorerSettings, model_path: str) -> Scorer:
 
 
 def _perplexity(settings: PerplexityScorerSettings, model_path: str) -> Scorer:
-    from fineweb_mask.models.quality.perplexity import PerplexityScorer
+    from fineweb_mask.models.quality.transformer import PerplexityScorer
 
     return PerplexityScorer(settings, model_path)
 

@@ -1,8 +1,12 @@
-"""Score or label texts with a transformers classifier, from safetensors only: the kinds `edu` and `classes`.
+"""Score or label texts with a transformer, from safetensors only: the kinds `edu`, `classes` and `perplexity`.
 
 FineWeb-Edu's classifier (https://arxiv.org/abs/2406.17557) is snowflake-arctic-embed-m with a head that was trained
 while the encoder was frozen (`train_edu_bert.py` of https://github.com/huggingface/cosmopedia). The last hidden state
 of its first token is therefore the embedding of that encoder, too, and one forward pass returns both.
+
+`perplexity` scores by how likely a causal language model finds a text. Mean losses over the largest ones are Min-K%
+(Shi et al. 2023, arXiv 2310.16789); buckets of perplexity are CCNet's (Wenzek et al. 2019, arXiv 1911.00359), which
+takes them from percentiles of a corpus in each language.
 """
 
 import threading
@@ -15,13 +19,24 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_vectors
 from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
-from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, TransformerSettings
+from fineweb_mask.models.settings.quality import (
+    ClassesScorerSettings,
+    EduScorerSettings,
+    PerplexityScorerSettings,
+    TransformerSettings,
+)
 
 
 class TransformerScorer:
@@ -194,7 +209,7 @@ class EduScorer(Classifier):
         super().__init__(settings, model_path)
         if self.outputs != 1:
             raise ModelError(f"the model {model_path!r} has {self.outputs} outputs, the kind `edu` needs exactly one")
-        self.dimensions = int(self._model.config.hidden_size)  # of a vector
+        self.dimensions = int(self._model.config.hidden_size)  # values in a vector
         self._first: Tensor | None = None
         self._model.base_model.register_forward_hook(self._keep_first_token)
 
@@ -246,3 +261,56 @@ class ClassesScorer(Classifier):
     def label(self, logits: NDArray[np.float32]) -> list[str]:
         """Return the label of the largest of each row of outputs, (n, labels): n labels."""
         return [self.labels[place] for place in logits.argmax(axis=1)]
+
+
+USUAL_TOKENS = 512
+"""Tokens read per document unless the settings say how many."""
+
+
+class PerplexityScorer(TransformerScorer):
+    """Score a text with minus the mean loss of its tokens, in nats, or with its bucket of perplexity.
+
+    The first token is read, and not predicted. A text of fewer than two tokens gets the loss of a uniform guess, the
+    log of the vocabulary's size.
+
+    Raises
+    ------
+    ModelError
+        If the folder holds no causal language model, or no fast tokenizer.
+    SettingsError
+        If `max_tokens` is more than the model reads.
+    """
+
+    def __init__(self, settings: PerplexityScorerSettings, model_path: str) -> None:
+        self.settings = settings
+        super().__init__(settings, model_path, AutoModelForCausalLM, "causal language model", USUAL_TOKENS)
+
+    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the score of each text, (n,); likelier texts have higher ones."""
+        losses = self.losses(texts)
+        if self.settings.buckets is None:
+            return -losses
+        with np.errstate(over="ignore"):
+            above = np.exp(losses.astype(np.float64))[:, None] < np.array(self.settings.buckets)
+        buckets: NDArray[np.float32] = above.sum(1).astype(np.float32)
+        return buckets
+
+    def losses(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the mean loss of each text in nats, over the settings' share of its tokens: (n,)."""
+        tokens = first_tokens(self._tokenizer, texts, self.max_tokens)
+        found = np.full(len(texts), np.log(self._model.config.vocab_size), dtype=np.float32)
+        with self._lock, torch.inference_mode():
+            padded = PaddedTokens(tokens, self._padding, self.device)
+
+            def forward(rows: NDArray[np.int64]) -> None:
+                batch = padded.batch(rows)
+                logits = self._model(**batch).logits
+                for row, own, ids in zip(rows.tolist(), logits, batch["input_ids"], strict=True):
+                    length = int(tokens.lengths[row]) - 1
+                    if length > 0:
+                        losses = cross_entropy(own[:length].float(), ids[1 : length + 1], reduction="none")
+                        counted = max(1, round(self.settings.share * length))
+                        found[row] = float(losses.topk(counted).values.mean())
+
+            for_each_batch(tokens.lengths, self._budget, forward)
+        return found

@@ -1,7 +1,7 @@
-"""Divide one budget among blocks that are selected from separately, at one price (ours).
+"""Divide one budget among blocks that are selected from separately, at one dual price (ours).
 
 A block's curve says what it adds to the objective of the whole selection, by how much is selected from it. The budgets
-are those at which the last unit adds the same in every block: its price. A block in which it adds more gives more.
+are those at which the last unit adds the same in every block: its dual price. A block in which it adds more gives more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 MULTIPLES = (0.25, 1.0, 4.0)
 """Of the share `select_ratio`, at which a curve is measured: no block gives less or more than these ends."""
 
-STEPS = 200  # of bisection: past the rounding of float64
+STEPS = 200  # bisections: past the rounding of float64
 
 
 class Point(NamedTuple):
     """A selection from a block."""
 
     budget: int  # documents or tokens
-    mass: int  # of what is selected, in what the objective is a mean over: documents or tokens
+    mass: int  # selected documents or tokens: what the objective is a mean over
     terms: dict[str, float]  # as `Selection.terms`
 
 
@@ -36,9 +36,9 @@ class Offer:
     """What a block has to give: its size, the ranges of its terms, and a few selections from it."""
 
     available: int  # documents or tokens, as the budget counts
-    mass: int  # of all its documents
+    mass: int  # all its documents or tokens
     ranges: Ranges  # at the share that is selected from the corpus
-    points: list[Point]  # of rising budgets, as many as differ
+    points: list[Point]  # by rising budget, as many as differ
 
     @classmethod
     def of(
@@ -103,7 +103,10 @@ def common_scales(offers: Sequence[Offer]) -> Ranges:
 
 @dataclass(frozen=True)
 class Curve:
-    """A block's value v(k) = c + (level + fall) k - fall k log k: the price v'(k) = level - fall log k falls with k."""
+    """A block's value v(k) = c + (level + fall) k - fall k log k.
+
+    The dual price v'(k) = level - fall log k falls with k.
+    """
 
     usual: float  # the share of the block that is selected from the corpus
     least: int
@@ -113,7 +116,7 @@ class Curve:
 
     @classmethod
     def through(cls, budgets: Sequence[int], values: Sequence[float], usual: float) -> Self:
-        """Fit the curve to its values at three budgets; with fewer, or if its price does not fall, it has none."""
+        """Fit the curve to its values at three budgets; with fewer, or if its dual price does not fall, it has none."""
         found = cls(usual, budgets[0], budgets[-1])
         if len(budgets) < len(MULTIPLES):
             return found
@@ -127,7 +130,7 @@ class Curve:
         return float(self.level - self.fall * np.log(budget))
 
     def demand(self, price: float) -> float:
-        """Return the budget at which the last unit adds as much as a price."""
+        """Return the budget at which the last unit adds as much as a dual price."""
         if not self.fall:
             return min(max(self.usual, self.least), self.most)
         exponent = (self.level - price) / self.fall
@@ -158,12 +161,12 @@ def curve(offer: Offer, scales: Ranges, settings: SelectionSettings) -> Curve:
 class Division(NamedTuple):
     """A budget that is divided among blocks."""
 
-    price: float | None  # of the last unit in every block between its ends; None if no block's price falls
-    budgets: list[int]  # of every block
+    price: float | None  # dual price: what the last unit adds in every block between its ends; None if no block's falls
+    budgets: list[int]  # by block
 
 
 def divide(curves: Sequence[Curve], total: int) -> Division:
-    """Divide a total among blocks at one price; where their ends forbid the total, the nearest one that they allow.
+    """Divide a total among blocks at one dual price; where their ends forbid it, the nearest total that they allow.
 
     Examples
     --------

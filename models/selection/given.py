@@ -11,8 +11,8 @@ from fineweb_mask.models.selection.inputs import Given, SelectionInputError, che
 from fineweb_mask.models.selection.problem.normalisation import Ranges
 from fineweb_mask.models.selection.solvers.problem import History
 
-HELD_BY = 4.0  # penalty of an earlier document left out, in the largest difference of what documents are worth
-LEAST_DIFFERENCE = 1e-6  # of what documents are worth, where all are worth the same
+HELD_BY = 4.0  # penalty of an earlier document left out, in the largest difference of marginal gains
+LEAST_DIFFERENCE = 1e-6  # between marginal gains, where all documents gain the same
 RANDOM_SELECTIONS = 8  # whose mean objective is the random one
 
 
@@ -58,8 +58,8 @@ def select_given(
     held = torch.arange(rows.n, device=device) >= n
     generator = block.generator()
     random = [_random_with(held, budget, generator) for _ in range(RANDOM_SELECTIONS)]
-    worth = plain.objective.worth(random[0])
-    penalty = HELD_BY * max(float(worth.max() - worth.min()), LEAST_DIFFERENCE)
+    gains = plain.objective.marginal_gains(random[0])
+    penalty = HELD_BY * max(float(gains.max() - gains.min()), LEAST_DIFFERENCE)
     history = History(progress)
     while True:
         scaled = replace(plain, objective=plain.objective.holding(held, penalty))

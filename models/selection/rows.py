@@ -16,7 +16,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 
 COPY_BYTES = {"cpu": 64 << 20, "cuda": 8 << 30}  # the largest float32 copy of all rows that is stored
 PCA_ROWS = 8192  # rows from which the principal directions are computed
-AT_THE_MEAN = 1e-5  # of the length sqrt(d): a shorter standardised row is float32 rounding
+AT_THE_MEAN = 1e-5  # share of the length sqrt(d): a shorter standardised row is float32 rounding
 BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}  # one block in float32
 NARROW_BYTES = {"cpu": 3 << 18, "cuda": 1 << 30}  # one that is multiplied with a vector: 256 rows of 768 values
 
@@ -80,7 +80,7 @@ class Rows:
         return self._read(index)
 
     def only(self, index: Tensor) -> "Rows":
-        """Return some rows (b,) as rows of their own, in the type that they are stored in."""
+        """Return some rows (b,) as separate rows, in the type that they are stored in."""
         scale, centre, inverse_deviation, final_scale = self._transform
         own, final = (None if factor is None else factor[index] for factor in (scale, final_scale))
         return Rows(self._stored[index], own, centre, inverse_deviation, final)

@@ -69,7 +69,7 @@ def select(
         Result of `term_ranges` for the same documents, budget and metrics, which several selections of one block
         can share.
     scales
-        In place of `ranges`: those of other documents, whose scales are used; what is random is the block's own.
+        Instead of `ranges`: those of other documents, whose scales are used; what is random is the block's own.
     progress
         Called with (step, seconds, objective) for each entry of the history.
 

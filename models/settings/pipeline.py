@@ -124,7 +124,7 @@ class PipelineSelectionSettings(SelectionSettings):
                     f"corpus: with {option} use another metric, or {instead}"
                 )
         if self.groups is not None and self.near_duplicates.forbid:
-            raise ValueError("near_duplicates.forbid: not with groups: leave it out, a charge remains")
+            raise ValueError("near_duplicates.forbid: not with groups: leave it out, a penalty remains")
         if self.weighed_by != self.budget_by:
             raise ValueError(f"weigh_by: {option} weighs by what budget_by counts: leave it out, or use {instead}")
         return self

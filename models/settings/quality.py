@@ -1,4 +1,4 @@
-"""Define the settings of the section `quality`.
+"""Define the settings of the section `quality`, and those of `train-quality`, which trains a classifier.
 
 >>> settings = QualitySettings.model_validate({"scorers": [{"model": "a.bin"}, {"kind": "edu", "weight": 2}]})
 >>> [(scorer.name, scorer.weight) for scorer in settings.scorers]
@@ -364,3 +364,21 @@ def scores_by_sample_labels(recipe: Mapping[str, Any]) -> bool:
     paths = [(scorer.get("labels") or {}).get("path", "") for scorer in recipe["quality"]["scorers"]]
     of_sample = any(path.replace("\\", "/").endswith("data_samples/labels.parquet") for path in paths)
     return of_sample and "data_samples" not in recipe["source"]["path"]
+
+
+class TeacherSettings(Settings):
+    """A scorer that provides the labels."""
+
+    scorer: ModelScorerSettings = Field(description="The scorer, with its model.")
+    sample: int = Field(20_000, ge=20, description="Documents drawn at random for the teacher to score.")
+
+
+class TrainQualitySettings(Settings):
+    """How a quality classifier is trained and measured."""
+
+    labels: LabelSettings
+    training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
+    lowercase: bool = Field(False, description="Convert the texts to lower case first; set the same in the scorer.")
+    held_out: float = Field(0.2, gt=0.0, lt=1.0, description="Share of the labels held out to measure the model.")
+    split_seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the split and of the teacher's sample.")
+    teacher: TeacherSettings | None = Field(None, description="Scorer that labels texts without labels.")

@@ -100,7 +100,7 @@ class PolicyGradientSettings(Settings):
 
 
 class NearDuplicateSettings(Settings):
-    """Options of the term that charges a selection for its near-duplicates."""
+    """Options of the term that penalises a selection for its near-duplicates."""
 
     threshold: float = Field(0.9, gt=0, le=1, description="Cosine from which two documents are near-duplicates.")
     weight: float = Field(

@@ -20,8 +20,7 @@ from fineweb_mask.models.documents import content_hash
 from fineweb_mask.models.quality.evaluation import Evaluation, evaluate
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.runtime.progress import Step
-from fineweb_mask.models.settings.quality import FastTextScorerSettings
-from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, TeacherSettings, TrainQualitySettings
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
 from fineweb_mask.tasks.reporting.charts import reliability
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError, check_labels, read_labels

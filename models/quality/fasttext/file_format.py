@@ -17,7 +17,7 @@ from fineweb_mask.models.errors import ModelError
 
 MAGIC, VERSIONS = 793_712_314, (11, 12)
 NO_CHARACTERS = 11  # the version whose classifiers know no n-grams of characters
-CENTROIDS = 256  # of a product quantizer
+CENTROIDS = 256  # per part of a product quantizer
 FLOAT = 4  # bytes
 SUPERVISED = 3
 LOSSES = range(1, 5)
@@ -26,7 +26,7 @@ DIM, WORD_NGRAMS, LOSS, MODEL, BUCKET, MINN, MAXN = 0, 5, 6, 7, 8, 9, 10
 ENTRY = struct.Struct("<q b")  # count, type
 WORD, LABEL = 0, 1
 MOST_COUNTED = 10**15  # fastText's tree of the labels takes this for more than any count
-LONGEST_NGRAM = 1_000  # of words or characters; fastText takes time and memory for each length
+LONGEST_NGRAM = 1_000  # words or characters; fastText takes time and memory for each length
 NOT_PRUNED = -1
 
 
@@ -72,7 +72,7 @@ class _Sizes(NamedTuple):
     """What the matrices of a model must agree with."""
 
     dimensions: int
-    rows: int  # of the input: words, and n-grams by their hashes
+    rows: int  # input rows: words, and n-grams by their hashes
     labels: int
 
 

@@ -14,8 +14,10 @@ from torch import Tensor
 from fineweb_mask.models.selection.inputs import SelectionInputError, checked_features
 from fineweb_mask.models.selection.rows import Standard
 
-TIE_DIGITS = 1 << 12  # a lot's digits from here on order documents of equal worth: the sample's lots are all small
-SIGN_DIGITS = 1 << 24  # a lot's digits from here on give its sign
+TIE_DIGITS = (
+    1 << 12
+)  # a random key's digits from here on order documents of equal gain: the sample's keys are all small
+SIGN_DIGITS = 1 << 24  # a random key's digits from here on give its sign
 
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -27,10 +29,14 @@ class Documents(NamedTuple):
 
     vectors: NDArray[np.floating[Any]]  # (n, d) float16 or float32
     quality: NDArray[np.float32]  # (n,)
-    lots: NDArray[np.float64]  # (n,) uniform random numbers from 0 to 1, which belong to the documents
+    lots: NDArray[np.float64]  # (n,) random keys, uniform from 0 to 1, which belong to the documents
     tokens: NDArray[np.int64] | None = None  # (n,), with a budget of tokens
-    worth: NDArray[np.float32] | None = None  # (n,) by a rule, once a pass measured it
-    charges: NDArray[np.float32] | None = None  # (n,) of the worth, once near-duplicates are charged for
+    worth: NDArray[np.float32] | None = (
+        None  # (n,) marginal gain by a rule, by tokens per token, once a pass measured it
+    )
+    charges: NDArray[np.float32] | None = (
+        None  # (n,) penalties, less which `worth` is, once near-duplicates are looked for
+    )
     groups: NDArray[np.str_] | None = None  # (n,), with budgets by group
 
     def take(self, index: NDArray[Any]) -> Self:
@@ -59,7 +65,7 @@ class Documents(NamedTuple):
 
     @property
     def ties(self) -> NDArray[np.float64]:
-        """What orders documents of equal worth: lower numbers come first, (n,)."""
+        """What orders documents of equal gain: lower numbers come first, (n,)."""
         return self.lots * TIE_DIGITS % 1.0
 
     @property
@@ -154,7 +160,7 @@ def group_budgets(shares: str | Mapping[str, float], budget: int, costs: Mapping
 
 
 def repeats(documents: Documents, times: Mapping[str, float]) -> NDArray[np.int64]:
-    """Return how often selected documents are used, (n,): a group's number, by lot one of the two next to it.
+    """Return how often selected documents are used, (n,): a group's number, at random rounded down or up.
 
     >>> part = Documents(np.eye(2), np.ones(2), np.array([0.1, 0.6]), groups=np.array(["a", "b"]))
     >>> repeats(part, {"a": 3.0, "b": 1.0}).tolist()
@@ -167,7 +173,7 @@ def repeats(documents: Documents, times: Mapping[str, float]) -> NDArray[np.int6
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
+class CorpusStatistics:
     """Sums over documents; those of parts add up to those of the corpus.
 
     The unit rows' sums and sums of squares are (d,) float64.
@@ -182,7 +188,7 @@ class Survey:
 
     @classmethod
     def of(cls, part: Documents, device: torch.device) -> Self:
-        """Survey a part."""
+        """CorpusStatistics a part."""
         rows = checked_features(part.vectors, device)
         sums, squares = (torch.zeros(rows.d, dtype=torch.float64, device=device) for _ in range(2))
         for block in (rows.block(slices) for slices in rows.slices()):
@@ -194,19 +200,19 @@ class Survey:
         return cls(len(part.quality), tokens, longest, sums.cpu(), squares.cpu(), costs)
 
     @classmethod
-    def total(cls, surveys: Sequence[Self]) -> Self:
-        """Add up the surveys of parts, in their order."""
+    def total(cls, parts: Sequence[Self]) -> Self:
+        """Add up the parts of parts, in their order."""
         return cls(
-            sum(one.documents for one in surveys),
-            sum(one.tokens for one in surveys),
-            max(one.longest for one in surveys),
-            torch.stack([one.sums for one in surveys]).sum(0),
-            torch.stack([one.squares for one in surveys]).sum(0),
-            dict(sum((Counter(one.groups) for one in surveys), Counter())),
+            sum(one.documents for one in parts),
+            sum(one.tokens for one in parts),
+            max(one.longest for one in parts),
+            torch.stack([one.sums for one in parts]).sum(0),
+            torch.stack([one.squares for one in parts]).sum(0),
+            dict(sum((Counter(one.groups) for one in parts), Counter())),
         )
 
     def arrays(self) -> Arrays:
-        """Return what `of_arrays` makes the survey of."""
+        """Return what `of_arrays` makes the statistics of."""
         counts = np.array([self.documents, self.tokens, self.longest], dtype=np.int64)
         found = {"counts": counts, "sums": self.sums.numpy(), "squares": self.squares.numpy()}
         if self.groups:
@@ -215,7 +221,7 @@ class Survey:
 
     @classmethod
     def of_arrays(cls, arrays: Arrays) -> Self:
-        """Make the survey of its arrays."""
+        """Make the statistics of their arrays."""
         documents, tokens, longest = arrays["counts"].tolist()
         sums, squares = (torch.from_numpy(arrays[name]) for name in ("sums", "squares"))
         groups = (
@@ -231,7 +237,7 @@ class Survey:
 
 
 def sampled(part: Documents, rate: float) -> Documents:
-    """Return the documents of a part that are in the sample, each with probability `rate`: those of the lowest lots.
+    """Return the documents of a part that are in the sample, each with probability `rate`: those of low random keys.
 
     >>> part = Documents(np.eye(4), np.ones(4), np.array([0.1, 0.6, 0.3, 0.9]))
     >>> len(sampled(part, 0.5).quality)

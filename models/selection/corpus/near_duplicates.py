@@ -1,9 +1,9 @@
-"""Charge documents of a corpus for near-duplicates that are worth more, which are looked for cell by cell.
+"""Penalise documents of a corpus for near-duplicates of more gain, which are looked for in k-means clusters.
 
-Only documents that may be selected matter, the *candidates*: those of more worth than a floor. They are divided into
-cells by their nearest centre, so that near-duplicates, wherever they are in the corpus, are nearly always in one cell.
-Within it, documents are taken in the order of worth, and each charges those that are still to come, which then have
-less worth (`NearDuplicates.charged`): the greedy answer.
+Only documents that may be selected matter, the *candidates*: those of more marginal gain than a floor. They are
+divided into clusters by their nearest centre, so that near-duplicates, wherever they are in the corpus, are nearly
+always in one cluster. Within it, documents are taken in the order of their gain, and each penalises those still
+to come, which then have less (`NearDuplicates.penalised`): the greedy answer.
 """
 
 import math
@@ -32,25 +32,25 @@ from fineweb_mask.models.selection.k_means import fit_centres, nearest_centres
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates, weights_of
 from fineweb_mask.models.settings.selection import NearDuplicateSettings
 
-CELL_DOCUMENTS = 32_768  # of which all pairs are looked at; more where there would be too many cells
-MOST_CELLS = 4_096  # each is read from the files of all shards
+CLUSTER_DOCUMENTS = 32_768  # of which all pairs are looked at; more where there would be too many clusters
+MOST_CLUSTERS = 4_096  # each is read from the files of all shards
 FITTED_ROWS = 256  # documents of the sample for each centre
 ROUNDS = 5  # of k-means
-SPARE = 1.5  # candidates per document of the budget, as some of them are charged
+SPARE = 1.5  # candidates per document of the budget, as some of them are penalised
 
 
 class Search(NamedTuple):
-    """Where near-duplicates are looked for, and where the threshold is expected when they are charged."""
+    """Where near-duplicates are looked for, and where the threshold is expected when they are penalised."""
 
-    floors: Mapping[str, float]  # by group: worth from which documents are candidates
-    levels: Mapping[str, float]  # by group: worth at which the threshold is expected without charges
-    centres: Tensor  # (cells, d) float32, unit rows
+    floors: Mapping[str, float]  # by group: gain from which documents are candidates
+    levels: Mapping[str, float]  # by group: gain at which the threshold is expected without penalties
+    centres: Tensor  # (clusters, d) float32, unit rows
     margins: Mapping[str, Margin]
 
     def is_wide_enough(
         self, thresholds: Mapping[str, Place], costs: Mapping[str, int], budgets: Mapping[str, int]
     ) -> bool:
-        """Return whether no document below a floor is worth more than a selected one, for the candidates' costs."""
+        """Return whether no document below a floor has more gain than a selected one, for the candidates' costs."""
         return all(
             floor == -math.inf or (thresholds[name].worth >= floor and costs[name] >= budgets[name])
             for name, floor in self.floors.items()
@@ -76,7 +76,7 @@ class Search(NamedTuple):
         return cls(floors, levels, centres, margins_of(without_prefix("margins", arrays)))
 
     def candidates(self, part: Documents, device: torch.device) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the positions of a part's candidates, (c,) ascending, and their cells, (c,); their worth is known."""
+        """Return the positions of a part's candidates, (c,) ascending, and their clusters, (c,); gains are known."""
         worth = part.worth
         assert worth is not None  # noqa: S101 - see above
         chosen = np.zeros(len(worth), dtype=bool)
@@ -89,22 +89,22 @@ class Search(NamedTuple):
         return found, nearest_centres(rows, self.centres).cpu().numpy()
 
 
-def cell_centres(sample: Documents, candidates: float, seed: int, device: torch.device) -> Tensor:
-    """Return the centres of the cells of so many candidates, (cells, d), which are fitted on a sample."""
-    cells = min(max(1, math.ceil(candidates / CELL_DOCUMENTS)), MOST_CELLS)
-    vectors = sample.vectors[np.argsort(sample.lots, kind="stable")[: FITTED_ROWS * cells]]
+def cluster_centres(sample: Documents, candidates: float, seed: int, device: torch.device) -> Tensor:
+    """Return the centres of the clusters of so many candidates, (clusters, d), which are fitted on a sample."""
+    clusters = min(max(1, math.ceil(candidates / CLUSTER_DOCUMENTS)), MOST_CLUSTERS)
+    vectors = sample.vectors[np.argsort(sample.lots, kind="stable")[: FITTED_ROWS * clusters]]
     rows = checked_features(vectors, device)
-    return fit_centres(rows, min(cells, rows.n), ROUNDS, torch.Generator(device).manual_seed(seed))
+    return fit_centres(rows, min(clusters, rows.n), ROUNDS, torch.Generator(device).manual_seed(seed))
 
 
-def near_duplicate_charges(
+def near_duplicate_penalties(
     rule: Rule, levels: Mapping[str, float], settings: NearDuplicateSettings, documents: Documents, device: torch.device
 ) -> NDArray[np.float32]:
-    """Return what the candidates of one cell pay for near-duplicates that come before them, (n,): of their worth.
+    """Return the penalties of one cluster's candidates for near-duplicates that come before them, (n,).
 
-    Documents of different groups are compared by what they are worth above the level of their group.
+    Documents of different groups are compared by their gain above the level of their group.
     """
-    order = np.argsort(documents.ties, kind="stable")  # the order of documents of equal worth
+    order = np.argsort(documents.ties, kind="stable")  # the order of documents of equal gain
     documents = documents.take(order)
     measured = rule.measure(documents, device)
     masses = measured.masses
@@ -115,8 +115,8 @@ def near_duplicate_charges(
         above[own] = levels[name]
     gains = torch.as_tensor(above, device=device)
     gains = measured.gains - (gains if masses is None else gains * masses)
-    charged = near.charged(gains, settings.weight / rule.objective.size, masses)
-    charges = np.zeros(len(order), dtype=np.float32)
-    paid = (gains - charged).clamp(min=0)
-    charges[order] = (paid if masses is None else paid / masses).cpu().numpy()
-    return charges
+    lowered = gains - near.penalised(gains, settings.weight / rule.objective.size, masses)
+    penalties = np.zeros(len(order), dtype=np.float32)
+    penalty = lowered.clamp(min=0)
+    penalties[order] = (penalty if masses is None else penalty / masses).cpu().numpy()
+    return penalties

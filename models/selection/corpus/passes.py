@@ -21,7 +21,7 @@ from fineweb_mask.models.selection.metrics.kernel import MomentMetric
 
 
 class Margin(NamedTuple):
-    """Between which places the threshold is expected, and levels of worth between which documents are counted."""
+    """Between which places the threshold is expected, and levels of gain between which documents are counted."""
 
     upper: Place  # documents before it are selected
     lower: Place  # documents after it are not
@@ -62,10 +62,10 @@ class Sums:
     tokens: int
     mass: float
     quality: float  # times mass
-    credits: Mapping[str, float]  # of the metrics that have them
+    credits: Mapping[str, float]  # by metric, for those that have them
     gains: float
     moments: Mapping[str, Tensor]
-    charges: float = 0.0
+    penalties: float = 0.0
 
     @classmethod
     def of(cls, documents: Documents, measured: Measured, chosen: NDArray[np.bool_]) -> "Sums":
@@ -87,14 +87,16 @@ class Sums:
             credits=credits_of,
             gains=float(measured.gains[mask].sum(dtype=torch.float64)),
             moments={name: metric.moment(mask).cpu() for name, metric in measured.metrics.items()},
-            charges=0.0 if documents.charges is None else float(masses @ torch.as_tensor(documents.charges).to(masses)),
+            penalties=0.0
+            if documents.charges is None
+            else float(masses @ torch.as_tensor(documents.charges).to(masses)),
         )
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes the sums of."""
         return {
             "counts": np.array([self.documents, self.tokens], dtype=np.int64),
-            "numbers": np.array([self.mass, self.quality, self.gains, self.charges]),
+            "numbers": np.array([self.mass, self.quality, self.gains, self.penalties]),
             **prefixed("credits", {name: np.array(credit) for name, credit in self.credits.items()}),
             **prefixed("moments", {name: moment.numpy() for name, moment in self.moments.items()}),
         }
@@ -103,10 +105,10 @@ class Sums:
     def of_arrays(cls, arrays: Arrays) -> Self:
         """Make the sums of their arrays."""
         documents, tokens = arrays["counts"].tolist()
-        mass, quality, gains, charges = arrays["numbers"].tolist()
+        mass, quality, gains, penalties = arrays["numbers"].tolist()
         credits_of = {name: float(credit) for name, credit in without_prefix("credits", arrays).items()}
         moments = {name: torch.from_numpy(moment) for name, moment in without_prefix("moments", arrays).items()}
-        return cls(documents, tokens, mass, quality, credits_of, gains, moments, charges)
+        return cls(documents, tokens, mass, quality, credits_of, gains, moments, penalties)
 
     def __add__(self, other: "Sums") -> "Sums":
         return Sums(
@@ -117,7 +119,7 @@ class Sums:
             {name: value + other.credits[name] for name, value in self.credits.items()},
             self.gains + other.gains,
             {name: moment + other.moments[name] for name, moment in self.moments.items()},
-            self.charges + other.charges,
+            self.penalties + other.penalties,
         )
 
 
@@ -137,7 +139,7 @@ class Tally:
 
     before: Sums
     margin: Documents
-    worth: NDArray[np.float32]  # of the margin's documents
+    worth: NDArray[np.float32]  # for the margin's documents
     counts: NDArray[np.int64]  # (b + 1,) documents, or tokens, below the first level, between each two, above the last
 
     @classmethod
@@ -210,9 +212,9 @@ class Outcome(NamedTuple):
     """What a rule reaches on a corpus."""
 
     rule: Rule  # with the threshold that fills the budget
-    sums: Sums  # of the selection
+    sums: Sums  # over the selection
     objective: float
-    bound: "Bound"  # of no meaning where near-duplicates are charged for
+    bound: "Bound"  # without meaning where near-duplicates are penalised
     raw: dict[str, float]  # "mean_quality", and every metric's value under its name
     near_duplicate_cost: float = 0.0  # as it enters the objective
 
@@ -221,11 +223,11 @@ class Bound(NamedTuple):
     """An upper bound on J, which depends on how little of a budget of tokens may be used; mappings are by group."""
 
     height: float
-    gains: Mapping[str, float]  # of the documents that a rule selects
+    gains: Mapping[str, float]  # summed over the documents that a rule selects
     used: Mapping[str, float]  # their mass
-    worth: Mapping[str, float]  # of the last one, per mass
+    worth: Mapping[str, float]  # marginal gain of the last one, per mass
     full: Mapping[str, float]  # mass of a full budget
-    credited: float  # of the metrics' credits, at most, per mass
+    credited: float  # the metrics' credits, at most, per mass
 
     def at(self, least: Mapping[str, float]) -> float:
         """Bound J of every selection that uses this mass of each group's budget, or more.
@@ -259,7 +261,7 @@ def find_threshold(margin: Margin, rankings: Sequence[Ranking], budget: int) -> 
     Raises
     ------
     SelectionInputError
-        If the budget of tokens does not hold the document of most worth.
+        If the budget of tokens does not hold the document of most gain.
     """
     if margin.upper == LAST:
         return LAST
@@ -333,7 +335,7 @@ def conclude(
     for name, metric in metrics.items():
         value = float(metric.of_moment(sums.moments[name].to(device), sums.mass))
         raw[name] = value + sums.credits.get(name, 0.0) / sums.mass**2
-    cost = sums.charges * rule.objective.size / sums.mass
+    cost = sums.penalties * rule.objective.size / sums.mass
     per_mass = rule.frame.mean_tokens or 1.0
     used, full = ({name: amount / per_mass for name, amount in one.items()} for one in (spent, budgets))
     credited = sum(rule.objective.weights[name] for name, metric in metrics.items() if metric.credit is not None)

@@ -1,4 +1,4 @@
-"""Say how much every document of a corpus is worth: the tangent of the objective at what is to be selected.
+"""Compute the marginal gain of every document of a corpus: the tangent of the objective at what is to be selected.
 
 A rule is saved as one safetensors file.
 """
@@ -57,14 +57,14 @@ class Frame:
         return found
 
 
-READABLE = 0.25  # temperature of the inclusion, in standard deviations of what documents are worth
+READABLE = 0.25  # temperature of the inclusion, in standard deviations of the marginal gains
 
 
 class CorpusObjective(NamedTuple):
     """J = linear_weight * mean quality + sum of weights * metrics + constant, for selections of one size."""
 
     linear_weight: float
-    weights: Mapping[str, float]  # of the metrics' raw values
+    weights: Mapping[str, float]  # by which the metrics' raw values enter J
     constant: float
     size: float  # documents, or mass, of a full selection: all denominators
     longest: float  # largest mass of a document
@@ -76,9 +76,9 @@ class CorpusObjective(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place in the order of documents: by worth, the higher first, and then by tie, the lower first."""
+    """A place in the order of documents: by marginal gain, the higher first, and then by tie, the lower first."""
 
-    worth: float
+    worth: float  # marginal gain, by tokens per token
     tie: float
 
     def admits(self, worth: NDArray[np.float32], ties: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -96,7 +96,7 @@ class Measured(NamedTuple):
 
     metrics: dict[str, MomentMetric]
     masses: Tensor | None  # (n,) float32
-    gains: Tensor  # (n,) float32, what each adds to J, less its charge
+    gains: Tensor  # (n,) float32, what each adds to J, less its penalty
     worth: NDArray[np.float32]  # (n,): the gain, or the gain per token
 
 
@@ -106,20 +106,20 @@ class Rule:
 
     frame: Frame
     objective: CorpusObjective
-    moments: Mapping[str, Tensor]  # of every metric
+    moments: Mapping[str, Tensor]  # by metric
     height: float
-    spread: float  # standard deviation of what documents are worth
+    spread: float  # standard deviation of the marginal gains
     thresholds: Mapping[str, Place] = field(default_factory=lambda: {ALL: LAST})  # the last selected place, by group
     repeats: Mapping[str, float] = field(default_factory=dict)  # how often documents are used, where not once
 
     def measure(self, documents: Documents, device: torch.device) -> Measured:
-        """Compute what documents are worth."""
+        """Compute the marginal gains of documents."""
         metrics = self.frame.metrics(documents, checked_features(documents.vectors, device))
         masses = self.frame.masses(documents, device)
         return self.measure_with(metrics, documents, masses)
 
     def measure_with(self, metrics: dict[str, MomentMetric], documents: Documents, masses: Tensor | None) -> "Measured":
-        """Compute what documents are worth, with metrics that are made."""
+        """Compute the marginal gains of documents, with metrics that are made."""
         worth = documents.worth
         if worth is None:
             gains = linear_gains(self.objective, documents, metrics, masses)
@@ -139,7 +139,7 @@ class Rule:
         return self.judge(documents._replace(worth=self.measure(documents, device).worth, charges=None))
 
     def judge(self, documents: Documents) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the same of documents whose worth is known; their vectors are not read."""
+        """Return the same of documents whose marginal gains are known; their vectors are not read."""
         worth = documents.worth
         assert worth is not None  # noqa: S101 - see above
         if documents.charges is not None:

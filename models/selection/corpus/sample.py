@@ -18,14 +18,14 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.corpus.documents import (
     ALL,
     Arrays,
+    CorpusStatistics,
     Documents,
-    Survey,
     group_budgets,
     inside,
     prefixed,
     without_prefix,
 )
-from fineweb_mask.models.selection.corpus.near_duplicates import SPARE, Search, cell_centres
+from fineweb_mask.models.selection.corpus.near_duplicates import SPARE, Search, cluster_centres
 from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, margin_arrays, margins_of
 from fineweb_mask.models.selection.corpus.rule import (
     FIRST,
@@ -45,8 +45,8 @@ from fineweb_mask.models.selection.rows import Standard
 from fineweb_mask.models.selection.solvers.mean_field import AVERAGED, COOLING, highest_share
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
 
-DEVIATIONS = 5.0  # of the number of documents before the threshold: the margin holds it but for one time in a million
-LEVELS = 1024  # of worth, between which a pass counts documents
+DEVIATIONS = 5.0  # standard deviations of the threshold's rank: the margin misses it one time in a million
+LEVELS = 1024  # levels between which a pass counts documents
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Learned:
     rule: Rule
     margins: Mapping[str, Margin]  # by group
     moments: Mapping[str, Tensor]  # scaled up, without correction
-    search: Search | None = None  # if near-duplicates are charged for
+    search: Search | None = None  # if near-duplicates are penalised
 
     def arrays(self) -> Arrays:
         """Return what `of_arrays` makes it of."""
@@ -86,7 +86,7 @@ class SampleProblem:
     ----------
     sample
         The documents of the sample.
-    survey
+    statistics
         Sums over all documents of the corpus.
     settings
         What to maximise. `solver` and `near_duplicates.forbid` are not read.
@@ -114,7 +114,7 @@ class SampleProblem:
     def __init__(
         self,
         sample: Documents,
-        survey: Survey,
+        statistics: CorpusStatistics,
         settings: SelectionSettings,
         directions: int,
         device: torch.device,
@@ -124,41 +124,43 @@ class SampleProblem:
         spare: float = SPARE,
         groups: GroupSettings | None = None,
     ) -> None:
-        self.sample, self.settings, self.documents, self.spare = sample, settings, survey.documents, spare
+        self.sample, self.settings, self.documents, self.spare = sample, settings, statistics.documents, spare
         rows = checked_features(sample.vectors, device)
         self.quality = torch.as_tensor(sample.quality, device=device)
         generator = torch.Generator(device).manual_seed(settings.seed)
         by_tokens = sample.tokens is not None
-        total, unit = (survey.tokens, "tokens") if by_tokens else (survey.documents, "documents")
+        total, unit = (statistics.tokens, "tokens") if by_tokens else (statistics.documents, "documents")
         self.budget = checked_budget(settings.budget, settings.select_ratio, total, unit)
         self.budgets, self.repeats = {ALL: self.budget}, dict[str, float]()
         self.asked = self.budgets
         if groups is not None:
-            self.asked = group_budgets(groups.shares, self.budget, survey.groups)
-            self.budgets = {name: min(share, survey.groups[name]) for name, share in self.asked.items()}
+            self.asked = group_budgets(groups.shares, self.budget, statistics.groups)
+            self.budgets = {name: min(share, statistics.groups[name]) for name, share in self.asked.items()}
             self.budget = sum(self.budgets.values())
-            times = {name: min(share / survey.groups[name], groups.max_repeats) for name, share in self.asked.items()}
+            times = {
+                name: min(share / statistics.groups[name], groups.max_repeats) for name, share in self.asked.items()
+            }
             self.repeats = {name: time for name, time in times.items() if time > 1}
-        self._whole = {name for name, costs in survey.groups.items() if self.budgets.get(name) == costs}
+        self._whole = {name for name, costs in statistics.groups.items() if self.budgets.get(name) == costs}
         if self._whole == set(self.budgets):  # all documents: as without groups
             self._whole = set()
         knapsack, longest = None, 1.0
         if sample.tokens is None:
             mean_tokens, size = None, float(self.budget)
-            self._limits = self._limits_of(rows.n / survey.documents)
+            self._limits = self._limits_of(rows.n / statistics.documents)
             count = sum(self._limits.values())
             self._scale = size / count
         else:
-            mean_tokens = survey.tokens / survey.documents
-            longest = survey.longest / mean_tokens
+            mean_tokens = statistics.tokens / statistics.documents
+            longest = statistics.longest / mean_tokens
             tokens, size = torch.as_tensor(sample.tokens, device=device), self.budget / mean_tokens
-            self._limits = self._limits_of(int(tokens.sum()) / survey.tokens)
+            self._limits = self._limits_of(int(tokens.sum()) / statistics.tokens)
             limit, costs = sum(self._limits.values()), tokens.double() / mean_tokens
             knapsack = Knapsack(tokens, limit, costs, costs.float(), by_tokens=True, size=limit / mean_tokens)
             count, self._scale = max(1, round(knapsack.size)), self.budget / limit
         names = settings.metric_weights
         if frame is None:
-            standard = Standard(*(part.to(device) for part in survey.standard))
+            standard = Standard(*(part.to(device) for part in statistics.standard))
             frame = Frame(standard, dict.fromkeys(names), mean_tokens)
             whole = frame.metrics(sample, rows)
             kept = {name: metric.directions(directions, generator) for name, metric in whole.items()}
@@ -246,14 +248,14 @@ class SampleProblem:
             floors[name] = float(worth[order[last]]) if last < len(order) else -math.inf
             levels[name] = float(worth[order[min(taken, len(order) - 1)]]) if len(order) else 0.0
         seed, device = self.settings.seed, self.quality.device
-        centres = cell_centres(self.sample, spare * self.objective.size, seed, device)
+        centres = cluster_centres(self.sample, spare * self.objective.size, seed, device)
         return Search(floors, levels, centres, margins)
 
     def _worth(self, rule: Rule) -> NDArray[np.float32]:
         return rule.measure_with(self.metrics, self.sample, self._masses).worth
 
     def _orders(self, worth: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """Yield the places of each group's documents of the sample, by worth (n,), the best first."""
+        """Yield the places of each group's documents of the sample, by marginal gain (n,), the best first."""
         for name, own in inside(self.sample, self.budgets):
             places = own.nonzero()[0]
             yield name, places[np.lexsort((self.sample.ties[places], -worth[places]))]
@@ -283,7 +285,7 @@ class SampleProblem:
                 gains += metric.gradient_at(moments[name], objective.size, weight)
             cooled = min(step / (COOLING - 1), 1.0)
             temperature = AVERAGED.hottest * (AVERAGED.coldest / AVERAGED.hottest) ** cooled * block.deviation(gains)
-            if temperature <= 0:  # all documents are worth the same
+            if temperature <= 0:  # all documents gain the same
                 break
             target = self._probabilities(block, gains, temperature)
             reached = moments_of(target)

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fineweb_mask.models.selection.corpus.documents import Documents, Survey, inside, sampled
-from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_charges
+from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, inside, sampled
+from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
 from fineweb_mask.models.selection.corpus.passes import (
     Bound,
     Margin,
@@ -24,7 +24,7 @@ from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import Ranges
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
 
-DIRECTIONS = 128  # of the second moment
+DIRECTIONS = 128  # kept of the second moment
 
 Parts = Callable[[], Iterable[Documents]]
 """Returns the parts of a corpus, always in the same order."""
@@ -114,10 +114,10 @@ def select_corpus(
     (50, True)
     """
     device = torch.device(device)
-    surveyed = [(Survey.of(part, device), sampled(part, rate)) for part in parts()]
-    survey = Survey.total([one for one, _ in surveyed])
-    sample = Documents.concatenate([chosen for _, chosen in surveyed])
-    problem = SampleProblem(sample, survey, settings, directions, device, groups=groups)
+    summed = [(CorpusStatistics.of(part, device), sampled(part, rate)) for part in parts()]
+    statistics = CorpusStatistics.total([one for one, _ in summed])
+    sample = Documents.concatenate([chosen for _, chosen in summed])
+    problem = SampleProblem(sample, statistics, settings, directions, device, groups=groups)
     learned, tried = problem.learn(), list[_Tried]()
     for number in range(passes):
         tried.append(_try(parts, problem, learned, device))
@@ -144,11 +144,11 @@ class _Tried(NamedTuple):
 
     outcome: Outcome
     bound: Bound
-    masks: list[NDArray[np.bool_]] | None  # of the parts, if near-duplicates are charged
+    masks: list[NDArray[np.bool_]] | None  # one for each part, if near-duplicates are penalised
 
 
 def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.device) -> _Tried:
-    """Pass over all parts with a rule, and find what it selects when near-duplicates are charged."""
+    """Pass over all parts with a rule, and find what it selects when near-duplicates are penalised."""
     outcome = apply(parts, learned.rule, learned.margins, problem.budgets, device)
     if learned.search is None:
         return _Tried(outcome, outcome.bound, None)
@@ -159,31 +159,33 @@ def _try(parts: Parts, problem: SampleProblem, learned: Learned, device: torch.d
             measured = part._replace(worth=learned.rule.measure(part, device).worth)
             found.append(search.candidates(measured, device))
             candidates.append(measured.take(found[-1][0]))
-        charges = [np.zeros(len(index), dtype=np.float32) for index, _ in found]
-        for cell in range(len(search.centres)):
-            of_cell = [(cells == cell).nonzero()[0] for _, cells in found]
-            documents = Documents.concatenate([part.take(own) for part, own in zip(candidates, of_cell, strict=True)])
+        penalties = [np.zeros(len(index), dtype=np.float32) for index, _ in found]
+        for cluster in range(len(search.centres)):
+            of_cluster = [(clusters == cluster).nonzero()[0] for _, clusters in found]
+            documents = Documents.concatenate(
+                [part.take(own) for part, own in zip(candidates, of_cluster, strict=True)]
+            )
             if len(documents.quality):
-                paid = near_duplicate_charges(
+                lowered = near_duplicate_penalties(
                     learned.rule, search.levels, problem.settings.near_duplicates, documents, device
                 )
-                ends = np.cumsum([len(own) for own in of_cell])
-                for part_charges, own, of_part in zip(charges, of_cell, np.split(paid, ends[:-1]), strict=True):
-                    part_charges[own] = of_part
-        candidates = [part._replace(charges=paid) for part, paid in zip(candidates, charges, strict=True)]
+                ends = np.cumsum([len(own) for own in of_cluster])
+                for of_part, own, by in zip(penalties, of_cluster, np.split(lowered, ends[:-1]), strict=True):
+                    of_part[own] = by
+        candidates = [part._replace(charges=penalty) for part, penalty in zip(candidates, penalties, strict=True)]
         some = [part for part in candidates if len(part.quality)]
-        charged = apply(lambda: some, learned.rule, search.margins, problem.budgets, device)  # noqa: B023
+        penalised = apply(lambda: some, learned.rule, search.margins, problem.budgets, device)  # noqa: B023
         everyone = Documents.concatenate(candidates)
         costs = {name: int(everyone.costs[own].sum()) for name, own in inside(everyone, search.floors)}
-        if search.is_wide_enough(charged.rule.thresholds, costs, problem.budgets):
+        if search.is_wide_enough(penalised.rule.thresholds, costs, problem.budgets):
             break
         problem.spare *= 2
         search = problem.search(learned.rule, learned.margins, problem.spare)
     masks = [np.zeros(len(part.quality), dtype=bool) for part in parts()]
     for mask, (index, _), part in zip(masks, found, candidates, strict=True):
         if len(index):
-            mask[index] = charged.rule.select(part, device)[0]
-    return _Tried(charged, outcome.bound, masks)
+            mask[index] = penalised.rule.select(part, device)[0]
+    return _Tried(penalised, outcome.bound, masks)
 
 
 def apply(

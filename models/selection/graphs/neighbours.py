@@ -36,7 +36,7 @@ RECALL = 0.97  # share of the neighbours that approximate lists are to hold: 0.9
 TUNED, MEASURED = 256, 256  # documents whose exact neighbours decide how many groups are searched; that measure lists
 GROUPS_PER_ROOT = 2  # groups = this * sqrt(n): centres and products then cost about the same at n = 50,000, d = 768
 GROUP_SAMPLE = 16  # documents per group that k-means reads
-GROUP_MOVES = 3  # of the centres
+GROUP_MOVES = 3  # moves of the centres
 LEAST_PROBES, MOST_PROBES = 2, 128  # groups in which each document's neighbours are sought
 WORTH_IT = 0.25  # share of all n^2 products above which the exact lists, with half of them, are faster
 BLOCK = 16_384  # documents whose groups are counted at once

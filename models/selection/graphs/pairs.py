@@ -14,11 +14,11 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.rows import PCA_ROWS, Rows
 
-DIRECTIONS = (64, 128, 256)  # of the first product: the fewest that let few enough pairs pass
+DIRECTIONS = (64, 128, 256)  # directions of the first product: the fewest that let few enough pairs pass
 FEW = 1e-4  # share of the pairs, at d = 768: multiplying more of them costs more than the first product
 TRIED_ROWS = 1024  # rows of the sample on which the number of directions is tried
 BLOCK_ROWS = {"cpu": 1536, "cuda": 16_384}  # rows on each side of one product
-ROUNDING = 1e-3  # of a product of short rows, which are stored as float16, of length 1
+ROUNDING = 1e-3  # error of a product of short rows, which are stored as float16, of length 1
 MOST_NEIGHBOURS = 64  # pairs kept per document: all above the threshold unless there are very many
 PRUNED_AT = 1 << 24  # stored pairs above which those beyond the nearest `MOST_NEIGHBOURS` are dropped
 

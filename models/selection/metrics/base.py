@@ -9,10 +9,10 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | `moment`, ... (`SupportsMoment`) | steps with exact line search in `mean_field` | damped steps, by `gradient` |
 | `kernel`, ... (`SupportsKernel`) | Newton's steps, and greedy picks by a stored kernel | line searches |
 | `reduced` | annealing of large blocks in fewer directions | all directions |
-| `swap_model` | thousands of swaps at once, inside a pool | batches of swaps, by `worth` |
+| `swap_model` | thousands of swaps at once, inside a pool | batches of swaps, by `marginal_gains` |
 | `tangent` | the upper bound on the objective | no bound (None) |
 | `gains` | `greedy` | `greedy` refuses the metric |
-| `worth` | exact worths in swaps and in the reported inclusion | the gradient at the mask, else 0 |
+| `marginal_gains` | exact gains in swaps and in the reported inclusion | the gradient at the mask, else 0 |
 | `neighbours` | swapping many documents at once without conflicts | near-duplicates may be swapped together |
 | `restrict` | cheap batches in `policy_gradient` | every batch is evaluated among all documents |
 | `random_value` | an exact lower end of the range | the mean over sampled masks |
@@ -24,7 +24,7 @@ Examples
 --------
 >>> import numpy as np, torch
 >>> from fineweb_mask import SelectionSettings, select
->>> class Variance:  # of one number per document
+>>> class Variance:  # one number per document
 ...     x = torch.arange(100.0)
 ...
 ...     def value(self, masks):  # (G, n) bool -> (G,)
@@ -128,8 +128,8 @@ class SupportsReduction(Metric, Protocol):
 class SwapModel(NamedTuple):
     """How a weighted metric changes when selected documents are swapped for others."""
 
-    worth: Tensor  # (n,) float32, the gain from adding each document, or the loss from dropping it
-    cross: Callable[[Tensor], Tensor]  # documents (p,) -> (p, p), how much each reduces the worth of the others
+    gains: Tensor  # (n,) float32, the gain from adding each document, or the loss from dropping it
+    cross: Callable[[Tensor], Tensor]  # documents (p,) -> (p, p), how much each reduces the gains of the others
 
 
 @runtime_checkable
@@ -144,21 +144,21 @@ class SupportsSwaps(Metric, Protocol):
 
 
 @runtime_checkable
-class SupportsCharges(Metric, Protocol):
+class SupportsPenalties(Metric, Protocol):
     """A metric that is minus a sum over pairs of documents, divided by the selection's size."""
 
     def total(self, weights: Tensor) -> float:
         """Sum over the pairs under weights (n,) of their documents, by both of a pair multiplied."""
 
-    def charged(self, worth: Tensor, charge: float, costs: Tensor | None = None) -> Tensor:
-        """Charge every document for its pairs with those that rank above it: worth (n,) float32 -> (n,) float32."""
+    def penalised(self, gains: Tensor, penalty: float, costs: Tensor | None = None) -> Tensor:
+        """Penalise every document for its pairs with those that rank above it: gains (n,) float32 -> (n,) float32."""
 
 
 @runtime_checkable
-class SupportsWorth(Metric, Protocol):
-    """A metric that knows the marginal worth of every document."""
+class SupportsMarginalGains(Metric, Protocol):
+    """A metric that knows the marginal gain of every document."""
 
-    def worth(self, mask: Tensor) -> Tensor:
+    def marginal_gains(self, mask: Tensor) -> Tensor:
         """Compute the gain from adding each document, or the loss from dropping it, for a mask (n,): (n,) float32.
 
         The size of the selection counts as a constant.
@@ -170,7 +170,7 @@ class Effort(NamedTuple):
 
     n_steps: int
     closed: float  # share of the range from random to the bound: a smaller gap needs no tightening
-    factor: float  # of the step that would close the gap if the bound were linear and tight
+    factor: float  # share of the step that would close the gap if the bound were linear and tight
     slower: float  # a step's factor divided by that of the step before
 
 
@@ -244,7 +244,7 @@ class SupportsGains(Metric, Protocol):
 
 @runtime_checkable
 class SupportsNeighbours(Metric, Protocol):
-    """A metric for which similar documents share their worth."""
+    """A metric for which similar documents share their marginal gains."""
 
     def neighbours(self, count: int) -> Tensor:
         """Return the documents that share most with each document, itself included, (count, n) int64."""

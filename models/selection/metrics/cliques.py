@@ -12,7 +12,7 @@ from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.selection.graphs.pairs import Pairs
 
 NEGLIGIBLE = 1e-6  # weight of a pair that is left over from a clique by rounding
-ALIKE = 0.5  # of the clique's weight: a document joins if its pairs with all members weigh as much
+ALIKE = 0.5  # share of the clique's weight: a document joins if its pairs with all members weigh as much
 MOST_PAIRS = 1_000_000  # that are covered by cliques: the heaviest; with the rest as pairs, a bound is valid but looser
 MOST_WORK = 10_000_000  # pairs looked at while cliques grow, a few seconds; what is left then stays pairs
 

@@ -159,7 +159,7 @@ class Facility(BuiltInMetric):
 
         return graph.by_part(of_part)
 
-    def worth(self, mask: Tensor) -> Tensor:
+    def marginal_gains(self, mask: Tensor) -> Tensor:
         """Sum what the neighbours of each document would gain, or lose to their second choice: (n,) float32."""
         graph = self.graph
 

@@ -96,7 +96,7 @@ class KernelMetric(MomentMetric, SupportsKernel):
     linear_in_v = False
     swap_pool = 4096
     swaps_as_promised = True  # D is convex in v
-    effort: ClassVar[Effort] = EFFORT  # of the certificate
+    effort: ClassVar[Effort] = EFFORT  # spent on the certificate
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None
@@ -149,9 +149,9 @@ class KernelMetric(MomentMetric, SupportsKernel):
         """Return the marginal gains of weight * D, for an empty selection."""
         return KernelGains(self, budget, weight)
 
-    def worth(self, mask: Tensor) -> Tensor:
-        """Compute the marginal worth of each document, (n,), through the tangent of D at the present v."""
-        return self.swap_model(mask, 1.0).worth
+    def marginal_gains(self, mask: Tensor) -> Tensor:
+        """Compute the marginal gain of each document, (n,), through the tangent of D at the present v."""
+        return self.swap_model(mask, 1.0).gains
 
     def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
         """Describe swaps through the tangent of D at the present v: they gain at least what it promises."""

@@ -1,4 +1,4 @@
-"""Charge a selection for the near-duplicates in it: a sparse term of the objective, over pairs of similar documents.
+"""Penalise a selection for the near-duplicates in it: a sparse term of the objective, over pairs of similar documents.
 
 A mean over all pairs, such as `pairwise`, does not see near-duplicates: in a selection of K documents a copy changes
 the mean cosine by about 1/K. This term counts the pairs themselves.
@@ -15,7 +15,7 @@ from fineweb_mask.models.selection.metrics.cliques import Cliques, cover_with_cl
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.rows import Rows
 
-LEAST_WEIGHT = 0.05  # of a pair at the threshold; identical documents have weight 1
+LEAST_WEIGHT = 0.05  # for a pair at the threshold; identical documents have weight 1
 
 
 class NearDuplicates(Weighed):
@@ -50,19 +50,19 @@ class NearDuplicates(Weighed):
     def value(self, masks: Tensor) -> Tensor:
         """Evaluate masks (G, n): (G,) float64."""
         both = masks[:, self.pairs.first] & masks[:, self.pairs.second]
-        charged = torch.where(both, self.weights, 0.0).sum(1, dtype=torch.float64)
-        return -charged / self.size(masks)
+        penalty = torch.where(both, self.weights, 0.0).sum(1, dtype=torch.float64)
+        return -penalty / self.size(masks)
 
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Compute -(1/K) sum_j w_ij pi_j: (n,) float32."""
-        return self.charges(inclusion.float()).div_(-float(self.size(inclusion)))
+        return self.penalties(inclusion.float()).div_(-float(self.size(inclusion)))
 
     def total(self, weights: Tensor) -> float:
         """Sum w_ij m_i m_j over the pairs under weights m (n,)."""
         both = weights[self.pairs.first].double() * weights[self.pairs.second].double()
         return float(both @ self.weights.double())
 
-    def worth(self, mask: Tensor) -> Tensor:
+    def marginal_gains(self, mask: Tensor) -> Tensor:
         """Compute minus the weight of each document's selected partners, over K: (n,) float32."""
         return self.gradient(mask)
 
@@ -88,7 +88,7 @@ class NearDuplicates(Weighed):
     def tangent(self, inclusion: Tensor, budget: float, weight: float) -> "NearDuplicateTangent":
         """Return the tangent of weight * D at inclusion probabilities (n,).
 
-        With a budget of tokens, D is divided by the largest mass of a full selection: charges only fall by that.
+        With a budget of tokens, D is divided by the largest mass of a full selection: penalties only fall by that.
         """
         largest = budget if self.knapsack is None else self.knapsack.masses_of_full[1]
         return NearDuplicateTangent(self, inclusion, weight / largest)
@@ -102,33 +102,33 @@ class NearDuplicates(Weighed):
 
     def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
         """Describe what swaps change in weight * D, for a mask (n,)."""
-        charge = weight / float(self.size(mask))
+        penalty = weight / float(self.size(mask))
 
         def cross(pool: Tensor) -> Tensor:
             inside = self.restrict(pool)
             matrix = torch.zeros((len(pool), len(pool)), device=pool.device)
-            matrix[inside.pairs.first, inside.pairs.second] = inside.weights * charge
+            matrix[inside.pairs.first, inside.pairs.second] = inside.weights * penalty
             return matrix + matrix.T
 
-        return SwapModel(weight * self.worth(mask), cross)
+        return SwapModel(weight * self.marginal_gains(mask), cross)
 
-    def charged(self, worth: Tensor, charge: float, costs: Tensor | None = None) -> Tensor:
-        """Charge every document for the partners that rank above it: worth (n,) float32 -> (n,) float32.
+    def penalised(self, gains: Tensor, penalty: float, costs: Tensor | None = None) -> Tensor:
+        """Penalise every document for the partners that rank above it: gains (n,) float32 -> (n,) float32.
 
-        Documents are taken in the order of what they are worth after all charges so far, with costs (n,) per cost, and
-        each then charges its partners with charge * w_ij. The K largest results are therefore the greedy selection of
-        K documents.
+        Documents are taken in the order of their marginal gains after all penalties so far, with costs (n,) per cost,
+        and each then penalises its partners with penalty * w_ij. The K largest results are therefore the greedy
+        selection of K documents.
         """
         if not len(self.documents):
-            return worth
-        values = worth[self.documents].double().cpu().numpy()
-        charges, partners = self._weight.double().cpu().numpy() * charge, self._partner.cpu().numpy()
+            return gains
+        values = gains[self.documents].double().cpu().numpy()
+        penalties, partners = self._weight.double().cpu().numpy() * penalty, self._partner.cpu().numpy()
         cost = np.ones_like(values) if costs is None else costs[self.documents].cpu().numpy()
         owners = np.repeat(np.arange(len(values)), self._lengths.cpu().numpy())
-        charged = _charged(values / cost, owners, partners, charges / cost[owners]) * cost
-        worth = worth.clone()
-        worth[self.documents] = torch.from_numpy(charged).to(worth)
-        return worth
+        penalised = _penalised(values / cost, owners, partners, penalties / cost[owners]) * cost
+        gains = gains.clone()
+        gains[self.documents] = torch.from_numpy(penalised).to(gains)
+        return gains
 
     def independent(self, order: Tensor, most: int, lengths: Tensor | None = None) -> Tensor:
         """Take documents in an order (a,) int64, each unless a partner is taken, until there are `most`: (n,) bool.
@@ -166,13 +166,13 @@ class NearDuplicates(Weighed):
         part = slice(start, start + int(self._lengths[place]))
         return self.documents[self._partner[part]], self._weight[part]
 
-    def charges(self, values: Tensor) -> Tensor:
+    def penalties(self, values: Tensor) -> Tensor:
         """Sum w_ij values_j over the partners of each document, (n,) -> (n,) float32; deterministic on any device."""
-        charges = torch.zeros(self.n, device=values.device)
+        penalties = torch.zeros(self.n, device=values.device)
         if len(self.documents):
             terms = values[self.documents][self._partner] * self._weight
-            charges[self.documents] = torch.segment_reduce(terms, "sum", lengths=self._lengths, initial=0.0)
-        return charges
+            penalties[self.documents] = torch.segment_reduce(terms, "sum", lengths=self._lengths, initial=0.0)
+        return penalties
 
 
 def weights_of(pairs: Pairs, threshold: float, masses: Tensor | None = None) -> Tensor:
@@ -182,31 +182,31 @@ def weights_of(pairs: Pairs, threshold: float, masses: Tensor | None = None) -> 
     return weights if masses is None else weights * torch.minimum(masses[pairs.first], masses[pairs.second])
 
 
-def _charged(
+def _penalised(
     values: NDArray[np.float64],  # (a,)
     documents: NDArray[np.int64],  # (2e,), the document of every pair, once on either side
     partners: NDArray[np.int64],  # (2e,)
-    charges: NDArray[np.float64],  # (2e,), of the document by its partner
+    penalties: NDArray[np.float64],  # (2e,), of the document by its partner
 ) -> NDArray[np.float64]:
-    """Take all documents at once that rank above their remaining partners: only those could still charge them."""
+    """Take all documents at once that rank above their remaining partners: only those could still penalise them."""
     values = values.copy()
     while len(documents):
         own, other = values[documents], values[partners]
         below = (other > own) | ((other == own) & (partners < documents))
         taken = np.ones(len(values), dtype=bool)
         taken[documents[below]] = False
-        paid = taken[partners]
-        values -= np.bincount(documents[paid], charges[paid], minlength=len(values))
-        rest = ~(paid | taken[documents])
-        documents, partners, charges = documents[rest], partners[rest], charges[rest]
+        settled = taken[partners]
+        values -= np.bincount(documents[settled], penalties[settled], minlength=len(values))
+        rest = ~(settled | taken[documents])
+        documents, partners, penalties = documents[rest], partners[rest], penalties[rest]
     return values
 
 
 class NearDuplicateGains:
-    """The gains of the weighted term: minus the charges of the partners selected so far."""
+    """The gains of the weighted term: minus the penalties of the partners selected so far."""
 
-    def __init__(self, metric: NearDuplicates, charge: float) -> None:
-        self.metric, self.charge = metric, charge
+    def __init__(self, metric: NearDuplicates, penalty: float) -> None:
+        self.metric, self.penalty = metric, penalty
         self._gains = torch.zeros(metric.n, device=metric.weights.device)
 
     def gains(self) -> Tensor:
@@ -215,24 +215,24 @@ class NearDuplicateGains:
 
     def restart(self, mask: Tensor) -> None:
         """Begin with a selection, mask (n,) bool."""
-        self._gains = self.metric.charges(mask.float()) * -self.charge
+        self._gains = self.metric.penalties(mask.float()) * -self.penalty
 
     def among(self, index: Tensor) -> "NearDuplicateGains":
         """Return the gains of documents (b,) alone, from the present selection on."""
-        gains = NearDuplicateGains(self.metric.restrict(index), self.charge)
+        gains = NearDuplicateGains(self.metric.restrict(index), self.penalty)
         gains._gains = self._gains[index]
         return gains
 
     def add(self, document: int) -> None:
         """Add a document."""
         partners, weights = self.metric.partners(document)
-        self._gains[partners] -= self.charge * weights
+        self._gains[partners] -= self.penalty * weights
 
 
 class NearDuplicateTangent:
-    """A linear function that is never below the weighted term, from one price per clique.
+    """A linear function that is never below the weighted term, from one dual price per clique.
 
-    A clique of weight w with s selected members holds s (s - 1) / 2 pairs, and for any price p >= 0
+    A clique of weight w with s selected members holds s (s - 1) / 2 pairs, and for any dual price p >= 0
 
         s (s - 1) / 2 >= p s - c(p),        c(p) = max over whole s of p s - s (s - 1) / 2,
 
@@ -242,21 +242,21 @@ class NearDuplicateTangent:
     effort = Effort(120, 5e-5, 0.3, 0.995)
     of_shares: bool | None = False  # it holds for every mask within a budget of tokens
 
-    def __init__(self, metric: NearDuplicates, inclusion: Tensor, charge: float) -> None:
-        self.cliques, self.charge = metric.cliques, charge
-        self.price = (self.cliques.sums(inclusion) - 0.5).clamp_(min=0)
+    def __init__(self, metric: NearDuplicates, inclusion: Tensor, penalty: float) -> None:
+        self.cliques, self.penalty = metric.cliques, penalty
+        self.dual_price = (self.cliques.sums(inclusion) - 0.5).clamp_(min=0)
 
     def evaluate(self) -> tuple[float, Tensor]:
         """Return the height and the slope of every document, (n,) float64."""
-        weights = self.cliques.weights * self.charge
-        size = self.price.floor() + 1  # the whole s of the maximum
-        height = float((weights * (self.price * size - size * (size - 1) / 2)).sum())
-        return height, -self.cliques.spread(weights * self.price)
+        weights = self.cliques.weights * self.penalty
+        size = self.dual_price.floor() + 1  # the whole s of the maximum
+        height = float((weights * (self.dual_price * size - size * (size - 1) / 2)).sum())
+        return height, -self.cliques.spread(weights * self.dual_price)
 
     def descend(self, mask: Tensor, fall: float) -> None:
-        """Move the prices, each by its gradient per weight: long documents would otherwise hold back all others."""
-        rest = self.price.floor() + 1 - self.cliques.sums(mask)
-        rest[(self.price <= 0) & (rest > 0)] = 0
-        fallen = self.charge * float((self.cliques.weights * rest.square()).sum())
+        """Move the dual prices, each by its gradient per weight: else long documents would hold back all others."""
+        rest = self.dual_price.floor() + 1 - self.cliques.sums(mask)
+        rest[(self.dual_price <= 0) & (rest > 0)] = 0
+        fallen = self.penalty * float((self.cliques.weights * rest.square()).sum())
         if fallen > 0:
-            self.price = (self.price - rest * (fall / fallen)).clamp_(min=0)
+            self.dual_price = (self.dual_price - rest * (fall / fallen)).clamp_(min=0)

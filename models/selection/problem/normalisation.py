@@ -78,11 +78,11 @@ class Scaled:
     def random_objective(self, lamb: float) -> float:
         """J expected of a uniform random subset."""
         diversity = self.diversity({name: term.random for name, term in self.metrics.items()})
-        charge = 0.0
+        penalty = 0.0
         if self.near_duplicates is not None:
             pairs, weight = self.near_duplicates
-            charge = weight * pairs.random_value(self.objective.size)
-        return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity + charge
+            penalty = weight * pairs.random_value(self.objective.size)
+        return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity + penalty
 
     def terms(self, mask: Tensor) -> dict[str, float]:
         """Evaluate every term on a selection, (n,) bool."""
@@ -185,8 +185,8 @@ def weigh(
     linear_weight = lamb * ranges.quality.factor
     constant = -linear_weight * ranges.quality.base - sum(shares[name] * term.base for name, term in terms.items())
     if near_duplicates is not None:
-        pairs, charge = near_duplicates
-        metrics, shares = {**metrics, NEAR_DUPLICATES: pairs}, shares | {NEAR_DUPLICATES: charge}
+        pairs, weight = near_duplicates
+        metrics, shares = {**metrics, NEAR_DUPLICATES: pairs}, shares | {NEAR_DUPLICATES: weight}
     objective = Objective(
         quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant, knapsack=knapsack
     )

@@ -1,4 +1,4 @@
-"""Define the objective J(m), a weighted sum of mean quality, diversity metrics and the charge for near-duplicates."""
+"""Define the objective J(m), a weighted sum of mean quality, diversity metrics and the penalty for near-duplicates."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -8,11 +8,11 @@ from torch import Tensor
 
 from fineweb_mask.models.selection.metrics.base import (
     Metric,
-    SupportsCharges,
     SupportsGradient,
+    SupportsMarginalGains,
     SupportsMoment,
+    SupportsPenalties,
     SupportsRestrict,
-    SupportsWorth,
 )
 from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities, top
 
@@ -29,11 +29,11 @@ class Objective:
     budget: int  # documents to select, K; with a knapsack about as many
     metrics: Mapping[str, Metric]
     _: KW_ONLY
-    linear_weight: float  # of the mean quality Q
-    weights: Mapping[str, float]  # of each metric's raw value
+    linear_weight: float  # by which the mean quality Q enters
+    weights: Mapping[str, float]  # by which each metric's raw value enters
     constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
     knapsack: Knapsack | None = None
-    toll: float = 0.0  # what one unit of mass costs by enlarging the denominators, where masses are not costs
+    mass_penalty: float = 0.0  # what one unit of mass costs by enlarging the denominators, where masses are not costs
     held: Tensor | None = None  # (n,) bool: documents that every selection holds, see `holding`
     penalty: float = 0.0  # what J loses with each of them that a mask leaves out
 
@@ -63,7 +63,7 @@ class Objective:
         if self.knapsack is None:
             linear = self.quality * (self.linear_weight / self.budget)
             return linear if self.held is None else linear + self.penalty * self.held
-        linear = self.knapsack.masses * (self.quality * (self.linear_weight / self.size) - self.toll)
+        linear = self.knapsack.masses * (self.quality * (self.linear_weight / self.size) - self.mass_penalty)
         credit = self.credit
         return linear if credit is None else linear + credit * self.size**-2
 
@@ -81,24 +81,24 @@ class Objective:
         """Select documents of the highest priority, (n,), ties by position, until the budget is full: (n,) bool."""
         return top(priority, self.budget) if self.knapsack is None else self.knapsack.fill(priority)
 
-    def probabilities(self, worth: Tensor, temperature: float) -> Tensor:
-        """Solve for the inclusion probabilities that fill the budget, for a worth (n,): (n,) float32.
+    def probabilities(self, gains: Tensor, temperature: float) -> Tensor:
+        """Solve for the inclusion probabilities that fill the budget, for marginal gains (n,): (n,) float32.
 
-        They are sigmoid((worth_i - tau) / T); with a knapsack, of the worth per token.
+        They are sigmoid((gains_i - tau) / T); with a knapsack, of the gain per token.
         """
         if self.knapsack is not None:
-            return self.knapsack.probabilities(worth, temperature)
-        return probabilities(worth, temperature, self.budget)
+            return self.knapsack.probabilities(gains, temperature)
+        return probabilities(gains, temperature, self.budget)
 
-    def deviation(self, worth: Tensor) -> float:
-        """Compute the standard deviation of a worth (n,) over the documents not held; with a knapsack, per token."""
+    def deviation(self, gains: Tensor) -> float:
+        """Compute the deviation of marginal gains (n,) over the documents not held; with a knapsack, per token."""
         if self.held is not None:
-            worth = worth[~self.held]
-        return float(worth.double().std(correction=0)) if self.knapsack is None else self.knapsack.deviation(worth)
+            gains = gains[~self.held]
+        return float(gains.double().std(correction=0)) if self.knapsack is None else self.knapsack.deviation(gains)
 
-    def priority(self, worth: Tensor) -> Tensor:
-        """Return the order in which documents of a worth (n,) fill the budget: worth itself, or worth per token."""
-        return worth if self.knapsack is None else worth / self.knapsack.costs.to(worth.dtype)
+    def priority(self, gains: Tensor) -> Tensor:
+        """Return the order in which documents fill the budget, by their gains (n,): the gain, or that per token."""
+        return gains if self.knapsack is None else gains / self.knapsack.costs.to(gains.dtype)
 
     def settled(self, weights: Tensor) -> "Objective":
         """Expand J around a selection or probabilities (n,), where masses are not costs: the same J, other `linear`."""
@@ -108,7 +108,7 @@ class Objective:
         size = float(masses @ weights.double())
         means = self.linear_weight * float((masses * weights) @ self.quality.double())
         for name, metric in self.active.items():
-            if isinstance(metric, SupportsCharges):
+            if isinstance(metric, SupportsPenalties):
                 means -= self.weights[name] * metric.total(weights)
         credit = 0.0 if self.credit is None else float(self.credit.double() @ weights.double())
         smooth = [
@@ -122,8 +122,8 @@ class Objective:
             return means / mass + credit / mass**2 + curved
 
         step = 1e-4 * size
-        toll = (at(size - step) - at(size + step)) / (2 * step)
-        return replace(self, knapsack=replace(self.knapsack, size=size), toll=toll)
+        mass_penalty = (at(size - step) - at(size + step)) / (2 * step)
+        return replace(self, knapsack=replace(self.knapsack, size=size), mass_penalty=mass_penalty)
 
     def is_filled_by(self, mask: Tensor) -> bool:
         """Return whether a mask (n,) bool holds K documents, or at least as many tokens as any full selection."""
@@ -151,7 +151,7 @@ class Objective:
     def holding(self, held: Tensor, penalty: float) -> "Objective":
         """Return the same J for selections that hold some documents (n,) bool, by a penalty for leaving one out.
 
-        `budget` counts them. Where the penalty is larger than what any document is worth more than another, no
+        `budget` counts them. Where the penalty is larger than the difference of any two marginal gains, no
         selection without one of them is best, and bounds on J are bounds on the selections that hold them all.
         """
         return replace(self, held=held, penalty=penalty, constant=self.constant - penalty * int(held.sum()))
@@ -184,15 +184,15 @@ class Objective:
         sizes += [self.weights[name] * float(metric.value(mask[None])[0]) for name, metric in self.active.items()]
         return sum(map(abs, sizes))
 
-    def worth(self, mask: Tensor) -> Tensor:
+    def marginal_gains(self, mask: Tensor) -> Tensor:
         """Compute each document's gain from adding it, or loss from dropping it, for a mask (n,) bool: (n,) float32."""
-        worth = self.linear.clone()
+        gains = self.linear.clone()
         for name, metric in self.active.items():
-            if isinstance(metric, SupportsWorth):
-                worth += self.weights[name] * metric.worth(mask)
+            if isinstance(metric, SupportsMarginalGains):
+                gains += self.weights[name] * metric.marginal_gains(mask)
             elif isinstance(metric, SupportsGradient):
-                worth += self.weights[name] * metric.gradient(mask.float()).float()
-        return worth
+                gains += self.weights[name] * metric.gradient(mask.float()).float()
+        return gains
 
 
 class _Widened:

@@ -5,7 +5,7 @@ full selection uses at least `least` tokens, so all of them lie between `least` 
 documents may be taken in part is maximised by a sort (the fractional knapsack, Dantzig 1957).
 
 Each document has a mass in the means of the objective: its tokens, or 1. With masses a_i, a term that is a mean over
-the selection has a tangent h + sum_i N_i m_i / sum_i a_i m_i (its `shares` N), another one h + sum_i W_i m_i (`worth`).
+the selection has a tangent h + sum_i N_i m_i / sum_i a_i m_i (its `shares` N), another one h + sum_i W_i m_i (`gains`).
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fineweb_mask.models.settings.selection import Unit
 
-RATIO_STEPS = 6  # of Dinkelbach's method, which converges superlinearly; every step is a valid bound
+RATIO_STEPS = 6  # steps of Dinkelbach's method, which converges superlinearly; every step is a valid bound
 
 
 def top(scores: Tensor, k: int) -> Tensor:
@@ -114,13 +114,13 @@ class Knapsack:
             order = order[len(fits) :]
         return kept
 
-    def probabilities(self, worth: Tensor, temperature: float) -> Tensor:
+    def probabilities(self, gains: Tensor, temperature: float) -> Tensor:
         """Solve sum_i tokens_i sigmoid((worth_i / cost_i - tau) / T) = limit for tau: (n,) float32."""
-        return probabilities(worth / self.costs, temperature, self.limit / self.mean, self.costs)
+        return probabilities(gains / self.costs, temperature, self.limit / self.mean, self.costs)
 
-    def deviation(self, worth: Tensor) -> float:
-        """Compute the standard deviation of worth (n,) per token, over all tokens."""
-        ratio, share = worth.double() / self.costs, self.costs / len(self.costs)
+    def deviation(self, gains: Tensor) -> float:
+        """Compute the standard deviation of marginal gains (n,) per token, over all tokens."""
+        ratio, share = gains.double() / self.costs, self.costs / len(self.costs)
         return float((share @ (ratio - share @ ratio).square()).clamp(min=0).sqrt())
 
     def best_mean(self, values: Tensor) -> Tensor:
@@ -136,16 +136,16 @@ class Knapsack:
         assert best is not None  # noqa: S101 - the first step sets it
         return best
 
-    def highest(self, worth: Tensor, shares: Tensor, constant: float = 0.0) -> tuple[float, Tensor]:
+    def highest(self, gains: Tensor, shares: Tensor, constant: float = 0.0) -> tuple[float, Tensor]:
         """Bound W . m + (N . m + constant) / (a . m) over every m in [0, 1]^n that uses `least` to `limit` tokens.
 
-        `worth` W and `shares` N are (n,) float64, `constant` is at least 0. Return the bound and where it is reached,
+        `gains` W and `shares` N are (n,) float64, `constant` is at least 0. Return the bound and where it is reached,
         (n,) float64.
         """
         masses, (low, high) = self.masses.double(), self.masses_of_full
         if self.by_tokens:
             # a . m is between low and high, so W becomes a share; a mean is highest over the fewest tokens
-            shares = shares + torch.where(worth > 0, high * worth, low * worth)
+            shares = shares + torch.where(gains > 0, high * gains, low * gains)
             ratio = shares / masses
             taken = self._fractions(ratio - ratio.max(), ratio)
             return float((taken * shares).sum() / (taken * masses).sum()) + constant / low, taken
@@ -156,7 +156,7 @@ class Knapsack:
         for _ in range(RATIO_STEPS):
             reached, at = -torch.inf, masses
             for inverse in {1 / low, 1 / high}:
-                values = worth + inverse * (shares - level * masses)
+                values = gains + inverse * (shares - level * masses)
                 taken = self._fractions(values, values / self.costs)
                 value = level + float((taken * values).sum()) + inverse * constant
                 if value > reached:

@@ -22,8 +22,8 @@ from fineweb_mask.models.selection.problem.measures import FalseBoundError
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
 
-ROUNDING = 1e-5  # of the terms' sizes: a bound this far below an objective may be due to float32 products
-CANCELLED = 1e-12  # of the weights: float64 rounding of terms that add up to 0
+ROUNDING = 1e-5  # share of the terms' sizes: a bound this far below an objective may be due to float32 products
+CANCELLED = 1e-12  # share of the weights: float64 rounding of terms that add up to 0
 
 
 class Bound:
@@ -49,13 +49,13 @@ class Bound:
         """Return the bound and a mask at which the tangents reach it, (n,) bool; by tokens (n,) float64 from 0 to 1."""
         if self.objective.knapsack is not None:
             return self._evaluate_knapsack(self.objective.knapsack)
-        bound, worth = self.objective.constant, self.objective.linear.double()
+        bound, gains = self.objective.constant, self.objective.linear.double()
         for tangent in self.tangents:
             height, slopes = tangent.evaluate()
             bound += height
-            worth = worth + slopes
-        top = worth.topk(self.objective.budget, sorted=False)
-        mask = torch.zeros(len(worth), dtype=torch.bool, device=worth.device)
+            gains = gains + slopes
+        top = gains.topk(self.objective.budget, sorted=False)
+        mask = torch.zeros(len(gains), dtype=torch.bool, device=gains.device)
         mask[top.indices] = True
         return bound + float(top.values.sum()), mask
 
@@ -63,7 +63,7 @@ class Bound:
         objective, masses = self.objective, knapsack.masses.double()
         height, least = objective.constant, knapsack.masses_of_full[0]
         shares = masses * objective.quality.double() * objective.linear_weight  # divided by the mass of m
-        worth, constant = torch.zeros_like(shares), 0.0
+        gains, constant = torch.zeros_like(shares), 0.0
         if (credit := objective.credit) is not None:  # divided by its square: with equal masses 1 / mass is left
             if knapsack.by_tokens:
                 shares += credit.double() / least
@@ -75,8 +75,8 @@ class Bound:
             if getattr(tangent, "of_shares", None):
                 shares += slopes * objective.size
             else:
-                worth += slopes
-        bound, taken = knapsack.highest(worth, shares, constant)
+                gains += slopes
+        bound, taken = knapsack.highest(gains, shares, constant)
         return height + bound, taken
 
     def descend(self, fall: float, mask: Tensor) -> None:

@@ -88,7 +88,7 @@ def solve_quadmix(problem: Problem) -> Solution:
 
 
 def curves_of(settings: QuadmixSettings, groups: Collection[str]) -> dict[str, QuadmixCurveSettings]:
-    """Return the curves of the groups that have one of their own; what it does not set is as for all.
+    """Return the curves of the groups that have their own; what it does not set is as for all.
 
     >>> settings = QuadmixSettings(omega=0.2, by_group={"en": {"floor": 0.1}, "fr": {}})
     >>> curve = curves_of(settings, ["de", "en"])["en"]

@@ -7,13 +7,13 @@ metrics are linear in v (`pairwise`), it is a Newton step on the moment; its cur
 the threshold, because only their probability moves. Otherwise (`disf` and sums with it) it is a Frank-Wolfe step
 towards the smoothed top K, with exact line search. Other metrics enter through their gradient, damped.
 
-Near-duplicates are charged in the gradient by rank: documents are taken in the order of their worth, and each lowers
-the worth of its near-duplicates below it. Of two copies, one then keeps its worth and the other loses it, where equal
-probabilities would leave both at one half.
+Near-duplicates are penalised in the gradient by rank: documents are taken in the order of their marginal gains, and
+each lowers the gain of its near-duplicates below it. Of two copies, one then keeps its gain and the other loses it,
+where equal probabilities would leave both at one half.
 
 Then K documents are kept and refined by swaps (`swaps.py`). They are the top K, unless a metric is curved in v
 (`disf`) and K is not large. The relaxed optimum then shows which documents may be kept but not which complement each
-other, and its top K overlap by chance. There the documents are picked greedily, in a large block among candidates
+other, and its top K overlap at random. There the documents are picked greedily, in a large block among candidates
 that are found again in every round. The answer is the best selection met on the way, the
 start included, so no setting ends below its own start.
 """
@@ -30,11 +30,11 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import (
     Metric,
-    SupportsCharges,
     SupportsGains,
     SupportsGradient,
     SupportsKernel,
     SupportsMoment,
+    SupportsPenalties,
     SupportsReduction,
 )
 from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
@@ -46,14 +46,14 @@ from fineweb_mask.models.settings.selection import MeanFieldSettings
 
 DAMPING = 0.25  # share of the way per step if a metric has no exact line search
 WARM = 0.5  # share of the annealing that remains if the start is the solution of a similar problem
-READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the documents' worth
+READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the marginal gains
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
 LARGE = 20_000  # least documents for that approximation if swaps alone must make up for it
 CANDIDATES, ROUNDS = 1024, 32  # documents of largest gain among which greedy picks, and how often they are found
 SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
-ASTRAY = 0.01  # of the moments: how far they may be from those of the probabilities after Newton's steps
-CLOSE = 1e-3  # of what annealing gained: if no selection can be better by more, there is nothing to refine
+ASTRAY = 0.01  # share of the moments: how far they may be from those of the probabilities after Newton's steps
+CLOSE = 1e-3  # share of what annealing gained: if no selection can be better by more, there is nothing to refine
 
 
 class Schedule(NamedTuple):
@@ -99,9 +99,9 @@ def solve_mean_field(problem: Problem) -> Solution:
         best = _better(objective, best, refine(approximate, best))
     if not closed:
         best = refine(problem, best)
-    worth = objective.worth(best)
-    spread = objective.deviation(worth)
-    inclusion = objective.probabilities(worth, READABLE * spread) if spread > 0 else path.inclusion
+    gains = objective.marginal_gains(best)
+    spread = objective.deviation(gains)
+    inclusion = objective.probabilities(gains, READABLE * spread) if spread > 0 else path.inclusion
     return Solution(best, inclusion, path.inclusion)
 
 
@@ -137,8 +137,8 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 
 def _picks_greedily(objective: Objective) -> bool:
-    """Return whether greedy picks are worth their cost: few documents, or a kernel that D is curved in."""
-    metrics = [metric for metric in objective.active.values() if not isinstance(metric, SupportsCharges)]
+    """Return whether greedy picks repay their cost: few documents, or a kernel that D is curved in."""
+    metrics = [metric for metric in objective.active.values() if not isinstance(metric, SupportsPenalties)]
     smooth = all(isinstance(metric, SupportsMoment) and isinstance(metric, SupportsGains) for metric in metrics)
     if not metrics or not smooth:
         return False
@@ -169,10 +169,10 @@ def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
     return objective if metrics == objective.metrics else replace(objective, metrics=metrics)
 
 
-def near_duplicates_of(objective: Objective) -> tuple[SupportsCharges, float] | None:
+def near_duplicates_of(objective: Objective) -> tuple[SupportsPenalties, float] | None:
     """Return the term against near-duplicates and what a pair of weight 1 costs in the objective, if it has one."""
     for name, metric in objective.active.items():
-        if isinstance(metric, SupportsCharges):
+        if isinstance(metric, SupportsPenalties):
             return metric, objective.weights[name] / objective.size
     return None
 
@@ -187,7 +187,9 @@ class Annealing:
         active = objective.active
         self.smooth = {name: metric for name, metric in active.items() if isinstance(metric, SupportsMoment)}
         self.others = {
-            name: metric for name, metric in active.items() if not isinstance(metric, SupportsMoment | SupportsCharges)
+            name: metric
+            for name, metric in active.items()
+            if not isinstance(metric, SupportsMoment | SupportsPenalties)
         }
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.smooth.items()}
         self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, SupportsKernel)}
@@ -199,7 +201,7 @@ class Annealing:
         self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))
         self._gradient: Tensor | None = None
         self._straight = objective.linear  # the gradient of all that has no moment
-        self._mean: dict[str, Tensor] | None = None  # of the moments since it is cold, if they are averaged
+        self._mean: dict[str, Tensor] | None = None  # the moments' mean since it is cold, if they are averaged
         self._steps = 0
 
     def temperatures(self) -> Iterator[float]:
@@ -245,11 +247,11 @@ class Annealing:
                 moment, weight = self.moments[name], self.objective.weights[name]
                 gradient = gradient + metric.gradient_at(moment, self.objective.size, weight)
             if self.near_duplicates is not None:
-                pairs, charge = self.near_duplicates
+                pairs, penalty = self.near_duplicates
                 knapsack = self.objective.knapsack
-                charged = pairs.charged(gradient, charge, None if knapsack is None else knapsack.costs)
-                self._straight = self._straight + (charged - gradient)
-                gradient = charged
+                penalised = pairs.penalised(gradient, penalty, None if knapsack is None else knapsack.costs)
+                self._straight = self._straight + (penalised - gradient)
+                gradient = penalised
             self._gradient = gradient
         return self._gradient
 
@@ -278,7 +280,7 @@ class Annealing:
         """Move pi and the moments towards the solution at a temperature in deviations of the gradient."""
         gradient = self.gradient()
         temperature = relative_temperature * self.objective.deviation(gradient)
-        if temperature <= 0:  # all documents are worth the same
+        if temperature <= 0:  # all documents gain the same
             return
         target = self.objective.probabilities(gradient, temperature)
         reached = {name: metric.moment(target) for name, metric in self.smooth.items()}

@@ -1,12 +1,12 @@
 """Refine a selection by swapping selected for unselected documents (ours).
 
-Objectives of quality and metrics with a `swap_model` (all but `facility`) are refined inside a pool: the selected worth
-least and the unselected ones worth most. One matrix of the pool gives the gain of every swap in it, for `pairwise` and
-`disf` exactly, so thousands of swaps cost one product. Then the worth of all documents is recomputed and the next pool
-drawn, as long as the objective rises. Where a metric does not promise its gains (`swaps_as_promised`), a round
-that does not help is repeated with half the swaps.
+Objectives of quality and metrics with a `swap_model` (all but `facility`) are refined inside a pool: the selected
+documents of least marginal gain and the unselected ones of most. One matrix of the pool gives the gain of every swap
+in it, for `pairwise` and `disf` exactly, so thousands of swaps cost one product. Then all marginal gains are computed
+again and the next pool is drawn, as long as the objective rises. Where a metric does not promise its gains
+(`swaps_as_promised`), a round that does not help is repeated with half the swaps.
 
-Other objectives are refined by batches of swaps, chosen by the marginal worth of each document. A batch is halved
+Other objectives are refined by batches of swaps, chosen by the marginal gain of each document. A batch is halved
 until it raises the objective.
 """
 
@@ -19,12 +19,12 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours, SupportsSwaps
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem
-from fineweb_mask.models.selection.solvers.token_swaps import exchanged, polish, price, swap_in_pool
+from fineweb_mask.models.selection.solvers.token_swaps import dual_price, exchanged, polish, swap_in_pool
 
 NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
 QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
-LEAST_RISE = 1e-6  # of the objective: a round that gains less is the last
-LEAST_GAIN = 1e-7  # of the range of worths in the pool: smaller gains are float32 rounding
+LEAST_RISE = 1e-6  # share of the objective: a round that gains less is the last
+LEAST_GAIN = 1e-7  # share of the range of gains in the pool: less is float32 rounding
 
 
 def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) -> tuple[Tensor, int]:
@@ -34,10 +34,10 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
         for name, metric in objective.active.items()
         if isinstance(metric, SupportsSwaps)
     ]
-    worth = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
+    gains = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
     for model in models:
-        worth += model.worth
-    half, priority, knapsack = pool_size // 2, objective.priority(worth), objective.knapsack
+        gains += model.gains
+    half, priority, knapsack = pool_size // 2, objective.priority(gains), objective.knapsack
     inside, outside = mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]
     weakest = inside[priority[inside].sort(stable=True).indices[:half]]
     strongest = outside[priority[outside].sort(descending=True, stable=True).indices[:half]]
@@ -46,9 +46,9 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
     for model in models:
         cross += model.cross(pool)
     if knapsack is None:
-        chosen, swaps = _swap_in_pool(worth[pool].double().cpu().numpy(), cross.cpu().numpy(), len(weakest), most)
+        chosen, swaps = _swap_in_pool(gains[pool].double().cpu().numpy(), cross.cpu().numpy(), len(weakest), most)
     else:
-        reduced = worth.double() - price(knapsack, worth) * knapsack.costs
+        reduced = gains.double() - dual_price(knapsack, gains) * knapsack.costs
         chosen, swaps = swap_in_pool(
             reduced[pool].cpu().numpy(),
             cross.cpu().numpy(),
@@ -63,17 +63,17 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
 
 
 def _swap_in_pool(
-    worth: NDArray[np.float64],  # (p,), the first n_inside documents are selected
-    cross: NDArray[np.float32],  # (p, p), how much one document reduces the worth of the other
+    gains: NDArray[np.float64],  # (p,), the first n_inside documents are selected
+    cross: NDArray[np.float32],  # (p, p), how much one document reduces the gains of the other
     n_inside: int,
     most: int,
 ) -> tuple[NDArray[np.bool_], int]:
-    chosen = np.arange(len(worth)) < n_inside
-    if n_inside in {0, len(worth)}:
+    chosen = np.arange(len(gains)) < n_inside
+    if n_inside in {0, len(gains)}:
         return chosen, 0
-    least = LEAST_GAIN * float(np.ptp(worth))
-    loss = np.where(chosen, worth, np.inf)  # of dropping
-    gain = np.where(chosen, -np.inf, worth)  # of adding
+    least = LEAST_GAIN * float(np.ptp(gains))
+    loss = np.where(chosen, gains, np.inf)  # from dropping
+    gain = np.where(chosen, -np.inf, gains)  # from adding
     for swaps in range(most):
         # The better of the cheapest drop and the best addition, each with its best partner.
         out = int(loss.argmin())
@@ -102,12 +102,12 @@ def _swap_in_pool(
 def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -> tuple[Tensor, float, int]:
     """Swap as many pairs at once as raise the objective: (n,) bool, its objective, the swaps made.
 
-    Neighbours share their worth, so of each neighbourhood only the best document to add and the best to drop take
+    Neighbours share their gains, so of each neighbourhood only the best document to add and the best to drop take
     part. If all pairs together do not help, the better half is tried, and so on down to one pair. If no swap helps, the
     result is `mask` itself.
     """
-    worth = objective.priority(objective.worth(mask))
-    gain, loss = torch.where(mask, -torch.inf, worth), torch.where(mask, worth, torch.inf)
+    gains = objective.priority(objective.marginal_gains(mask))
+    gain, loss = torch.where(mask, -torch.inf, gains), torch.where(mask, gains, torch.inf)
     add, drop = ~mask, mask
     for metric in objective.metrics.values():
         if isinstance(metric, SupportsNeighbours):
@@ -120,7 +120,7 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
     pairs = int((gain[additions[:pairs]] > loss[drops[:pairs]]).sum())
     while pairs:
         if objective.knapsack is not None:
-            swapped = exchanged(objective.knapsack, mask, drops[:pairs], additions, worth)
+            swapped = exchanged(objective.knapsack, mask, drops[:pairs], additions, gains)
         else:
             swapped = mask.clone()
             swapped[drops[:pairs]], swapped[additions[:pairs]] = False, True

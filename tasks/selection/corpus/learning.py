@@ -90,19 +90,19 @@ def draw_sample(job: SampleJob) -> None:
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.corpus.documents import Documents, Survey, prefixed, sampled
+    from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, prefixed, sampled
 
     device = torch.device(choose_device(job.settings.device))
     columns = read_columns(job.workspace, job.shard)
     surveys, chosen = [], []
     for _, part in read_parts(job.workspace, job.shard, columns, job.settings):
         with gpu_slot(str(device)):
-            surveys.append(Survey.of(part, device))
+            surveys.append(CorpusStatistics.of(part, device))
         chosen.append(sampled(part, job.rate))
     arrays: dict[str, Any] = {}
     if surveys:
         arrays = {
-            **prefixed("survey", Survey.total(surveys).arrays()),
+            **prefixed("survey", CorpusStatistics.total(surveys).arrays()),
             **prefixed("sample", Documents.concatenate(chosen).arrays()),
         }
     write_arrays(job.output, job.key, arrays, {})
@@ -265,12 +265,12 @@ def _problem(
     job: LearnJob, device: "torch.device", details: dict[str, Any] | None = None, frame: "Frame | None" = None
 ) -> "SampleProblem":
     """Read the sample; details and frame are those of the rules so far."""
-    from fineweb_mask.models.selection.corpus.documents import Documents, Survey, without_prefix
+    from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, without_prefix
     from fineweb_mask.models.selection.corpus.sample import SampleProblem
 
     files = track("parts of the sample", job.samples)
     found = [arrays for file in files if (arrays := read_arrays(job.workspace.resolve(file)))]
-    survey = Survey.total([Survey.of_arrays(without_prefix("survey", arrays)) for arrays in found])
+    survey = CorpusStatistics.total([CorpusStatistics.of_arrays(without_prefix("survey", arrays)) for arrays in found])
     sample = Documents.concatenate([Documents.of_arrays(without_prefix("sample", arrays)) for arrays in found])
     known: dict[str, Any] = {} if details is None else {"ranges": _ranges(details), "spare": details["spare"]}
     settings = job.settings

@@ -68,7 +68,7 @@ def find_charges(job: ChargesJob) -> None:
 
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.corpus.documents import Documents, without_prefix
-    from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_charges
+    from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
 
     device = torch.device(choose_device(job.settings.device))
     learned = read_learned(job.workspace, job.rule, job.part, device)
@@ -84,7 +84,9 @@ def find_charges(job: ChargesJob) -> None:
         if parts:
             documents, levels = Documents.concatenate(parts), learned.search.levels
             with gpu_slot(str(device)):
-                charges = near_duplicate_charges(learned.rule, levels, job.settings.near_duplicates, documents, device)
+                charges = near_duplicate_penalties(
+                    learned.rule, levels, job.settings.near_duplicates, documents, device
+                )
             table = pa.table([shards, np.concatenate(rows), charges], schema=CHARGES).filter(charges > 0)
             for batch in table.to_batches():
                 writer.write(batch)

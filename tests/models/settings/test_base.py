@@ -18,14 +18,13 @@ from fineweb_mask.models.settings import (
     SourceSettings,
 )
 from fineweb_mask.models.settings.base import Settings
-from fineweb_mask.models.settings.quality import FastTextTrainingSettings
+from fineweb_mask.models.settings.quality import FastTextTrainingSettings, TrainQualitySettings
 from fineweb_mask.models.settings.selection import (
     MeanFieldSettings,
     PolicyGradientSettings,
     SelectionSettings,
 )
 from fineweb_mask.models.settings.selectors.options import QualitySamplingSettings, SemDedupSettings
-from fineweb_mask.models.settings.training import TrainQualitySettings
 
 WITH_DEFAULTS = [
     EmbeddingSettings,

@@ -16,8 +16,9 @@ from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
     FastTextTrainingSettings,
     LabelSettings,
+    TeacherSettings,
+    TrainQualitySettings,
 )
-from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
 from fineweb_mask.tasks.fit.train_quality import (
     TrainQualityJob,
     describe,

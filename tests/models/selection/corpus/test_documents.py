@@ -9,8 +9,8 @@ import torch
 from hypothesis import strategies as st
 
 from fineweb_mask.models.selection.corpus.documents import (
+    CorpusStatistics,
     Documents,
-    Survey,
     group_budgets,
     prefixed,
     repeats,
@@ -205,7 +205,7 @@ def test_no_selection_of_the_same_budgets_is_above_the_bound(data):
     except SelectionInputError:  # a budget that holds no document
         return
     problem = SampleProblem(
-        documents, Survey.of(documents, CPU), settings, 128, CPU, ranges=found.ranges, groups=groups
+        documents, CorpusStatistics.of(documents, CPU), settings, 128, CPU, ranges=found.ranges, groups=groups
     )
     costs, chosen = documents.costs, np.concatenate(found.masks)
     whole = {name: documents.groups == name for name in problem.budgets}
@@ -232,7 +232,7 @@ CPU = torch.device("cpu")
 
 def test_surveys_of_parts_add_up(parts_with_tokens):
     whole = Documents.concatenate(parts_with_tokens)
-    total = Survey.total([Survey.of(part, CPU) for part in parts_with_tokens])
+    total = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts_with_tokens])
     assert (total.documents, total.tokens) == (3400, int(whole.tokens.sum()))
     rows = checked_features(whole.vectors, CPU)
     for one, other in zip(total.standard, rows.standard(), strict=True):
@@ -240,8 +240,8 @@ def test_surveys_of_parts_add_up(parts_with_tokens):
 
 
 def test_arrays_make_the_same_survey(parts):
-    survey = Survey.of(parts[0], CPU)
-    again = Survey.of_arrays(survey.arrays())
+    survey = CorpusStatistics.of(parts[0], CPU)
+    again = CorpusStatistics.of_arrays(survey.arrays())
     assert (again.documents, again.tokens) == (survey.documents, survey.tokens)
     assert again.sums.equal(survey.sums)
     assert again.squares.equal(survey.squares)
@@ -249,7 +249,7 @@ def test_arrays_make_the_same_survey(parts):
 
 def test_a_dimension_that_does_not_vary_counts_nothing():
     vectors = np.ones((10, 3))
-    standard = Survey.of(Documents(vectors, np.zeros(10), np.zeros(10)), CPU).standard
+    standard = CorpusStatistics.of(Documents(vectors, np.zeros(10), np.zeros(10)), CPU).standard
     assert standard.inverse_deviation.tolist() == [0, 0, 0]
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection.corpus import near_duplicates
-from fineweb_mask.models.selection.corpus.documents import Documents, Survey
-from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_charges
+from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents
+from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_penalties
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.problem.measures import Measures
@@ -37,14 +37,14 @@ def settings_of(**changes):
 
 
 def problem_of(parts, settings, **options):
-    survey = Survey.total([Survey.of(one, CPU) for one in parts])
+    survey = CorpusStatistics.total([CorpusStatistics.of(one, CPU) for one in parts])
     return SampleProblem(Documents.concatenate(parts), survey, settings, 128, CPU, **options)
 
 
 @pytest.mark.parametrize("cell", [32_768, 400, 100])
 @pytest.mark.parametrize("by", ["documents", "tokens"])
 def test_a_selection_has_hardly_any_left(copied, cell, by, monkeypatch):
-    monkeypatch.setattr(near_duplicates, "CELL_DOCUMENTS", cell)
+    monkeypatch.setattr(near_duplicates, "CLUSTER_DOCUMENTS", cell)
     parts = copied
     if by == "tokens":
         parts = [one._replace(tokens=np.full(len(one.quality), 100)) for one in copied]
@@ -81,7 +81,7 @@ def test_the_best_document_of_identical_ones_pays_nothing(copied):
     rule = learned.rule
     one = copied[0].take(np.zeros(5, dtype=int))
     same = one._replace(quality=np.array([1, 5, 3, 2, 4], dtype=np.float32), lots=np.linspace(0.1, 0.5, 5))
-    paid = near_duplicate_charges(learned.rule, learned.search.levels, NearDuplicateSettings(weight=0.1), same, CPU)
+    paid = near_duplicate_penalties(learned.rule, learned.search.levels, NearDuplicateSettings(weight=0.1), same, CPU)
     assert paid[1] == 0
     assert paid.tolist() == pytest.approx((0.1 / rule.objective.size * np.array([4, 0, 2, 3, 1])).tolist(), rel=1e-4)
 
@@ -90,7 +90,7 @@ def test_of_equally_good_ones_the_lower_tie_pays_nothing(copied):
     learned = problem_of(copied, settings_of()).learn()
     one = copied[0].take(np.zeros(4, dtype=int))
     same = one._replace(lots=np.array([0.3, 0.1, 0.7, 0.9]) / 4096 + 0.5)
-    paid = near_duplicate_charges(learned.rule, learned.search.levels, NearDuplicateSettings(), same, CPU)
+    paid = near_duplicate_penalties(learned.rule, learned.search.levels, NearDuplicateSettings(), same, CPU)
     assert (paid > 0).tolist() == [tie > same.ties.min() for tie in same.ties.tolist()]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.corpus.documents import ALL, Documents, Survey, sampled
+from fineweb_mask.models.selection.corpus.documents import ALL, CorpusStatistics, Documents, sampled
 from fineweb_mask.models.selection.corpus.passes import Margin, Tally, conclude, find_threshold, margin_at
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
@@ -19,7 +19,7 @@ def problem_of(parts, rate=0.5, **changes):
     settings = SelectionSettings(
         **{"metrics": {"pairwise": 1, "disf": 1}, "budget_by": "tokens" if tokens else "documents"} | changes
     )
-    survey = Survey.total([Survey.of(part, CPU) for part in parts])
+    survey = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts])
     return SampleProblem(Documents.concatenate([sampled(part, rate) for part in parts]), survey, settings, 128, CPU)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import select
-from fineweb_mask.models.selection.corpus.documents import Documents, Survey, sampled
+from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, sampled
 from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
 from fineweb_mask.models.selection.corpus.whole import apply
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
@@ -18,7 +18,7 @@ def settings_of(**changes):
 
 
 def problem_of(parts, rate, settings, **options):
-    survey = Survey.total([Survey.of(part, CPU) for part in parts])
+    survey = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts])
     sample = Documents.concatenate([sampled(part, rate) for part in parts])
     return SampleProblem(sample, survey, settings, options.pop("directions", 128), CPU, **options)
 

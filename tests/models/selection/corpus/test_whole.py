@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from fineweb_mask.models.selection.block import BlockSolver
-from fineweb_mask.models.selection.corpus.documents import Documents, Survey
+from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
@@ -53,7 +53,7 @@ def test_it_is_near_the_optimum_and_bounded(parts, metrics):
 def test_the_objective_is_that_of_the_selected_documents(parts):
     settings = settings_of(metrics=SUMS)
     found = select_corpus(lambda: parts, settings, rate=0.5)
-    survey = Survey.total([Survey.of(part, CPU) for part in parts])
+    survey = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts])
     problem = SampleProblem(
         Documents.concatenate(parts), survey, settings, 128, CPU, ranges=found.ranges, frame=found.rule.frame
     )
@@ -64,7 +64,7 @@ def test_the_objective_is_that_of_the_selected_documents(parts):
 def test_it_is_better_than_a_block_for_each_part(parts):
     settings = settings_of(metrics="disf")
     found = select_corpus(lambda: parts, settings, rate=0.5)
-    survey = Survey.total([Survey.of(part, CPU) for part in parts])
+    survey = CorpusStatistics.total([CorpusStatistics.of(part, CPU) for part in parts])
     whole = SampleProblem(
         Documents.concatenate(parts), survey, settings, 128, CPU, ranges=found.ranges, frame=found.rule.frame
     )
@@ -115,7 +115,7 @@ def test_no_selection_is_above_the_bound(weigh, data):
     cut = data.draw(st.integers(1, n - 1))
     pieces = [documents.take(np.arange(n) < cut), documents.take(np.arange(n) >= cut)]
     found = select_corpus(lambda: pieces, settings)
-    problem = SampleProblem(documents, Survey.of(documents, CPU), settings, 128, CPU, ranges=found.ranges)
+    problem = SampleProblem(documents, CorpusStatistics.of(documents, CPU), settings, 128, CPU, ranges=found.ranges)
     budget, costs = problem.budget, documents.costs
     masks = [np.array(mask, dtype=bool) for mask in itertools.product([False, True], repeat=n)]
     used = sum(piece.costs[mask].sum() for piece, mask in zip(pieces, found.masks, strict=True))

@@ -155,7 +155,7 @@ def test_lists_read_in_parts_give_the_same_and_hold_little(weighed, monkeypatch)
         tangent = metric.tangent(pi * (n / 8 / pi.sum()), n // 8, 1.0)
         tangent.descend(mask, 0.01)
         height, slopes = tangent.evaluate()
-        return metric.value(mask[None]), metric.gradient(pi), metric.worth(mask), slopes, torch.tensor(height)
+        return metric.value(mask[None]), metric.gradient(pi), metric.marginal_gains(mask), slopes, torch.tensor(height)
 
     whole = everything()
     monkeypatch.setitem(PART, "cpu", 20 * k)

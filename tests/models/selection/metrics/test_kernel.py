@@ -107,7 +107,7 @@ def test_swaps_gain_about_what_their_model_says(name, d):
         trials[:, out] = False
         trials[torch.arange(len(outside)), outside] = True
         gained.append(2 * (metric.value(trials) - metric.value(mask[None])))
-        promised.append(model.worth[outside] - model.worth[out] + cross[out, outside])
+        promised.append(model.gains[outside] - model.gains[out] + cross[out, outside])
     promised, gained = torch.cat(promised).double(), torch.cat(gained)
     assert float(torch.corrcoef(torch.stack([promised, gained]))[0, 1]) > 0.98
     if metric.swaps_as_promised:

@@ -108,7 +108,7 @@ def test_gains_and_worths_are_differences_of_values():
         assert float(gains.gains()[document]) == pytest.approx(gain, abs=1e-6)
         gains.add(document)
         mask = with_it
-    worth = metric.worth(mask)
+    worth = metric.marginal_gains(mask)
     for document in range(N):
         other = mask.clone()
         other[document] = ~other[document]
@@ -137,7 +137,7 @@ def test_charges_in_order_of_worth_are_the_greedy_selection(seed):
         chosen = int((objective.linear + gains.gains()).masked_fill(mask, -torch.inf).argmax())
         mask[chosen] = True
         gains.add(chosen)
-    charged = metric.charged(objective.linear, 3.0 / 8)
+    charged = metric.penalised(objective.linear, 3.0 / 8)
     assert top(charged, 8).tolist() == mask.tolist()
     assert (charged <= objective.linear).all()
 
@@ -147,7 +147,7 @@ def test_charges_by_tokens_are_the_greedy_selection_per_token(seed):
     metric, knapsack = by_tokens(groups(30, seed), seed)
     worth = torch.rand(30, generator=torch.Generator().manual_seed(seed))
     costs = knapsack.costs.float()
-    charged, gains = metric.charged(worth, 0.2, knapsack.costs) / costs, metric.gains(5.0, 1.0)
+    charged, gains = metric.penalised(worth, 0.2, knapsack.costs) / costs, metric.gains(5.0, 1.0)
     taken = torch.zeros(30, dtype=torch.bool)
     for document in charged.sort(descending=True, stable=True).indices.tolist():
         priority = ((worth + gains.gains()) / costs).masked_fill(taken, -torch.inf)

@@ -56,7 +56,7 @@ def test_worth_is_what_one_more_document_adds_to_quality_and_facility():
     quality = torch.rand(20, generator=torch.Generator().manual_seed(4))
     objective = Objective(quality, 6, {"facility": metric}, linear_weight=0.7, weights={"facility": 2.0})
     [mask] = random_masks(20, 6, 1)
-    worth = objective.worth(mask)
+    worth = objective.marginal_gains(mask)
 
     def at_budget(selected):  # the mean quality keeps the budget's denominator
         return 0.7 * float(quality[selected].sum()) / 6 + 2 * float(metric.value(selected[None])[0])
@@ -74,7 +74,7 @@ def test_worth_is_the_change_of_a_single_document(metric, corpus):
     made = Facility(rows, 50) if metric == "facility" else METRICS[metric](rows)
     objective = Objective(torch.from_numpy(quality), 10, {metric: made}, linear_weight=0.5, weights={metric: 1.0})
     mask = top(objective.quality, 10)
-    worth = objective.worth(mask)
+    worth = objective.marginal_gains(mask)
     here = partial_value(objective, metric, mask)
     for document in range(50):
         other = mask.clone()

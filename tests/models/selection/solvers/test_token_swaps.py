@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.solvers.token_swaps import exchanged, polish, price, swap_in_pool
+from fineweb_mask.models.selection.solvers.token_swaps import dual_price, exchanged, polish, swap_in_pool
 from tests.models.selection.enumerable import any_masks, is_full, token_problem
 
 SEEDS = range(40)
@@ -45,9 +45,9 @@ def test_at_the_price_the_budget_is_full():
     for seed in SEEDS:
         _, objective = token_problem(seed)
         knapsack, worth = objective.knapsack, torch.from_numpy(np.random.default_rng(seed).normal(size=objective.n))
-        above = worth / knapsack.costs > price(knapsack, worth)
+        above = worth / knapsack.costs > dual_price(knapsack, worth)
         assert int(knapsack.tokens[above].sum()) <= knapsack.limit
-        at_least = worth / knapsack.costs >= price(knapsack, worth)
+        at_least = worth / knapsack.costs >= dual_price(knapsack, worth)
         assert bool(at_least.all()) or int(knapsack.tokens[at_least].sum()) > knapsack.limit
 
 
