@@ -34,8 +34,8 @@ from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.budgets import divide_budget, measure_curves
 from fineweb_mask.tasks.selection.compare_page import write_compare_page
 from fineweb_mask.tasks.selection.contenders import find_ranges, run_selector
-from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_rule, learn_rule, measure
-from fineweb_mask.tasks.selection.corpus.near_duplicates import find_charges, measure_charged
+from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_policy, learn_policy
+from fineweb_mask.tasks.selection.corpus.passes import find_penalties, measure
 from fineweb_mask.tasks.selection.frontier import sweep_lambs
 from fineweb_mask.tasks.selection.sweep_page import write_sweep_page
 from fineweb_mask.tasks.workspace.counts import Amount, Counts
@@ -62,11 +62,10 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     embed,
     score_embed,
     draw_sample,
-    learn_rule,
+    learn_policy,
     measure,
-    find_charges,
-    measure_charged,
-    keep_rule,
+    find_penalties,
+    keep_policy,
     fit_targets,
     measure_curves,
     divide_budget,

@@ -10,7 +10,7 @@ from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.fit.targets import FitTargetsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel, resolve_model
-from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
 from fineweb_mask.tasks.source.sidecars import Sidecars
 from fineweb_mask.tasks.workspace.job import Stage
 
@@ -21,7 +21,7 @@ REFITTED: dict[Refit, list[Stage]] = {
     "encoder": [FitEncoderJob.stage],
     "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
     "blocks": [],  # the record of the groups is deleted
-    "selection": [KeepRuleJob.stage, FitTargetsJob.stage],
+    "selection": [KeepPolicyJob.stage, FitTargetsJob.stage],
 }
 
 

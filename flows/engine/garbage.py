@@ -23,8 +23,8 @@ from fineweb_mask.tasks.dedup.repeats import RepeatsJob
 from fineweb_mask.tasks.dedup.signatures import SignatureJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
-from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
-from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargedJob, ChargesJob
+from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob
+from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, PenaltiesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
@@ -42,14 +42,16 @@ READ_UNTIL = {
     **dict.fromkeys(PairsJob.stage.folders, NearDedupJob.stage.folders),
     **{
         folder: SelectJob.stage.folders
-        for job in (SampleJob, MeasureJob, LearnJob, ChargesJob, ChargedJob, PriceJob, BudgetsJob)
+        for job in (SampleJob, MeasureJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
         for folder in job.stage.folders
     },
 }
 """Folders of files that are read only until those of later folders are there, which are named with each."""
 
 OF_MANY = frozenset(
-    folder for job in (RepeatsJob, PairsJob, LearnJob, ChargesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
+    folder
+    for job in (RepeatsJob, PairsJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
+    for folder in job.stage.folders
 )
 """Folders of files that are of no single shard."""
 

@@ -42,7 +42,7 @@ from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import merged
 from fineweb_mask.tasks.selection.contenders import reads_targets
-from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
 from fineweb_mask.tasks.selection.groups import Groups, Packing, grouped, remember_groups, remembered_groups
 from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
 from fineweb_mask.tasks.source.discovery import SourceShard, find_files
@@ -269,8 +269,8 @@ class Plan(State):
         """Select from all shards at once, with what these models made."""
         models = [model.identity for model in self._models_in_order]
         models += [file.fingerprint for file in (self._statistics, self._encoder) if file is not None]
-        is_refitted = KeepRuleJob.stage.name in self._refit
-        rule = KeepRuleJob(root=self.root, settings=self.settings.selection, models=models, force=is_refitted)
+        is_refitted = KeepPolicyJob.stage.name in self._refit
+        rule = KeepPolicyJob(root=self.root, settings=self.settings.selection, models=models, force=is_refitted)
         select_from_corpus(self.jobs, self.selectable, rule, self._add_selecting)
 
     def after_each(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from fineweb_mask.flows.engine.scheduler import Jobs, OnDone, add_all
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob, MeasureJob, SampleJob
-from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargedJob, charges_jobs
+from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob, LearnJob, SampleJob
+from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, penalties_jobs
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -22,7 +22,7 @@ class Found(NamedTuple):
     charges: list[StageFile]  # by cell
 
 
-def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepRuleJob, select: Select) -> None:
+def select_from_corpus(jobs: Jobs, shards: list[ShardFiles], rule: KeepPolicyJob, select: Select) -> None:
     """Select from all shards at once, by a rule that an earlier run may have learned; from few documents, as one block.
 
     Raises
@@ -58,18 +58,18 @@ def select_by_rule(
     jobs: Jobs,
     shards: Sequence[ShardFiles],
     kept: StageFile,
-    keep: KeepRuleJob,
+    keep: KeepPolicyJob,
     select: Select,
 ) -> None:
     """Select from all shards by a rule that is kept, and find first what near-duplicates pay, if that is not known.
 
     What a pass with this rule measured is not measured again.
     """
-    of_all: dict[str, Any] = {"root": keep.root, "settings": keep.settings, "rule": kept}
+    of_all: dict[str, Any] = {"root": keep.root, "settings": keep.settings, "policy": kept}
     measured_with = kept.details["best_measured_with"]
     passes = [MeasureJob(shard=shard, part="best", measured_with=measured_with, **of_all) for shard in shards]
-    charges = charges_jobs(keep.root, keep.settings, passes)
-    of_all["charges"] = tuple(job.reference() for job in charges)
+    charges = penalties_jobs(keep.root, keep.settings, passes)
+    of_all["penalties"] = tuple(job.reference() for job in charges)
     selecting = [SelectJob(shards=[shard], **of_all) for shard in shards]
     is_done = [jobs.done(job) is not None for job in selecting]
 
@@ -89,7 +89,7 @@ def select_by_rule(
 def learn_selection(
     jobs: Jobs,
     shards: Sequence[ShardFiles],
-    keep: KeepRuleJob,
+    keep: KeepPolicyJob,
     rate: float,
     on_kept: OnDone,
 ) -> None:
@@ -116,7 +116,7 @@ class _Learning(NamedTuple):
 
     jobs: Jobs
     shards: Sequence[ShardFiles]
-    keep: KeepRuleJob
+    keep: KeepPolicyJob
     on_kept: OnDone
 
     @property
@@ -146,8 +146,8 @@ class _Learning(NamedTuple):
 
     def measure(self, job: LearnJob, learned: StageFile) -> None:
         """Pass over all shards, and find what their candidates pay for near-duplicates."""
-        passes = [MeasureJob(shard=shard, rule=learned, **self.common) for shard in self.shards]
-        cells = charges_jobs(self.keep.root, self.keep.settings, passes)
+        passes = [MeasureJob(shard=shard, policy=learned, **self.common) for shard in self.shards]
+        cells = penalties_jobs(self.keep.root, self.keep.settings, passes)
 
         def on_measured(measured: list[StageFile]) -> None:
             if cells:
@@ -160,16 +160,17 @@ class _Learning(NamedTuple):
     def measure_charged(self, job: LearnJob, learned: StageFile, found: Found) -> None:
         """Pass over the candidates of all shards, less what they pay."""
         charged = [
-            ChargedJob(measured=file, charges=found.charges, rule=learned, **self.common) for file in found.measured
+            MeasureJob(shard=shard, measured=file, penalties=tuple(found.charges), policy=learned, **self.common)
+            for shard, file in zip(self.shards, found.measured, strict=True)
         ]
         add_all(self.jobs, charged, lambda files: self.gather(job, learned, found, files))
 
     def gather(self, job: LearnJob, learned: StageFile, found: Found, charged: list[StageFile]) -> None:
         """Gather a pass, and go on."""
         update = {"number": job.number + 1, "before": learned, "tallies": tuple(found.measured)}
-        self.learn(job.model_copy(update={**update, "charged": tuple(charged)}), found)
+        self.learn(job.model_copy(update={**update, "penalised": tuple(charged)}), found)
 
-    def add_one(self, job: LearnJob | KeepRuleJob, on_done: OnDone) -> None:
+    def add_one(self, job: LearnJob | KeepPolicyJob, on_done: OnDone) -> None:
         """Add one job, which the listeners do not expect yet."""
         self.jobs.expect(job.stage.shown_as, 1)
         self.jobs.add(job, on_done)

@@ -56,7 +56,7 @@ def export_from(found: Inspection, output: Path) -> ExportedRule:
         If it has none.
     """
     check_has_rule(found.settings)
-    rules = [job.rule for job, file in found.jobs["select"] if file is not None and isinstance(job, SelectJob)]
+    rules = [job.policy for job, file in found.jobs["select"] if file is not None and isinstance(job, SelectJob)]
     kept = next((rule for rule in rules if rule is not None), None)
     notes = export_rule(output, models_of(found), found.plan.selectable, kept)
     reached = {name: notes[name] for name in ("objective", "upper_bound", "random_objective")}

@@ -78,7 +78,7 @@ def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray
 
 def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
     if shard.worth.path:
-        return ~np.isnan(read_worth(workspace, shard))
+        return ~np.isnan(read_gains(workspace, shard))
     if shard.embeddings.details.get("bad_vectors") == 0:
         return np.ones(shard.rows, dtype=bool)
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
@@ -87,8 +87,8 @@ def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
     return np.concatenate([np.empty(0, dtype=bool), *valid])
 
 
-def read_worth(workspace: Workspace, shard: ShardFiles) -> NDArray[np.float32]:
-    """Read what the rows of a shard are worth by the rule that a pass was made with, (rows,); NaN if not candidates."""
+def read_gains(workspace: Workspace, shard: ShardFiles) -> NDArray[np.float32]:
+    """Read the marginal gains of a shard's rows by the policy of a pass, (rows,); NaN if they are no candidates."""
     return read_arrays(workspace.root / shard.worth.path, "worth")["worth/"]
 
 
