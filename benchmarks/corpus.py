@@ -23,19 +23,19 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-import psutil
 import torch
 
 from benchmarks.blocks import BLOCKS, prepared, selected, value
+from benchmarks.measuring import status_mib
 from benchmarks.tables import show
+from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.corpus import near_duplicates
-from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.documents import Documents, Survey, sampled
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
-from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.corpus.whole import DIRECTIONS, apply, select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
-from fineweb_mask.models.selection.measures import Measures, coverage
-from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block, select
+from fineweb_mask.models.selection.problem.measures import Measures, coverage
+from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
@@ -46,7 +46,7 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, rea
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 CLUSTERS = 60
-METRICS = ("pairwise", "disf", "logdet")
+METRICS = ("pairwise", "disf")
 PART = 50_000  # documents that are read at once
 
 
@@ -196,16 +196,7 @@ def one(arguments: argparse.Namespace) -> None:
     outcome = timed("pass", lambda: apply(parts, learned.rule, learned.margins, problem.budgets, device))
     reading = times["read"]
     timed("correct", lambda: problem.corrected(learned, outcome))
-    peak = psutil.Process().memory_info().rss if sys.platform != "linux" else high_water()
-    print(json.dumps(times | {"read": reading, "sample": len(drawn.quality), "mib": peak / 2**20}))
-
-
-def high_water() -> int:
-    """Return the largest resident memory of this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no VmHWM")
+    print(json.dumps(times | {"read": reading, "sample": len(drawn.quality), "mib": status_mib("VmHWM")}))
 
 
 def real(arguments: argparse.Namespace) -> None:
@@ -233,11 +224,10 @@ def real(arguments: argparse.Namespace) -> None:
             whole = select(everyone.vectors, everyone.quality, settings, ranges=solver.ranges(solver.budget))
             found = select_corpus(lambda: parts, settings, rate=0.5)  # noqa: B023
             masks = {"random": np.random.default_rng(0).permutation(len(everyone.quality)) < solver.budget}
-            for cut in ("by_shard", "mixed"):
-                of_blocks = settings.model_copy(update={"blocks": cut, "block_size": -(-rows // BLOCKS)})
-                jobs = [SelectJob(root=root, shards=group, settings=of_blocks) for group in grouped(shards, of_blocks)]
-                chosen = np.split(selected(jobs), np.cumsum([shard.rows for shard in ordered])[:-1])
-                masks[cut] = np.concatenate([one[block.rows] for one, block in zip(chosen, blocks, strict=True)])
+            of_blocks = settings.model_copy(update={"block_size": -(-rows // BLOCKS)})
+            jobs = [SelectJob(root=root, shards=group, settings=of_blocks) for group in grouped(shards, of_blocks)]
+            chosen = np.split(selected(jobs), np.cumsum([shard.rows for shard in ordered])[:-1])
+            masks["blocks"] = np.concatenate([one[block.rows] for one, block in zip(chosen, blocks, strict=True)])
             masks["global"] = np.concatenate(found.masks)
             masks["one block"] = np.isin(np.arange(len(everyone.quality)), whole.indices)
             measures, shard_of_row = (

@@ -1,7 +1,7 @@
 """Measure the peak memory of every stage on one shard, small, medium and large: it should not grow with the shard.
 
     python -m benchmarks.memory stages FOLDER --rows 10000 40000 120000
-    python -m benchmarks.memory metrics FOLDER --rows 40000 120000 --metrics pairwise+facility disf logdet vendi
+    python -m benchmarks.memory metrics FOLDER --rows 40000 120000 --metrics pairwise+facility disf
 
 `stages` makes a shard in FOLDER (and finds it there the next time): texts of about 0.9 kB in FineWeb's columns. Every
 stage is a `fineweb-mask run --only STAGE` with the sample's recipe, in a process of its own. After `embed`, its 768
@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.measuring import status_mib
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
 
@@ -46,7 +47,7 @@ def main() -> None:
         command.add_argument("--rows", type=int, nargs="+", default=rows)
         command.add_argument("--set", action="append", default=[], help="a setting, as for `fineweb-mask run`")
         command.add_argument("--again", nargs="+", default=[], metavar="STAGE", help="only these, of a finished run")
-        command.add_argument("--metrics", nargs="+", default=["pairwise+facility", "disf", "logdet", "vendi"])
+        command.add_argument("--metrics", nargs="+", default=["pairwise+facility", "disf"])
     measured = commands.add_parser("measured", help="run a command of `fineweb-mask` in this process")
     measured.add_argument("output", type=Path)
     measured.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -170,19 +171,11 @@ def run_measured(arguments: argparse.Namespace) -> None:
     import fineweb_mask.tasks.reporting.page  # noqa: F401
     from fineweb_mask.flows.cli import app
 
-    imports, started = status_of("VmRSS"), time.perf_counter()
+    imports, started = status_mib("VmRSS"), time.perf_counter()
     if app(arguments.arguments, standalone_mode=False):
         os._exit(1)
-    measured = {"imports": imports, "peak": status_of("VmHWM"), "seconds": time.perf_counter() - started}
+    measured = {"imports": imports, "peak": status_mib("VmHWM"), "seconds": time.perf_counter() - started}
     arguments.output.write_text(json.dumps(measured))
-
-
-def status_of(name: str) -> float:
-    """Return a line of this process's status, in MB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise ValueError(name)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ import fasttext
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.measuring import proportional_mib
 from benchmarks.tables import show
-from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
+from fineweb_mask.models.quality.fasttext.scorer import fasttext_lines
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.inference.scorers import QualityModel
@@ -228,24 +229,6 @@ def peer(arguments: argparse.Namespace) -> None:
     ]
     title = f"{arguments.rows:,} documents in {2 * cores} files, {cores} processes, their start included"
     show(title, ["", "s", "documents/s", "speed"], table)
-
-
-def family(process: int) -> list[int]:
-    children = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{process}/task").iterdir():
-            children += [int(child) for child in (task / "children").read_text().split()]
-    return [process, *(one for child in children for one in family(child))]
-
-
-def proportional_mib(process: int) -> float:
-    total = 0
-    for one in family(process):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1])
-    return total / 1024
 
 
 def stage_alone(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_folder
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, check_model_folder, model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -33,7 +33,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage
 
 if TYPE_CHECKING:
     from fineweb_mask.models.embedding.encoder import Encoder
-    from fineweb_mask.models.forward.vectors import Encoded
+    from fineweb_mask.models.forward.batches import Encoded
 
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
@@ -55,18 +55,19 @@ def fitted_model(fitted: StageFile) -> EmbeddingModel:
 
 
 def check_model(settings: EmbeddingSettings) -> None:
-    """Check that a folder that the settings name is a model, before any work starts.
+    """Check that the settings name a model's folder, or what may be a model on the hub, before any work starts.
 
     Raises
     ------
     ModelNotFoundError
-        If it lacks a file that loading it takes.
+        If they name neither, or the folder lacks a file that loading it takes.
     """
+    if settings.model in BUILT_IN:
+        return
+    check_model_folder(settings.model, "embedding.model")
     folder = Path(settings.model)
-    if settings.model in BUILT_IN or not folder.exists():
-        return  # a hub name is looked up when it is fetched
     for pattern in ("modules.json", "*.safetensors"):
-        if not any(folder.rglob(pattern)):
+        if folder.is_dir() and not any(folder.rglob(pattern)):  # a name on the hub is looked up when it is fetched
             raise ModelNotFoundError(
                 f"embedding.model: the folder {settings.model!r} has no {pattern}: it must be a sentence-transformers "
                 "model in safetensors"

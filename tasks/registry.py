@@ -6,25 +6,23 @@ To add a stage, write its module in `tasks/` and enter its task here.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from fineweb_mask.tasks.dataset.partition import count, shuffle, survey, write_partition
-from fineweb_mask.tasks.dedup.cells import fit_cells, order_by_cell
+from fineweb_mask.tasks.comparison.page import write_comparison_page
+from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
+from fineweb_mask.tasks.dataset.partition import write_partition
+from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import dedup
-from fineweb_mask.tasks.dedup.hashes import sort_hashes
+from fineweb_mask.tasks.dedup.k_means import fit_cluster_centres
 from fineweb_mask.tasks.dedup.near_duplicates import near_dedup
-from fineweb_mask.tasks.dedup.pairs import find_pairs
-from fineweb_mask.tasks.dedup.repeats import find_repeats
-from fineweb_mask.tasks.dedup.signatures import sketch
-from fineweb_mask.tasks.dedup.similar import find_similar
+from fineweb_mask.tasks.dedup.sort import sort_rows
 from fineweb_mask.tasks.embed import embed
-from fineweb_mask.tasks.exclusion.benchmarks import list_benchmarks
-from fineweb_mask.tasks.exclusion.known import list_known
+from fineweb_mask.tasks.exclusion.lists import list_excluded
 from fineweb_mask.tasks.export import export
 from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics
 from fineweb_mask.tasks.fit.targets import fit_targets
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.probe.downstream import answer_tasks
-from fineweb_mask.tasks.probe.held_out import exclude, hold_out
+from fineweb_mask.tasks.probe.held_out import hold_out
 from fineweb_mask.tasks.probe.page import write_probe_page
 from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
 from fineweb_mask.tasks.report import report
@@ -32,29 +30,20 @@ from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.budgets import divide_budget, measure_curves
-from fineweb_mask.tasks.selection.compare_page import write_compare_page
-from fineweb_mask.tasks.selection.contenders import find_ranges, run_selector
 from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_policy, learn_policy
 from fineweb_mask.tasks.selection.corpus.passes import find_penalties, measure
-from fineweb_mask.tasks.selection.frontier import sweep_lambs
-from fineweb_mask.tasks.selection.sweep_page import write_sweep_page
-from fineweb_mask.tasks.workspace.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
+from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.references import StageFile
 
 PIPELINE: tuple[StageTask[Any], ...] = (
     ingest,
-    sort_hashes,
-    find_repeats,
+    fit_cluster_centres,
+    sort_rows,
+    find_in_bucket,
     dedup,
-    sketch,
-    find_pairs,
-    fit_cells,
-    order_by_cell,
-    find_similar,
     near_dedup,
-    list_known,
-    list_benchmarks,
+    list_excluded,
     fit_classifier,
     fit_statistics,
     fit_encoder,
@@ -70,29 +59,25 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     measure_curves,
     divide_budget,
     select,
-    materialize,
-    survey,
-    shuffle,
     write_partition,
-    count,
+    materialize,
     export,
     report,
 )
 """The stages of the pipeline, in the order in which a document passes through them."""
 
-PAGES: tuple[StageTask[Any], ...] = (find_ranges, sweep_lambs, run_selector, write_sweep_page, write_compare_page)
+PAGES: tuple[StageTask[Any], ...] = (find_ranges, select_variant, write_comparison_page)
 """The stages of the sweep and of the comparison."""
 
 PROBE: tuple[StageTask[Any], ...] = (
     hold_out,
-    exclude,
     make_tokenizer,
     tokenize,
     train_model,
     answer_tasks,
     write_probe_page,
 )
-"""The stages of the probe; its arms are selected by `run_selector`."""
+"""The stages of the probe; its arms are selected by `select_variant`."""
 
 TASKS = {task.stage.name: task for task in (*PIPELINE, *PAGES, *PROBE)}
 """Every stage's task, by the name in its jobs' keys."""

@@ -20,8 +20,8 @@ from fineweb_mask.tasks.reporting.sections import (
     tiles,
     time_by_stage,
 )
-from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 

@@ -22,8 +22,8 @@ from fineweb_mask.tasks.selection.inputs.shard_documents import (
     read_parts,
     read_without_vectors,
 )
-from fineweb_mask.tasks.workspace.counts import add_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Mask
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.measures import relative_gap
+    from fineweb_mask.models.selection.problem.measures import relative_gap
 
     device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]

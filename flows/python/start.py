@@ -16,7 +16,7 @@ from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.engine.choices import Refit
+    from fineweb_mask.flows.pipeline.choices import Refit
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.flows.sweep import SweepSummary
     from fineweb_mask.tasks.registry import Refreshed
@@ -42,7 +42,7 @@ def curate(
     overrides
         Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
     refit
-        What is fitted again on the corpus as it is now: "encoder", "quality", "blocks", "selection".
+        What is fitted again on the corpus as it is now: "encoder", "quality", "selection".
     refresh
         Stages that run again although their files are current.
 

@@ -194,11 +194,10 @@ class Rows:
             kept[rows, r] = (squares[rows] - parts.square_().sum(1)).clamp_(min=0).sqrt_() * factors[rows]
         return Rows(kept)
 
-    def quadratic(self, matrix: Tensor, index: Tensor | None = None) -> Tensor:
-        """Compute z_i^T A z_i of every row, or of those of an index (b,), for a matrix A (d, d): (b,) float32."""
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """Compute z_i^T A z_i of every row, for a matrix A (d, d): (n,) float32."""
         matrix = matrix.float()
-        parts = self.slices() if index is None else torch.split(index, self.block_rows)
-        return torch.cat([((block := self._read(part)) @ matrix).mul_(block).sum(1) for part in parts])
+        return torch.cat([((block := self.block(part)) @ matrix).mul_(block).sum(1) for part in self.slices()])
 
     def principal_directions(self, count: int, generator: torch.Generator) -> Tensor:
         """Compute the main eigenvectors of the second moment of a sample of the rows: (d, count) float32."""

@@ -59,8 +59,7 @@ class PipelineSelectionSettings(SelectionSettings):
     directions: int = Field(
         128,
         ge=2,
-        description="global: principal directions in which disf, logdet and vendi are measured (count); all others "
-        "count as one.",
+        description="global: principal directions in which disf is measured (count); all others count as one.",
     )
     groups: GroupSettings | None = Field(
         None,
@@ -72,11 +71,10 @@ class PipelineSelectionSettings(SelectionSettings):
         description="block: an earlier selection. Quality, diversity and near-duplicates are then those of both "
         "together. `sweep`, `compare` and `probe` take no notice of it. None: the blocks stand alone.",
     )
-    block_size: int = Field(1_000_000, ge=1, description="Maximum documents per block.")
-    blocks: Literal["mixed", "by_shard"] = Field(
-        "by_shard",
-        description="`by_shard`: a block is one shard, several small ones, or a slice of a large one. `mixed`: a block "
-        "has documents of many shards, so that blocks are alike.",
+    block_size: int = Field(
+        1_000_000,
+        ge=1,
+        description="Maximum documents per block: one shard, several small ones, or a slice of a large one.",
     )
     block_budget: Literal["fixed", "price"] = Field(
         "fixed",
@@ -84,6 +82,13 @@ class PipelineSelectionSettings(SelectionSettings):
         "together; no block gives less than a quarter or more than four times its share.",
     )
     device: DeviceName = "auto"
+
+    @field_validator("metrics")
+    @classmethod
+    def _some_metric_takes_part(cls, metrics: str | dict[str, float]) -> str | dict[str, float]:
+        if not metrics:
+            raise ValueError(f"must name one of {', '.join(METRICS)} or more; with lamb: 1 it counts for nothing")
+        return metrics
 
     @model_validator(mode="after")
     def _price_divides_a_share_of_an_objective(self) -> Self:
@@ -116,7 +121,7 @@ class PipelineSelectionSettings(SelectionSettings):
             if METRICS[name].moment is None:
                 raise ValueError(
                     f"metrics: {name} reads documents together with their neighbours, which are not in one part of a "
-                    f"corpus: with {option} use another metric, or {instead} (with blocks: mixed)"
+                    f"corpus: with {option} use another metric, or {instead}"
                 )
         if self.groups is not None and self.near_duplicates.forbid:
             raise ValueError("near_duplicates.forbid: not with groups: leave it out, a charge remains")
@@ -150,7 +155,7 @@ class PipelineSelectionSettings(SelectionSettings):
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
 
-        For every number of a second moment it is 5 (measured: docs/benchmarks.md).
+        For every number of a second moment it is 5 (measured: benchmarks/notebook/corpus.md).
         """
         if self.sample is not None:
             return self.sample

@@ -30,8 +30,6 @@ METRICS = {
         "facility:Facility", "facility: mean cosine to the nearest selected", "Facility", moment=None
     ),
     "disf": MetricEntry("disf:Disf", "disf: minus the norm of the second moment", "DiSF", decimals=2),
-    "logdet": MetricEntry("logdet:LogDet", "logdet: log volume of the second moment", decimals=2),
-    "vendi": MetricEntry("vendi:Vendi", "vendi: log of the Vendi score"),
 }
 """The built-in diversity metrics: a new one is a module in models/selection/metrics/ and a line here."""
 
@@ -212,19 +210,9 @@ class SelectionSettings(Settings):
     dsir: options.DsirSettings = Field(
         default_factory=options.DsirSettings, description="Options of selection by importance weights."
     )
-    ssl_prototypes: options.SslPrototypesSettings = Field(
-        default_factory=options.SslPrototypesSettings,
-        description="Options of selection far from the clusters' centres.",
-    )
     d4: options.D4Settings = Field(default_factory=options.D4Settings, description="Options of D4.")
-    density_pruning: options.DensityPruningSettings = Field(
-        default_factory=options.DensityPruningSettings, description="Options of density-based pruning."
-    )
     betr: options.BetrSettings = Field(
         default_factory=options.BetrSettings, description="Options of ranking by target examples."
-    )
-    gist: options.GistSettings = Field(
-        default_factory=options.GistSettings, description="Options of greedy independent sets."
     )
     kmq: options.KmqSettings = Field(
         default_factory=options.KmqSettings, description="Options of k-means-quality sampling."

@@ -11,9 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.quality.column import ColumnValueError
+from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
+from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
-from fineweb_mask.models.quality.sidecar import SidecarScorer
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
     DifferenceScorerSettings,
@@ -22,7 +22,14 @@ from fineweb_mask.models.settings.quality import (
     SidecarScorerSettings,
     TransformerSettings,
 )
-from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, check_model_file, model_file, model_folder
+from fineweb_mask.models.urls import HUB
+from fineweb_mask.tasks.inference.model_files import (
+    ModelNotFoundError,
+    check_model_file,
+    check_model_folder,
+    model_file,
+    model_folder,
+)
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, read_sidecar
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -54,7 +61,7 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
     Raises
     ------
     ModelNotFoundError
-        If a file or one of its columns is missing, or an address on the hub is malformed.
+        If a file or one of its columns is missing, a file is no fastText model, or an address on the hub is malformed.
     """
     for index, scorer in enumerate(scorers):
         where = f"quality.scorers.{index}"
@@ -62,6 +69,8 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
             check_folder(scorer.model, where)
         elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
             check_model_file(scorer.model, f"{where}.model")
+            if not scorer.model.startswith(HUB):
+                _check_fasttext(scorer.model, f"{where}.model")
         elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
             try:
                 check_labels(scorer.labels)
@@ -69,14 +78,22 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
                 raise ModelNotFoundError(f"{where}.labels: {error}") from error
 
 
+def _check_fasttext(model: str, where: str) -> None:
+    try:
+        check_fasttext_file(model)
+    except FastTextFormatError as error:
+        raise ModelNotFoundError(f"{where}: {error}") from error
+
+
 def check_folder(model: str, where: str) -> None:
-    """Check that a transformer's folder holds what it needs; a name on the hub is checked when it is fetched.
+    """Check that a transformer's folder holds what it needs; whether the hub has one is found when it is fetched.
 
     Raises
     ------
     ModelNotFoundError
         If a file is missing.
     """
+    check_model_folder(model, f"{where}.model")
     folder = Path(model)
     if folder.is_dir():
         for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
@@ -160,7 +177,8 @@ def columns_read(
             f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
             "or set the scorer's column to another"
         )
-    return ["row", *sorted(wanted), *({by}.intersection(documents.names) - wanted)]
+    grouped_by = [by] if by is not None and by in documents.names and by not in wanted else []
+    return ["row", *sorted(wanted), *grouped_by]
 
 
 def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:

@@ -145,7 +145,8 @@ class Workers:
                 break
         self._free.put(worker)
         if self.closed and not isinstance(answer, bytes):
-            raise WorkerProcessError(self.closed)
+            reason = self.closed
+            raise WorkerProcessError(reason)
         return answer
 
     def close(self, reason: str = "the worker processes were closed: run again") -> None:

@@ -18,7 +18,7 @@ from fineweb_mask.models.analysis.vectors import (
     spectrum,
     unit_rows,
 )
-from fineweb_mask.models.selection.measures import near_duplicate_rate
+from fineweb_mask.models.selection.problem.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -153,7 +153,7 @@ def _clusters(
     """Cluster the eligible documents, assign each selected one to the nearest centre, and name the clusters."""
     import torch
 
-    from fineweb_mask.models.analysis.words import telling_words
+    from fineweb_mask.models.analysis.groups import telling_words
     from fineweb_mask.models.selection.k_means import k_means
     from fineweb_mask.models.selection.rows import Rows
 

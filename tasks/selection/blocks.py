@@ -1,7 +1,7 @@
 """Cut a group of shards into blocks, read one block at a time, select from it, and write masks.
 
-A block is what is selected from at one time. A group of one block is that block; a larger one is cut into even slices,
-of documents in a random order (`blocks: mixed`) or one after the other.
+A block is what is selected from at one time. A group of one block is that block; a larger one, which is one shard, is
+cut into even slices of documents one after the other.
 """
 
 import math
@@ -25,19 +25,33 @@ from fineweb_mask.tasks.selection.groups import group_name
 from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
 from fineweb_mask.tasks.selection.inputs.selector_inputs import InputColumns
 from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_vectors
-from fineweb_mask.tasks.workspace.counts import add_groups
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
+from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection, SelectorInputs
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 
-NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}
+NOT_READ = {"device", "block_size", "block_budget", "passes", "sample", "directions", "groups"}
 """Settings on which the selection from a block does not depend."""
+
+
+NO_LONGER_SET = {
+    "blocks": "by_shard",
+    "ssl_prototypes": {"n_clusters": None, "n_iterations": 10},
+    "density_pruning": {"n_clusters": None, "n_iterations": 10, "neighbours": 20, "temperature": 0.5},
+    "gist": {"diversity_weight": 1.0, "distances": 8},
+}
+"""What settings were that are gone: the keys of pages hold all settings, and pages that are there remain current."""
+
+
+def page_key(settings: PipelineSelectionSettings) -> dict[str, Any]:
+    """Return the settings that a page on selections depends on: all, also those that are gone, but the device."""
+    return NO_LONGER_SET | settings.model_dump(exclude={"device"})
 
 
 def block_key(settings: PipelineSelectionSettings, *left_out: str, by_group: bool = False) -> dict[str, Any]:
@@ -81,11 +95,6 @@ class BlocksJob(GroupJob):
         """The names of the shards."""
         return [shard.name for shard in self.shards]
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether the documents of the group's blocks are mixed."""
-        return self.settings.blocks == "mixed" and self.slices > 1
-
     @abstractmethod
     def settings_read(self) -> object:
         """Return the settings that the output depends on."""
@@ -96,12 +105,12 @@ class BlocksJob(GroupJob):
             [shard.name, shard.scores.fingerprint, shard.embeddings.fingerprint, shard.duplicates.fingerprint]
             for shard in self.shards
         ]
-        how = [self.slices, *(["mixed"] if self.is_mixed else [])]
         read = SELECTORS[self.solved.solver].reads
         targets = [self.targets.fingerprint] if self.targets is not None and read & {"targets", "text"} else []
         given = [] if self.given is None else [self.given.fingerprint]
         scorer = [] if self.scorer is None or "scorer" not in read else [self.scorer.identity]
-        return Dependencies(settings=[digest(self.settings_read()), *how], inputs=[*files, *targets, *given, *scorer])
+        settings = [digest(self.settings_read()), self.slices]
+        return Dependencies(settings=settings, inputs=[*files, *targets, *given, *scorer])
 
 
 class Block(NamedTuple):
@@ -158,14 +167,9 @@ class Group(NamedTuple):
     def _places(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Yield the name and the rows of every block."""
         job, slices = self.job, self.job.slices
-        order = np.arange(len(self.candidate))
-        if job.is_mixed:
-            drawn = [random_keys(job.settings.seed, shard.name, shard.rows) for shard in job.shards]
-            order = np.argsort(np.concatenate(drawn), kind="stable")
-        edges = np.linspace(0, len(order), slices + 1).round().astype(int)
+        edges = np.linspace(0, len(self.candidate), slices + 1).round().astype(int)
         for index, (start, stop) in enumerate(pairwise(edges)):
-            rows = np.sort(order[start:stop])
-            rows = rows[self.candidate[rows]]
+            rows = start + self.candidate[start:stop].nonzero()[0]
             if len(rows):
                 yield job.group if slices == 1 else f"{job.group}#{index}", rows
 

@@ -17,7 +17,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_foo
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 
 class _InterimJob(ShardJob):
@@ -118,7 +118,7 @@ class Budgets:
     def of(self, settings: PipelineSelectionSettings, block: Block) -> Budget:
         """Return what is selected from a block."""
         from fineweb_mask.models.selection.budgets import scales_at
-        from fineweb_mask.models.selection.ranges import Ranges
+        from fineweb_mask.models.selection.problem.normalisation import Ranges
 
         budget = self._details["budgets"][block.name]
         available = int(block.tokens.sum()) if settings.budget_by == "tokens" else len(block.rows)

@@ -22,8 +22,8 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.atomic import make_folder, written_beside
-from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
+from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
 
 TAG = "[0-9a-f]" * 16
@@ -173,7 +173,6 @@ class Workspace:
         self.url = None if mirror is None else mirror.url  # None for a local folder
         self.fitted = self.root / "fitted"  # models and statistics that were fitted on this corpus
         self.arrivals = self.fitted / "arrivals.json"  # names of the shards, in the order in which they came
-        self.groups = self.fitted / "groups.json"  # of shards that are selected from together
         self.dataset = self.root / "dataset"  # the pipeline's product
         self.reports = self.root / "reports"  # reports and metrics
         self.cache = self.root / LOCAL_ONLY  # stays on this machine: spilled data, how long jobs took

@@ -36,7 +36,7 @@ from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.column_types import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.counts import Counts, account
+from fineweb_mask.tasks.workspace.records.counts import Counts, account
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -340,7 +340,7 @@ def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
         ingest=IngestSettings(min_chars=20),
         quality=QualitySettings(scorers=[scorer]),
         embedding=EmbeddingSettings(static_vocabulary=300, static_dimensions=16, device="cpu"),
-        selection=PipelineSelectionSettings(select_ratio=0.25, blocks="by_shard", block_size=50, device="cpu"),
+        selection=PipelineSelectionSettings(select_ratio=0.25, block_size=50, device="cpu"),
         materialize=MaterializeSettings(license="odc-by"),
     )
 

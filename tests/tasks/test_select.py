@@ -56,16 +56,14 @@ def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> 
     workspace = Workspace(tmp_path)
     sizes = {"a": 10, "b": 15, "c": 20, "d": 100, "e": 30, "f": 5, "g": 0}
     shards = [numbers(workspace, name, rows, seed=index) for index, (name, rows) in enumerate(sizes.items())]
-    jobs = select_jobs(workspace, shards[::-1], settings(blocks="by_shard", block_size=40))
+    jobs = select_jobs(workspace, shards[::-1], settings(block_size=40))
     assert {job.name: (len(job.shards), job.slices) for job in jobs} == {
         "a..b": (2, 1),
         "c": (1, 1),
         "d": (1, 3),
         "e..g": (3, 1),
     }
-    files = {
-        file.name: file for file in run(workspace, shards, settings(blocks="by_shard", block_size=40, solver="random"))
-    }
+    files = {file.name: file for file in run(workspace, shards, settings(block_size=40, solver="random"))}
     blocks = {block["name"]: block for file in files.values() for block in file.details["blocks"]}
     assert {name: block["documents"] for name, block in blocks.items()} == {
         "a..b": 25,
@@ -87,70 +85,11 @@ def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> 
     assert files["a..b"].rows == 25
 
 
-def test_a_mixed_block_has_documents_of_every_shard(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    sizes = {"a": 60, "b": 90, "c": 150, "d": 0}
-    shards = [
-        numbers(workspace, name, rows, seed=rows, duplicates=tuple(range(rows // 10)), bad=(rows - 1,) if rows else ())
-        for name, rows in sizes.items()
-    ]
-    [file] = run(workspace, shards, settings(blocks="mixed", block_size=100, solver="top_quality"))
-    blocks = {block["name"]: block for block in file.details["blocks"]}
-    assert list(blocks) == ["a..d#0", "a..d#1", "a..d#2"]
-    found = {name: masks(workspace, name).to_pylist() for name in sizes}
-    for name, block in blocks.items():
-        places = {shard: [row["row"] for row in rows if row["block"] == name] for shard, rows in found.items()}
-        chosen = [row for rows in found.values() for row in rows if row["block"] == name and row["selected"]]
-        assert sum(map(len, places.values())) == block["documents"] <= 100
-        assert len(chosen) == block["selected"] == round(0.25 * block["documents"])
-        for shard in "abc":  # a third of each shard, give or take four standard deviations
-            assert abs(len(places[shard]) - sizes[shard] / 3) < 4 * (sizes[shard] * 2 / 9) ** 0.5 + sizes[shard] * 0.05
-            assert places[shard] != list(range(places[shard][0], places[shard][0] + len(places[shard])))
-        of_block = {(shard, row) for shard, rows in places.items() for row in rows}
-        quality = {
-            (s.name, row): q
-            for s in shards
-            for row, q in enumerate(pq.read_table(workspace.resolve(s.scores))["quality"].to_pylist())
-        }
-        best = sorted(of_block, key=lambda place: -quality[place])[: block["selected"]]
-        assert set(best) == {
-            (s, row["row"]) for s, rows in found.items() for row in rows if row["block"] == name and row["selected"]
-        }
-    out = sum(row["block"] is None for rows in found.values() for row in rows)
-    assert out == sum(file.details["excluded"].values()) == 30 + 3
-
-
-def test_which_block_a_document_is_in_depends_on_its_shard_and_row_only(tmp_path: Path) -> None:
-    """A repeat of a document, and the order of the shards, move no other document to another block."""
-    given = settings(blocks="mixed", block_size=50, solver="random")
-    of_rows = []
-    for folder, duplicates in (("one", ()), ("two", (3, 4))):
-        workspace = Workspace(tmp_path / folder)
-        shards = [numbers(workspace, "a", 80, duplicates=duplicates), numbers(workspace, "b", 90)]
-        run(workspace, shards if folder == "one" else shards[::-1], given)
-        of_rows.append([masks(workspace, name)["block"].to_pylist() for name in "ab"])
-    assert [block for row, block in enumerate(of_rows[0][0]) if row not in (3, 4)] == [
-        block for block in of_rows[1][0] if block is not None
-    ]
-    assert of_rows[0][1] == of_rows[1][1]
-
-
-def test_a_corpus_of_one_block_is_the_same_by_shard_and_mixed(tmp_path: Path) -> None:
-    lakes = [Workspace(tmp_path / blocks) for blocks in ("mixed", "by_shard")]
-    jobs = []
-    for workspace in lakes:
-        shards = [numbers(workspace, name, 30, seed=index) for index, name in enumerate("ab")]
-        jobs += select_jobs(workspace, shards, settings(blocks=workspace.root.name))
-        run(workspace, shards, settings(blocks=workspace.root.name))
-    assert jobs[0].key == jobs[1].key
-    assert len({newest(workspace, "masks", "b").read_bytes() for workspace in lakes}) == 1
-
-
 def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fineweb_mask.tasks.selection.inputs.shard_documents.VECTORS_AT_ONCE", 16)
     workspace = Workspace(tmp_path)
-    shards = [numbers(workspace, name, rows, seed=rows, bad=(2,)) for name, rows in (("a", 50), ("b", 70))]
-    [job] = select_jobs(workspace, shards, settings(blocks="mixed", block_size=40))
+    shards = [numbers(workspace, name, rows, seed=rows, bad=(2,)) for name, rows in (("a", 10), ("b", 30), ("c", 70))]
+    jobs = select_jobs(workspace, shards, settings(block_size=40))
     whole = np.concatenate(
         [
             np.array(
@@ -159,11 +98,13 @@ def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path: Path, monkeypatc
             for s in shards
         ]
     )
-    blocks = list(Group.read(job).blocks())
-    assert sorted(np.concatenate([block.rows for block in blocks])) == sorted({*range(120)} - {2, 52})
-    for block in blocks:
+    starts = [0, 40]  # of the groups, in all rows
+    blocks = [(start, block) for start, job in zip(starts, jobs, strict=True) for block in Group.read(job).blocks()]
+    rows = np.concatenate([start + block.rows for start, block in blocks])
+    assert rows.tolist() == sorted({*range(110)} - {2, 12, 42})
+    for start, block in blocks:
         assert block.vectors.dtype == np.float16
-        assert np.array_equal(block.vectors, whole[block.rows].astype(np.float16))
+        assert np.array_equal(block.vectors, whole[start + block.rows].astype(np.float16))
 
 
 def test_what_is_excluded_is_in_no_block(tmp_path: Path) -> None:
@@ -216,7 +157,7 @@ def test_the_pipeline_leaves_duplicates_out(built: Any) -> None:
 
 @pytest.mark.parametrize("solver", ["random", "mean_field"])
 def test_a_block_does_not_depend_on_other_groups(tmp_path: Path, solver: str) -> None:
-    given = settings(solver=solver, blocks="by_shard", block_size=30)
+    given = settings(solver=solver, block_size=30)
     lakes = [Workspace(tmp_path / name) for name in ("alone", "together")]
     run(lakes[0], [numbers(lakes[0], "b", 30)], given)
     run(lakes[1], [numbers(lakes[1], name, 30) for name in "abc"], given)
@@ -239,7 +180,7 @@ def test_the_seed_changes_a_random_selection(tmp_path: Path) -> None:
 def test_a_lost_mask_builds_its_group_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     shards = [numbers(workspace, name, 20, seed=index) for index, name in enumerate("abc")]
-    given = settings(blocks="by_shard", block_size=40, solver="random")
+    given = settings(block_size=40, solver="random")
     run(workspace, shards, given)
     path = newest(workspace, "masks", "b")
     before = path.read_bytes()
@@ -261,8 +202,7 @@ def test_the_key_follows_what_the_selection_reads(tmp_path: Path) -> None:
         shard.model_copy(update={name: getattr(shard, name).model_copy(update={"fingerprint": "other"})})
         for name in ("scores", "embeddings", "duplicates")
     ]
-    keys = {key(), key(lamb=0.2), key(seed=3), key(block_size=10), key(metrics="facility"), *map(key, others)}
-    assert len(keys | {key(block_size=10, blocks="mixed")}) == 9
+    assert len({key(), key(lamb=0.2), key(seed=3), key(block_size=10), key(metrics="facility"), *map(key, others)}) == 8
 
 
 def test_a_group_without_any_candidate(tmp_path: Path) -> None:
@@ -288,13 +228,13 @@ def test_a_moved_workspace_is_current_as_it_is(
     assert not any(file.cached for file in [*again.groups, again.dataset, again.report])
 
 
-@pytest.mark.parametrize("metric", ["pairwise", "disf", "facility", "logdet", "vendi"])
+@pytest.mark.parametrize("metric", ["pairwise", "disf", "facility"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("float16", 0.0005), ("int8", 0.005)])
 def test_stored_precision_hardly_changes_the_objective(
     tmp_path: Path, metric: str, precision: Any, tolerance: float
 ) -> None:
     from fineweb_mask.models.embedding.arrow import vector_batch
-    from fineweb_mask.models.forward.vectors import unit_vectors
+    from fineweb_mask.models.forward.batches import unit_vectors
     from fineweb_mask.models.schemas import embeddings_schema
 
     dice = np.random.default_rng(3)

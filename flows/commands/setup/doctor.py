@@ -148,7 +148,7 @@ def _reached(path: str) -> Found:
     """Look at a source, or at a workspace."""
     from fineweb_mask.models.settings.source import SourceSettings
     from fineweb_mask.tasks.source.discovery import discover
-    from fineweb_mask.tasks.storage.retries import brief_retries
+    from fineweb_mask.tasks.storage.remote.retries import brief_retries
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     def as_workspace() -> str:

@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
-from fineweb_mask.models.selection.corpus.groups import ALL, group_budgets, inside
+from fineweb_mask.models.selection.corpus.documents import (
+    ALL,
+    Arrays,
+    Documents,
+    Survey,
+    group_budgets,
+    inside,
+    prefixed,
+    without_prefix,
+)
 from fineweb_mask.models.selection.corpus.near_duplicates import SPARE, Search, cell_centres
 from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, margin_arrays, margins_of
 from fineweb_mask.models.selection.corpus.rule import (
@@ -28,13 +36,11 @@ from fineweb_mask.models.selection.corpus.rule import (
     Rule,
     linear_gains,
 )
-from fineweb_mask.models.selection.corpus.survey import Survey
 from fineweb_mask.models.selection.inputs import checked_budget, checked_features
-from fineweb_mask.models.selection.knapsack import Knapsack, probabilities
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.ranges import BlockEnds, Ranges, find_ranges, weigh
+from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities
 from fineweb_mask.models.selection.rows import Standard
 from fineweb_mask.models.selection.solvers.mean_field import AVERAGED, COOLING, highest_share
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
@@ -325,8 +331,8 @@ class SampleEnds:
 
     def best(self, metric: Metric, objective: Objective) -> float:
         """Return the value at the best moment: a selection comes as near to it as it has many documents."""
-        assert isinstance(metric, MomentMetric)  # noqa: S101 - checked with the settings
         name = next(iter(objective.weights))
+        metric = self._problem.metrics[name]
         aim = CorpusObjective(0.0, {name: 1.0}, 0.0, self._size, 1.0)
         moments, inclusion = self._problem.anneal(objective, aim, {})
         value = float(metric.of_moment(moments[name], self._size))

@@ -1,4 +1,4 @@
-"""Select by clusters of k-means: SemDeDup, SSL prototypes, D4, density-based pruning and k-means-quality sampling."""
+"""Select by clusters of k-means: SemDeDup, D4 and k-means-quality sampling."""
 
 from dataclasses import replace
 
@@ -36,19 +36,12 @@ def solve_semdedup(problem: Problem) -> Solution:
     return replace(finished(problem, inclusion, mask), is_closed=True)
 
 
-def solve_ssl_prototypes(problem: Problem) -> Solution:
-    """Select the documents farthest from their cluster's centre: the inclusion is one minus the cosine.
-
-    Source: Sorscher et al. 2022, "Beyond neural scaling laws" (arXiv 2206.14486).
-    """
-    return finished(problem, 1 - cluster(problem.rows, problem.settings.ssl_prototypes, problem.generator).closeness)
-
-
 def solve_d4(problem: Problem) -> Solution:
     """Deduplicate as SemDeDup does, cluster what is left again, and select the documents farthest from their centre.
 
     If the budget is larger than what is left, the least redundant of the dropped documents fill it. Source: D4,
-    arXiv 2308.12284. The inclusion is one minus the cosine; that of a dropped document is below 0.
+    arXiv 2308.12284, which takes the distance from the centre from Sorscher et al. 2022 (SSL prototypes, arXiv
+    2206.14486). The inclusion is one minus the cosine; that of a dropped document is below 0.
     """
     settings, rows = problem.settings.d4, problem.rows
     redundancy = redundancies(problem, cluster(rows, settings, problem.generator), settings)
@@ -62,30 +55,6 @@ def solve_d4(problem: Problem) -> Solution:
     inclusion = -1 - redundancy
     inclusion[kept] = 1 - cluster(rows.only(kept), settings, problem.generator).closeness
     return finished(problem, inclusion)
-
-
-def solve_density_pruning(problem: Problem) -> Solution:
-    """Give clusters budgets by how wide they are and how far from others, and select the farthest from the centre.
-
-    Wide is the mean cosine distance to the centre, far that of the centre to its nearest others; the budgets are
-    shares of a softmax of the product, as near to these as the clusters' sizes allow. Source: Abbas et al. 2024
-    (arXiv 2401.04578) and its published code (amro-kamal/effective_pruning), which by default leaves each cluster at
-    least half of an even share; here a cluster may give nothing. The inclusion is minus the rank in the cluster over
-    its budget.
-    """
-    settings = problem.settings.density_pruning
-    found = cluster(problem.rows, settings, problem.generator)
-    sizes = found.sizes
-    order = found.labels.sort(stable=True).indices  # a fixed order: sums are the same on every run
-    parts = torch.split((1 - found.closeness)[order], sizes.tolist())
-    width = torch.stack([part.sum() for part in parts]) / sizes.clamp(min=1)
-    distances = 1 - found.centres @ found.centres.T
-    others = min(settings.neighbours, len(sizes) - 1)
-    farness = distances.fill_diagonal_(torch.inf).topk(others, largest=False).values.mean(1) if others else width * 0
-    complexity = torch.where(sizes > 0, width * farness / settings.temperature, -torch.inf)
-    wanted = complexity.double().softmax(0) * problem.objective.budget
-    budgets = fitted_budgets(wanted, sizes, problem.objective.budget)
-    return finished(problem, priority_by_budget(found.labels, 1 - found.closeness, budgets))
 
 
 def solve_kmq(problem: Problem) -> Solution:

@@ -1,10 +1,10 @@
 """Refine a selection by swapping selected for unselected documents (ours).
 
-Objectives of quality and moment metrics (all but `facility`) are refined inside a pool: the selected documents worth
+Objectives of quality and metrics with a `swap_model` (all but `facility`) are refined inside a pool: the selected worth
 least and the unselected ones worth most. One matrix of the pool gives the gain of every swap in it, for `pairwise` and
 `disf` exactly, so thousands of swaps cost one product. Then the worth of all documents is recomputed and the next pool
-drawn, as long as the objective rises. Where the gains are not exact (`logdet`, `vendi`), a round that does not help is
-repeated with half the swaps, and in a small block the most promising swaps are then tried one by one.
+drawn, as long as the objective rises. Where a metric does not promise its gains (`swaps_as_promised`), a round
+that does not help is repeated with half the swaps.
 
 Other objectives are refined by batches of swaps, chosen by the marginal worth of each document. A batch is halved
 until it raises the objective.
@@ -16,15 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
-from fineweb_mask.models.selection.metrics.moment import MomentMetric, SwapModel
-from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.metrics.base import SupportsNeighbours, SupportsSwaps
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.selection.solvers.token_swaps import exchanged, polish, price, swap_in_pool
 
-SMALL = 256  # most documents of a block in which single swaps are tried
-TRIED = 32  # swaps evaluated for each that is made there
 NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
 QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
 LEAST_RISE = 1e-6  # of the objective: a round that gains less is the last
@@ -33,7 +29,11 @@ LEAST_GAIN = 1e-7  # of the range of worths in the pool: smaller gains are float
 
 def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) -> tuple[Tensor, int]:
     """Make at most `most` swaps inside one pool, by the swap model of every metric: (n,) bool, and their number."""
-    models = _models(objective, mask)
+    models = [
+        metric.swap_model(mask, objective.weights[name])
+        for name, metric in objective.active.items()
+        if isinstance(metric, SupportsSwaps)
+    ]
     worth = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
     for model in models:
         worth += model.worth
@@ -60,14 +60,6 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
     swapped = mask.clone()
     swapped[pool] = torch.from_numpy(chosen).to(mask.device)
     return swapped if knapsack is None else knapsack.fill(priority, swapped), swaps
-
-
-def _models(objective: Objective, mask: Tensor) -> list[SwapModel]:
-    return [
-        metric.swap_model(mask, objective.weights[name])
-        for name, metric in objective.active.items()
-        if isinstance(metric, MomentMetric | NearDuplicates)
-    ]
 
 
 def _swap_in_pool(
@@ -139,32 +131,13 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
     return mask, reached, 0
 
 
-def pair_round(objective: Objective, mask: Tensor, reached: float) -> tuple[Tensor, float]:
-    """Evaluate the swaps of two documents that promise most and make the best: (n,) bool and its objective.
-
-    If none helps, the result is `mask` itself.
-    """
-    worth, inside, outside = objective.worth(mask), mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]
-    promise = worth[outside] - worth[inside, None]
-    everyone = torch.arange(objective.n, device=mask.device)
-    for model in _models(objective, mask):
-        promise += model.cross(everyone)[inside][:, outside]
-    order = promise.flatten().sort(descending=True, stable=True).indices[:TRIED]
-    trials, each = mask.repeat(len(order), 1), torch.arange(len(order), device=mask.device)
-    trials[each, inside[order // len(outside)]] = False
-    trials[each, outside[order % len(outside)]] = True
-    values = objective.value(trials)
-    best = int(values.argmax())
-    return (trials[best], float(values[best])) if float(values[best]) > reached else (mask, reached)
-
-
 def refine(problem: Problem, mask: Tensor) -> Tensor:
     """Swap round by round while the objective rises: (n,) bool, never worse than `mask`."""
     objective, history, settings = problem.objective, problem.history, problem.settings.mean_field
-    moments = [metric for metric in objective.active.values() if isinstance(metric, MomentMetric)]
-    in_pools = all(isinstance(metric, MomentMetric | NearDuplicates) for metric in objective.active.values())
-    pool_size = settings.swap_pool or max((metric.swap_pool for metric in moments), default=QUALITY_POOL)
-    as_promised = all(metric.swaps_as_promised for metric in moments)
+    swapping = [metric for metric in objective.active.values() if isinstance(metric, SupportsSwaps)]
+    in_pools = len(swapping) == len(objective.active)
+    pool_size = settings.swap_pool or max((metric.swap_pool for metric in swapping), default=QUALITY_POOL)
+    as_promised = all(metric.swaps_as_promised for metric in swapping)
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
     for _ in track("rounds of swaps", range(settings.swap_rounds)):
@@ -184,11 +157,4 @@ def refine(problem: Problem, mask: Tensor) -> Tensor:
         history.record(history.entries[-1][0] + 1, reached)
         if risen < LEAST_RISE * abs(reached):
             break
-    if objective.n <= SMALL and objective.knapsack is None and not as_promised:
-        for _ in range(settings.swap_rounds):
-            mask, value = pair_round(objective, mask, reached)
-            if value <= reached:
-                break
-            reached = value
-            history.record(history.entries[-1][0] + 1, reached)
     return polish(objective, mask)

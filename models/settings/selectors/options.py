@@ -17,10 +17,6 @@ class ClusterSettings(Settings):
     n_iterations: int = Field(10, ge=1, description="Iterations of k-means (count).")
 
 
-class SslPrototypesSettings(ClusterSettings):
-    """Options of the selection of documents that are far from their cluster's centre."""
-
-
 class SemDedupSettings(ClusterSettings):
     """Options of semantic deduplication: k-means, then the least redundant documents of every cluster."""
 
@@ -53,17 +49,6 @@ class D4Settings(SemDedupSettings):
     )
     dedup_ratio: float = Field(
         0.75, gt=0, le=1, description="Share of the documents that deduplication keeps, where eps is None."
-    )
-
-
-class DensityPruningSettings(ClusterSettings):
-    """Options of density-based pruning: larger budgets for clusters that are wide and far from others."""
-
-    neighbours: int = Field(20, ge=1, description="Nearest clusters by which a cluster's distance is measured (count).")
-    temperature: float = Field(
-        0.5,
-        gt=0,
-        description="Of the softmax over the product of both distances: small favours few clusters.",
     )
 
 
@@ -148,17 +133,6 @@ class BetrSettings(Settings):
         "best",
         description="A document's score: the best of its ranks for all examples, or the mean of minus their log.",
     )
-
-
-class GistSettings(Settings):
-    """Options of greedy independent sets at several distances."""
-
-    diversity_weight: float = Field(
-        1.0,
-        ge=0,
-        description="Weight of the least distance between two selected, against their quality (mean, from 0 to 1).",
-    )
-    distances: int = Field(8, ge=1, description="Distances that are tried, each half of the one before (count).")
 
 
 class IngeniousSettings(Settings):

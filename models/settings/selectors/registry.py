@@ -34,7 +34,6 @@ class SelectorEntry:
     has_options: bool = False  # whether SelectionSettings has a section of its name
     is_slow: bool = False  # whether a comparison leaves it out unless it is named
     repeats: bool = False  # whether it may take a document more than once
-    metric: str | None = None  # of J, in place of those of the settings
 
 
 def _entry(solve: str, maximises: str, reads: str, cost: str, source: str, **others: Any) -> SelectorEntry:  # noqa: ANN401
@@ -113,30 +112,12 @@ SELECTORS: dict[str, SelectorEntry] = {
         has_options=True,
         is_sampled=True,
     ),
-    "ssl_prototypes": _entry(
-        "selectors.clusters:solve_ssl_prototypes",
-        "distance from the centre of the own cluster",
-        "vectors",
-        "c d for c clusters",
-        "Sorscher et al. 2022, arXiv 2206.14486",
-        has_options=True,
-        is_sampled=True,
-    ),
     "d4": _entry(
         "selectors.clusters:solve_d4",
         "distance from the centre, after semantic deduplication",
         "quality vectors",
-        "that of semdedup and of ssl_prototypes",
+        "that of semdedup, and c d again",
         "D4, arXiv 2308.12284",
-        has_options=True,
-        is_sampled=True,
-    ),
-    "density_pruning": _entry(
-        "selectors.clusters:solve_density_pruning",
-        "distance from the centre, more of clusters that are wide and far from others",
-        "vectors",
-        "c d for c clusters",
-        "Abbas et al. 2024, arXiv 2401.04578",
         has_options=True,
         is_sampled=True,
     ),
@@ -154,22 +135,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "targets",
         "t d for t examples, log n for each task, or example of one",
         "RDS+, arXiv 2503.01807",
-    ),
-    "vendi": _entry(
-        "solvers.mean_field:solve_mean_field",
-        "quality and the Vendi score of the vectors: J with that metric alone",
-        "quality vectors",
-        "some 30 gradients of d^2, and d^3 for all documents together",
-        "the Vendi score, arXiv 2210.02410; Spokes, arXiv 2606.15216, maximises it over gradients of a loss",
-        metric="vendi",
-    ),
-    "gist": _entry(
-        "selectors.gist:solve_gist",
-        "mean quality and the least distance between two selected",
-        "quality vectors",
-        "K d for each distance tried, n d once; 2 d for large blocks",
-        "GIST, arXiv 2405.18754",
-        has_options=True,
     ),
     "kmq": _entry(
         "selectors.clusters:solve_kmq",

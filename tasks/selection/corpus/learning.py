@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.passes import Ranking, Tally
     from fineweb_mask.models.selection.corpus.rule import Frame
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
+NOT_LEARNED = {"device", "block_size", "block_budget", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
 
 
@@ -89,8 +89,7 @@ def draw_sample(job: SampleJob) -> None:
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.corpus.documents import Documents, prefixed
-    from fineweb_mask.models.selection.corpus.survey import Survey, sampled
+    from fineweb_mask.models.selection.corpus.documents import Documents, Survey, prefixed, sampled
 
     device = torch.device(choose_device(job.settings.device))
     columns = read_columns(job.workspace, job.shard)
@@ -265,9 +264,8 @@ def _problem(
     job: LearnJob, device: "torch.device", details: dict[str, Any] | None = None, frame: "Frame | None" = None
 ) -> "SampleProblem":
     """Read the sample; details and frame are those of the policies so far."""
-    from fineweb_mask.models.selection.corpus.documents import Documents, without_prefix
+    from fineweb_mask.models.selection.corpus.documents import Documents, Survey, without_prefix
     from fineweb_mask.models.selection.corpus.sample import SampleProblem
-    from fineweb_mask.models.selection.corpus.survey import Survey
 
     files = track("parts of the sample", job.samples)
     found = [arrays for file in files if (arrays := read_arrays(job.workspace.resolve(file)))]
@@ -281,7 +279,7 @@ def _problem(
 
 def _ranges(details: dict[str, Any]) -> "Ranges":
     """Return the ranges that `asdict` made details of."""
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
     return Ranges.of_details(details["ranges"])
 
@@ -321,9 +319,7 @@ class KeepPolicyJob(ProductJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the models."""
-        settings = self.settings.model_dump(
-            exclude={"device", "block_size", "blocks", "block_budget"} | self.settings.not_used
-        )
+        settings = self.settings.model_dump(exclude={"device", "block_size", "block_budget"} | self.settings.not_used)
         return Dependencies(settings=settings, inputs=self.models)
 
 

@@ -13,8 +13,8 @@ from fineweb_mask.models.settings import STATIC, PipelineSettings
 from fineweb_mask.tasks.catalog.views import catalog_files
 from fineweb_mask.tasks.selection.inputs.shard_documents import VECTOR_COLUMNS
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.references import digest, shard_and_tag
-from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 STAGES = ("masks", "embeddings", "scores")

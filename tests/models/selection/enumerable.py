@@ -5,11 +5,10 @@ import itertools
 import numpy as np
 import torch
 
-from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.metrics.base import metric_class
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.metrics.spectral import SpectralMetric
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings import selection
 
@@ -127,7 +126,7 @@ def central_differences(function, pi, width=1e-4):
 def objective_of(features, quality, metric, budget, lamb=0.4):
     rows = Rows(torch.from_numpy(features))
     made = METRICS[metric](rows)
-    scale = {"disf": 0.05, "logdet": 0.1}.get(metric, 1)
+    scale = {"disf": 0.05}.get(metric, 1)
     return rows, Objective(
         torch.from_numpy(quality), budget, {metric: made}, linear_weight=lamb, weights={metric: scale}
     )
@@ -139,7 +138,5 @@ def partial_value(objective, metric, mask):
     made, weight = objective.metrics[metric], objective.weights[metric]
     if metric == "facility":
         return linear + (weight * float(made.value(mask[None])[0]) if mask.any() else 0.0)
-    if isinstance(made, SpectralMetric):
-        return linear + weight * float(made.of_matrix(made.moment(mask) / objective.budget))
     v = made.moment(mask.float()).square().sum()
     return linear + weight * float(made.outer(v, objective.budget))

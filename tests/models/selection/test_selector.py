@@ -20,8 +20,9 @@ from fineweb_mask.models.selection import (
     Targets,
     select,
 )
-from fineweb_mask.models.selection.ranges import find_ranges
-from fineweb_mask.models.selection.selector import checked_block, term_ranges
+from fineweb_mask.models.selection.block import checked_block
+from fineweb_mask.models.selection.problem.normalisation import find_ranges
+from fineweb_mask.models.selection.selector import term_ranges
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from tests.models.selection.enumerable import METRICS, any_masks, is_full
 
@@ -52,7 +53,7 @@ def test_every_solver_gives_a_whole_answer_twice_the_same(solver, metric, corpus
     chosen = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.15, seed=3, policy_gradient=FEW_STEPS)
     first, second = (select(features, quality, chosen, also=also_of(features, quality)) for _ in range(2))
     assert first.indices.dtype == np.int64
-    assert len(first.indices) <= 60 if solver == "gist" else len(first.indices) == 60
+    assert len(first.indices) == 60
     assert (np.diff(first.indices) > 0).all()
     assert first.inclusion.dtype == np.float32
     assert first.inclusion.shape == (400,)
@@ -225,7 +226,7 @@ def test_token_budget_is_full_and_never_exceeded(solver, metric, weigh_by, corpu
     selection = select(features, quality, settings, tokens=tokens, ranges=ranges, also=also_of(features, quality))
     room = round(0.2 * int(tokens.sum())) - int(tokens[selection.indices].sum())
     assert room >= 0
-    assert solver == "gist" or room < np.delete(tokens, selection.indices).min()
+    assert room < np.delete(tokens, selection.indices).min()
     weights = tokens[selection.indices] if weigh_by == "tokens" else None
     assert selection.terms["mean_quality"] == pytest.approx(np.average(quality[selection.indices], weights=weights))
     if solver in {"mean_field", "greedy"}:
@@ -243,12 +244,10 @@ def test_a_budget_of_equal_lengths_selects_as_many_documents_as_well(solver, met
     also = also_of(features, quality)
     plain = select(features, quality, settings, also=also)
     filled = select(features, quality, by_tokens, tokens=np.full(150, 7), also=also)
-    assert len(filled.indices) == 30 or solver == "gist"
+    assert len(filled.indices) == 30
     if solver in {"mean_field", "greedy"}:
         # D has K in place of K - 1, which `range` cancels
         assert filled.objective == pytest.approx(plain.objective, abs=0.02)
-    elif solver == "vendi":
-        assert len(set(filled.indices) & set(plain.indices)) >= 25
     elif solver != "policy_gradient":  # learns from rewards that differ by rounding
         np.testing.assert_array_equal(filled.indices, plain.indices)
 
@@ -431,7 +430,7 @@ def test_degenerate_blocks_give_finite_answers(case, solver, metric, ranges_once
     settings = SelectionSettings(solver=solver, metrics=metric, select_ratio=0.2, policy_gradient=FEW_STEPS)
     ranges = ranges_once((case, metric), features, quality, settings)
     selection = select(features, quality, settings, ranges=ranges, also=also_of(features, quality))
-    assert len(selection.indices) == max(1, round(0.2 * len(quality))) or solver == "gist"
+    assert len(selection.indices) == max(1, round(0.2 * len(quality)))
     assert np.isfinite(selection.objective)
     assert np.isfinite(selection.inclusion).all()
     assert np.isfinite(list(selection.terms.values())).all()
@@ -473,16 +472,6 @@ def test_any_shape_keeps_budget_bound_and_monotone_history(*, n, d, ratio, lamb,
     assert selection.objective >= objectives[0] - 1e-4 * scale
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_vectors_of_one_dimension_have_no_entropy(seed):
-    random = np.random.default_rng(seed)
-    selection = select(
-        random.normal(size=(6, 1)), random.random(6), SelectionSettings(metrics="vendi", select_ratio=0.125, lamb=0.0)
-    )
-    assert selection.objective == pytest.approx(0, abs=1e-6)
-    assert selection.objective <= selection.upper_bound + 1e-6
-
-
 def test_settings_alone_import_no_torch():
     code = "import sys, fineweb_mask.models.settings.selection; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -510,7 +499,7 @@ def both_of(features, quality, given):
     return np.concatenate([features, given.vectors]), np.concatenate([quality, given.quality])
 
 
-@pytest.mark.parametrize("metric", ["pairwise", "facility", "disf", "vendi"])
+@pytest.mark.parametrize("metric", ["pairwise", "facility", "disf"])
 def test_given_an_earlier_selection_the_best_of_both_together_is_found_and_bounded(metric):
     random = np.random.default_rng(5)
     features, quality = random.normal(size=(11, 3)) + 0.3, random.random(11)
@@ -586,18 +575,3 @@ def test_earlier_documents_that_are_all_alike_are_held_and_own_metrics_are_refus
 
     with pytest.raises(SelectionInputError, match="given: own_metrics know nothing of earlier documents: leave"):
         select(features, quality, {"budget": 2}, also=also, own_metrics={"nothing": (Nothing(), 1.0)})
-
-
-@pytest.mark.parametrize("budget", [{"budget": 30}, {"budget": 600, "budget_by": "tokens"}])
-def test_vendi_selects_what_mean_field_does_with_that_metric(budget, corpus):
-    features, quality = (values[:150] for values in corpus)
-    tokens = np.random.default_rng(0).integers(5, 40, len(quality))
-
-    def found(solver, metric):
-        settings = SelectionSettings(solver=solver, metrics=metric, lamb=0.3, **budget)
-        return select(features, quality, settings, tokens=tokens)
-
-    vendi, other = found("vendi", "pairwise"), found("mean_field", "pairwise")
-    assert set(vendi.indices) == set(found("mean_field", "vendi").indices) != set(other.indices)
-    assert vendi.upper_bound is None  # none on the recipe's objective
-    assert vendi.terms.keys() == other.terms.keys()

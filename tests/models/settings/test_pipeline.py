@@ -152,7 +152,6 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
         "directions",
         "groups",
         "given",
-        "blocks",
         "block_size",
         "block_budget",
         "device",
@@ -222,7 +221,7 @@ def test_a_price_for_blocks_needs_blocks_a_share_and_an_objective(changes, says)
     [
         ({"metrics": "pairwise"}, 20 * 768 * 10),
         ({"metrics": "disf"}, 5 * 128 * 129 // 2 * 10),
-        ({"metrics": {"pairwise": 1, "vendi": 1}}, 5 * 128 * 129 // 2 * 10),
+        ({"metrics": {"pairwise": 1, "disf": 1}}, 5 * 128 * 129 // 2 * 10),
         ({"metrics": "disf", "directions": 1000}, 5 * 768 * 769 // 2 * 10),
         ({"metrics": "pairwise", "budget": 2_000}, 20 * 768 * 50),
         ({"metrics": "pairwise", "sample": 700}, 700),

@@ -28,9 +28,8 @@ def made(workspace, settings):
 
 
 @pytest.mark.parametrize("by", ["documents", "tokens"])
-@pytest.mark.parametrize("blocks", ["by_shard", "mixed"])
-def test_all_blocks_together_give_the_share_of_the_corpus(workspace, by, blocks):
-    settings = settings_of(budget_by=by, blocks=blocks, block_size=100)
+def test_all_blocks_together_give_the_share_of_the_corpus(workspace, by):
+    settings = settings_of(budget_by=by, block_size=100)
     shards, prices, budgets = made(workspace, settings)
     for job in prices:
         assert measure_curves(job).fingerprint == job.reference().fingerprint

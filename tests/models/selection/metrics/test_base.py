@@ -24,22 +24,10 @@ def naive_disf(x, chosen):
     return -float(moment.square().sum().sqrt())
 
 
-def naive_logdet(x, chosen):
-    gram = x[chosen] @ x[chosen].T
-    return float(torch.logdet(torch.eye(len(chosen)) + gram * (x.shape[1] / len(chosen))))
-
-
-def naive_vendi(x, chosen):
-    shares = torch.linalg.svdvals(x[chosen]).square() / len(chosen)
-    return -float(torch.xlogy(shares, shares).sum())
-
-
 NAIVE = {
     "pairwise": naive_pairwise,
     "facility": naive_facility,
     "disf": naive_disf,
-    "logdet": naive_logdet,
-    "vendi": naive_vendi,
 }
 
 

@@ -1,4 +1,4 @@
-"""SemDeDup, SSL prototypes, D4, density-based pruning and k-means-quality sampling against their definitions."""
+"""SemDeDup, D4 and k-means-quality sampling against their definitions."""
 
 import numpy as np
 import pytest
@@ -37,8 +37,9 @@ def test_semdedup_with_eps_keeps_one_of_identical_documents_however_large_the_bu
     assert len(all_kept.indices) == 5  # only a cosine above 1 would be dropped
 
 
-def test_ssl_prototypes_selects_the_farthest_from_the_centre(selected):
-    found = selected("ssl_prototypes", arc(-50, -10, 0, 10, 40), np.zeros(5), budget=2, options=ONE)
+def test_d4_selects_the_farthest_from_the_centre(selected):
+    options = ONE | {"dedup_ratio": 1.0}
+    found = selected("d4", arc(-50, -10, 0, 10, 40), np.zeros(5), budget=2, options=options)
     assert found.indices.tolist() == [0, 4]
 
 
@@ -47,33 +48,6 @@ def test_d4_deduplicates_before_it_clusters_again(selected):
     features = arc(80, 80, -30, 0, 5, 10)
     found = selected("d4", features, np.zeros(6), budget=2, options={"eps": 1e-3} | ONE)
     assert sorted(np.rad2deg(np.arctan2(*features[found.indices].T[::-1])).round()) == [-30, 80]
-
-
-def test_d4_without_deduplication_is_ssl_prototypes(corpus, selected):
-    plain = selected("ssl_prototypes", *corpus, options=ONE)
-    second = selected("d4", *corpus, options=ONE | {"dedup_ratio": 1.0})
-    assert plain.indices.tolist() == second.indices.tolist()
-
-
-def test_density_pruning_gives_more_to_wide_clusters_and_takes_the_farthest_of_each(selected):
-    random = np.random.default_rng(0)
-    centres = np.eye(3)[[0] * 60 + [1] * 60]
-    spread = np.array([0.02] * 60 + [0.3] * 60)[:, None]
-    features = centres + spread * random.normal(size=(120, 3))
-    found = selected(
-        "density_pruning", features, np.zeros(120), budget=30, options={"n_clusters": 2, "temperature": 0.01}
-    )
-    narrow, wide = (found.indices < 60).sum(), (found.indices >= 60).sum()
-    assert narrow + wide == 30
-    assert wide > 2 * narrow
-
-
-def test_density_pruning_gives_equal_clusters_equal_budgets(selected):
-    block = arc(-10, -5, 0, 5, 10)
-    turned = block @ np.array([[0, 1], [-1, 0]])
-    options = {"n_clusters": 2, "n_iterations": 20}
-    found = selected("density_pruning", np.concatenate([block, turned]), np.zeros(10), budget=4, options=options)
-    assert found.indices.tolist() == [0, 4, 5, 9]
 
 
 def test_kmq_gives_clusters_as_much_or_by_size_and_the_rest_of_small_ones_to_the_others(selected):

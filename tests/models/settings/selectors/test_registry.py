@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection.selector import solver_of
+from fineweb_mask.models.selection.block import solver_of
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).resolve().parents[4] / "docs" / "selectors.md").read_text
 @pytest.mark.parametrize("name", SELECTORS)
 def test_an_entry_says_what_it_is_and_names_a_function(name):
     entry = SELECTORS[name]
-    assert solver_of(name).__name__ == f"solve_{'mean_field' if entry.metric else name}"
+    assert solver_of(name).__name__ == f"solve_{name}"
     assert entry.maximises
     assert entry.cost
     assert entry.source

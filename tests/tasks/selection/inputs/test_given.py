@@ -15,7 +15,7 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks import select
 from fineweb_mask.tasks.catalog.views import write_catalog
 from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 
 
 @pytest.fixture

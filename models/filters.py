@@ -1,0 +1,175 @@
+"""Filter texts by datatrove's own classes: Gopher's, C4's and FineWeb's rules, lists of URLs, personal data.
+
+Each kind of `FilterSettings` is one of these classes; a text is kept, dropped with a reason, or changed as the class
+does it. Source: https://github.com/huggingface/datatrove, of the authors of FineWeb.
+"""
+
+import inspect
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from fineweb_mask.models.errors import ModelError, SettingsError
+from fineweb_mask.models.quality.fasttext.file_format import check_fasttext_file
+from fineweb_mask.models.settings.source import FilterSettings
+
+CLASSES = {
+    "gopher_quality": ("filters", "GopherQualityFilter"),
+    "gopher_repetition": ("filters", "GopherRepetitionFilter"),
+    "c4_quality": ("filters", "C4QualityFilter"),
+    "c4_paragraphs": ("filters", "C4ParagraphFilter"),
+    "fineweb_quality": ("filters", "FineWebQualityFilter"),
+    "url": ("filters", "URLFilter"),
+    "regex": ("filters", "RegexFilter"),
+    "language": ("filters", "LanguageFilter"),
+    "pii": ("formatters", "PIIFormatter"),
+    "symbol_lines": ("formatters", "SymbolLinesFormatter"),
+}
+"""The class of each kind, and its place in `datatrove.pipeline`."""
+
+NOT_OPTIONS = frozenset({"self", "exclusion_writer", "batch_size", "backend", "label_only", "keep_top_pairs_threshold"})
+"""Arguments of the classes that have no meaning here."""
+
+NEEDED = "pip install '.[filters]' in a checkout, or the packages of the extra `filters` in pyproject.toml"
+
+
+_one_at_a_time = threading.Lock()
+"""All classes share datatrove's word tokenizer, which is spaCy's and fails if two threads use it."""
+
+
+class FilterError(ModelError):
+    """A filter cannot be loaded."""
+
+
+class Outcome(NamedTuple):
+    """What became of a text: as it was, changed, or dropped for a reason."""
+
+    text: str
+    dropped: str | None = None
+
+
+Filter = Callable[[str, str | None], Outcome]
+"""Takes a text and its URL."""
+
+
+def load_filters(settings: Sequence[FilterSettings]) -> Filter:
+    """Return one function that applies the filters in their order, up to the first that drops a text.
+
+    Raises
+    ------
+    FilterError
+        If datatrove or what one of its classes needs is not installed.
+    SettingsError
+        If a class has no such option, or refuses its value.
+    """
+    with _one_at_a_time:
+        steps = [_load(one) for one in settings]
+
+    def apply(text: str, url: str | None) -> Outcome:
+        with _one_at_a_time:
+            for step in steps:
+                outcome = step(text, url)
+                if outcome.dropped is not None:
+                    return outcome
+                text = outcome.text
+        return Outcome(text)
+
+    return apply
+
+
+def version_of_filters() -> str:
+    """Return the version of datatrove, whose rules are part of what a filtered document depends on."""
+    return version("datatrove")
+
+
+def _module(name: str) -> Any:  # noqa: ANN401
+    os.environ.setdefault("LOGURU_LEVEL", "WARNING")
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise FilterError(f"ingest.filters needs datatrove, received {error}: {NEEDED}") from error
+
+
+def _load(settings: FilterSettings) -> Filter:
+    place, name = CLASSES[settings.kind]
+    kind = getattr(_module(f"datatrove.pipeline.{place}"), name)
+    options = dict(settings.options)
+    known = [option for option in inspect.signature(kind.__init__).parameters if option not in NOT_OPTIONS]
+    if settings.kind == "language":
+        known.append("model")
+    if unknown := sorted(set(options).difference(known)):
+        raise SettingsError(
+            f"ingest.filters: {settings.kind} has no option {unknown[0]!r}: use one of {', '.join(known)}"
+        )
+    model = options.pop("model", None)
+    if settings.kind == "language" and model is None:
+        raise SettingsError(
+            "ingest.filters: language needs the option `model`, a fastText model of languages such as lid.176.bin, "
+            "received none: name its file"
+        )
+    try:
+        if settings.kind == "language":
+            step = object.__new__(kind)  # datatrove asks for another build of fastText; the model is loaded by ours
+            step.__init__(**options)
+        else:
+            step = kind(**options)
+        return _adapted(settings.kind, step, model)
+    except ImportError as error:
+        raise FilterError(f"ingest.filters: {settings.kind} cannot be loaded: {error}: {NEEDED}") from error
+    except (TypeError, ValueError, re.error) as error:
+        raise SettingsError(f"ingest.filters: {settings.kind} refuses {options}: {error}: mend the options") from error
+
+
+def _adapted(kind: str, step: Any, model: Any) -> Filter:  # noqa: ANN401 - classes of datatrove, a path
+    document_of = _module("datatrove.data").Document
+    if kind == "pii":
+        return lambda text, _: Outcome(_without_memory(step).format(text))
+    if hasattr(step, "format"):
+        return lambda text, _: Outcome(step.format(text))
+    if kind == "language":
+        step.model._model = _Languages(str(model))  # it would download one
+    if kind == "url":
+        _without_network(step)
+
+    def apply(text: str, url: str | None) -> Outcome:
+        if kind == "url" and not url:
+            return Outcome(text)  # its rules have nothing to say
+        document = document_of(text=text, id="", metadata={"url": url})
+        result = step.filter(document)
+        kept, reason = result if isinstance(result, tuple) else (result, None)
+        return Outcome(document.text, None if kept else f"{kind}: {reason}" if reason else kind)
+
+    apply("A text of a few words, by which what the class needs is loaded.", "https://example.org/")
+    return apply
+
+
+def _without_memory(step: Any) -> Any:  # noqa: ANN401
+    """Let the replacements, which take turns, begin with the first: a text does not depend on those before it."""
+    step.emails_replacer._replace_i = step.ip_replacer._replace_i = 0
+    return step
+
+
+def _without_network(step: Any) -> None:  # noqa: ANN401
+    """Take the list of public suffixes that is in the package; the latest would be asked for at every start."""
+    step.tldextractor = _module("tldextract").TLDExtract(suffix_list_urls=())
+
+
+class _Languages:
+    """A fastText model with the method that datatrove calls; that of the official package fails with numpy 2."""
+
+    def __init__(self, path: str) -> None:
+        import fasttext
+
+        check_fasttext_file(path)
+        self._model = fasttext.load_model(path)
+
+    def predict(self, text: str, k: int) -> tuple[list[str], Any]:
+        import numpy as np
+
+        found: Iterable[tuple[float, str]] = self._model.f.predict(f"{text}\n", k, 0.0, "strict")
+        pairs = list(found)
+        return [label for _, label in pairs], np.array([probability for probability, _ in pairs])

@@ -1,0 +1,83 @@
+"""Record a workspace's runs: the recipe of the last run, and a JSON file for every run, including failed ones."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, field_validator
+
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.removed import without_removed
+from fineweb_mask.tasks.storage.atomic import atomic_write
+from fineweb_mask.tasks.storage.mirror import read_text
+from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
+
+FOLDER = "runs"
+
+
+class QuarantinedShard(BaseModel):
+    """A shard that a run quarantined, and why."""
+
+    shard: str
+    reason: str
+
+
+class RunRecord(BaseModel):
+    """Settings, counts and outcome of one run; a row of the catalog's `runs`."""
+
+    started: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    seconds: float = 0.0
+    flow: str  # curate, or the stage that was run on its own
+    status: Literal["done", "quarantined", "failed", "interrupted"] = "done"
+    error: str | None = None
+    stages_run: list[str] = []  # stages that built at least one file
+    stages_cached: list[str] = []  # stages whose files were all current
+    documents_in: int | None = None
+    documents_selected: int | None = None
+    tokens_in: int | None = None
+    tokens_selected: int | None = None
+    select_ratio: float
+    lamb: float
+    solver: str
+    objective: float | None = None  # mean over the blocks, weighted by their documents
+    set_aside: list[QuarantinedShard] = []
+    recipe: dict[str, Any]
+    flow_run: str | None = None  # Prefect's id of the flow run
+    version: str
+    commit: str | None = None
+
+    def end(self, workspace: Workspace) -> Path:
+        """Set `seconds`, write the record and return its path; file names sort by start time."""
+        self.seconds = round((datetime.now(UTC) - self.started).total_seconds(), 3)
+        identity = (self.flow_run or "local").split("-")[0]
+        path = workspace.root / FOLDER / f"{self.started:%Y%m%dT%H%M%S.%fZ}-{identity}.json"
+        with atomic_write(path) as partial:
+            partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        return path
+
+
+class LastRun(BaseModel):
+    """The recipe of a workspace's last run, kept there as `run.json`."""
+
+    settings: PipelineSettings
+    folder: str  # base of relative paths in the settings
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _settings_of_an_earlier_version(cls, settings: Any) -> Any:  # noqa: ANN401 - JSON
+        return without_removed(settings) if isinstance(settings, dict) else settings
+
+    @staticmethod
+    def path(workspace: Workspace) -> Path:
+        """Return the path of the file in a workspace."""
+        return workspace.root / LAST_RUN
+
+    def save(self, workspace: Workspace) -> None:
+        """Write the file to a workspace."""
+        with atomic_write(self.path(workspace)) as partial:
+            partial.write_text(self.model_dump_json(indent=2) + "\n")
+
+    @classmethod
+    def load(cls, workspace: Workspace) -> Self:
+        """Read the file of a workspace; raises FileNotFoundError if it has none, ValueError if it is not valid."""
+        return cls.model_validate_json(read_text(cls.path(workspace)))

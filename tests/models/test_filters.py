@@ -1,0 +1,141 @@
+"""datatrove's filters: every decision and every changed text is that of the class itself."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.documents import DocumentFilter, conform
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.filters import CLASSES, FilterError, load_filters
+from fineweb_mask.models.quality.fasttext.training import train_in_new_process
+from fineweb_mask.models.settings import IngestSettings
+from fineweb_mask.models.settings.source import FilterSettings
+from fineweb_mask.tasks.processes.filters import text_filter
+
+pytestmark = pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")
+datatrove = pytest.importorskip("datatrove.pipeline.filters")
+KINDS = sorted(set(CLASSES) - {"regex", "language"})
+
+
+@pytest.fixture(scope="module")
+def pages(real_data: Path) -> list[dict[str, Any]]:
+    return pq.read_table(real_data / "web_mix.parquet", columns=["text", "url"]).slice(0, 200).to_pylist()
+
+
+def settings(kind: str, **options: Any) -> list[FilterSettings]:
+    return [FilterSettings(kind=kind, options=options)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_real_pages_are_decided_on_as_the_class_decides(kind: str, pages: list[dict[str, Any]]) -> None:
+    from datatrove.data import Document
+    from datatrove.pipeline import filters, formatters
+    from tldextract import TLDExtract
+
+    place, name = CLASSES[kind]
+    step = getattr({"filters": filters, "formatters": formatters}[place], name)()
+    if kind == "url":
+        step.tldextractor = TLDExtract(suffix_list_urls=())
+    ours = load_filters(settings(kind))
+    dropped = 0
+    for page in pages:
+        text, reason = ours(page["text"], page["url"])
+        if place == "formatters":
+            step = getattr(formatters, name)()  # the replacements of one take turns from text to text
+            assert (text, reason) == (step.format(page["text"]), None)
+            continue
+        document = Document(text=page["text"], id="", metadata={"url": page["url"]})
+        if kind == "url" and not page["url"]:
+            assert reason is None
+            continue
+        result = step.filter(document)
+        if result is True:
+            assert (text, reason) == (document.text, None)
+        else:
+            assert reason == f"{kind}: {result[1]}"
+            dropped += 1
+    if kind in {"c4_quality", "fineweb_quality", "gopher_quality"}:
+        assert 0 < dropped < len(pages)
+
+
+def test_filters_follow_each_other_and_the_first_that_drops_ends_it() -> None:
+    apply = load_filters(
+        [
+            FilterSettings(kind="pii"),
+            FilterSettings(kind="regex", options={"regex_exp": "lorem"}),
+            FilterSettings(kind="gopher_quality", options={"min_doc_words": 3}),
+        ]
+    )
+    text, reason = apply("Write to me@mail.example.org if the cat is with you and that dog.", None)
+    assert reason is None
+    assert "me@mail.example.org" not in text
+    assert apply("lorem", None).dropped == "regex"
+    assert apply("two words", None).dropped == "gopher_quality: gopher_short_doc"
+
+
+def test_a_changed_text_is_what_is_hashed_counted_and_kept() -> None:
+    ingest = IngestSettings(min_chars=10, filters=settings("c4_quality", min_num_sentences=-1))
+    documents = DocumentFilter(ingest, "a.parquet", None, text_filter(ingest.filters, rows=1))
+    prose = "This is a sentence of some words."
+    rows = pa_batch(text=[prose, f"{prose}\nmenu", "menu home", prose + " And more."], token_count=[7, 9, 2, 9])
+    kept = documents.apply(rows)
+    assert kept["text"].to_pylist() == [prose, prose + " And more."]
+    assert kept["source_row"].to_pylist() == [0, 3]
+    assert kept["token_count"].to_pylist() == [7, 9]
+    assert {reason: count for reason, count in documents.dropped.items() if count} == {"duplicate": 1, "too_short": 1}
+    assert documents.rows_in == documents.rows_kept + sum(documents.dropped.values())
+
+
+def pa_batch(**columns: Any) -> Any:
+    return conform(pa.record_batch(columns), "text", "id", [])
+
+
+def test_a_token_count_of_a_changed_text_is_forgotten() -> None:
+    ingest = IngestSettings(min_chars=10, filters=settings("c4_quality", min_num_sentences=-1))
+    documents = DocumentFilter(ingest, "a.parquet", None, text_filter(ingest.filters, rows=1))
+    kept = documents.apply(pa_batch(text=["This is a sentence of some words.\nmenu"], token_count=[9]))
+    assert kept["token_count"].to_pylist() == [None]
+    assert documents.tokens_estimated == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("gopher_quality", {"min_words": 3}, "gopher_quality has no option 'min_words': use one of min_doc_words"),
+        ("gopher_quality", {"exclusion_writer": None}, "has no option 'exclusion_writer'"),
+        ("regex", {}, "regex refuses {}: .*regex_exp.*: mend the options"),
+        ("language", {"languages": ["en"]}, "language needs the option `model`, a fastText model of languages"),
+    ],
+)
+def test_wrong_options_are_named(kind: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_filters(settings(kind, **options))
+
+
+def test_without_datatrove_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datatrove.pipeline.filters", None)
+    with pytest.raises(FilterError, match=r"ingest.filters needs datatrove, .*: pip install '\.\[filters\]'"):
+        load_filters(settings("gopher_quality"))
+
+
+def test_languages_are_those_of_a_model_of_one_s_own(tmp_path: Path) -> None:
+    texts = {"en": "the cat and the dog are in the house", "de": "die Katze und der Hund sind in dem Haus"}
+    lines = [f"__label__{name} {text}\n" for name, text in texts.items() for _ in range(50)]
+    (tmp_path / "texts.txt").write_text("".join(lines))
+    options = {"epoch": 20, "lr": 0.1, "dim": 8, "wordNgrams": 1, "bucket": 100, "minCount": 1, "seed": 0}
+    train_in_new_process(str(tmp_path / "texts.txt"), str(tmp_path / "languages.bin"), options)
+    apply = load_filters(settings("language", model=str(tmp_path / "languages.bin"), languages=["en"]))
+    assert apply(texts["en"], None).dropped is None
+    assert apply(texts["de"], None).dropped == "language"
+
+
+def test_settings_are_plain_json() -> None:
+    [one] = settings("c4_quality", min_num_sentences=3)
+    assert FilterSettings.model_validate(json.loads(one.model_dump_json())) == one
+    with pytest.raises(ValueError, match="copy_text: false reads texts from the source again, but a filter of kind c4"):
+        IngestSettings(filters=[one], copy_text=False)
