@@ -42,7 +42,7 @@ from fineweb_mask.models.settings.selection import NearDuplicateSettings, Select
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import Group
 from fineweb_mask.tasks.selection.groups import grouped
-from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 CLUSTERS = 60
@@ -218,7 +218,7 @@ def real(arguments: argparse.Namespace) -> None:
             ]
             blocks = [next(group.blocks()) for group in groups]
             parts = [
-                Documents(block.vectors, block.quality, lots(0, shard.name, shard.rows)[block.rows])
+                Documents(block.vectors, block.quality, random_keys(0, shard.name, shard.rows)[block.rows])
                 for block, shard in zip(blocks, ordered, strict=True)
             ]
             everyone = Documents.concatenate(parts)

@@ -160,7 +160,7 @@ class _Chunk:
     """Consecutive documents of a shard, ready for the model or embedded by an earlier run."""
 
     rows: pa.Array
-    tokens: Any  # of the encoder's own kind; None where kept
+    tokens: Any  # what the encoder's `tokenise` returns; None where kept
     kept: pa.RecordBatch | None
 
 

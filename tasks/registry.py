@@ -30,8 +30,8 @@ from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import score_embed
 from fineweb_mask.tasks.select import select
 from fineweb_mask.tasks.selection.budgets import divide_budget, measure_curves
-from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_rule, learn_rule, measure
-from fineweb_mask.tasks.selection.corpus.near_duplicates import find_charges, measure_charged
+from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_policy, learn_policy
+from fineweb_mask.tasks.selection.corpus.passes import find_penalties, measure
 from fineweb_mask.tasks.workspace.job import Stage, StageTask
 from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -51,11 +51,10 @@ PIPELINE: tuple[StageTask[Any], ...] = (
     embed,
     score_embed,
     draw_sample,
-    learn_rule,
+    learn_policy,
     measure,
-    find_charges,
-    measure_charged,
-    keep_rule,
+    find_penalties,
+    keep_policy,
     fit_targets,
     measure_curves,
     divide_budget,

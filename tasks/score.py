@@ -24,7 +24,7 @@ from fineweb_mask.tasks.inference.scorers import (
     load_models,
     load_sidecars,
 )
-from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_batches
+from fineweb_mask.tasks.inference.scoring_pool import POOL_ROWS, pooled_models, score_batches
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -127,7 +127,7 @@ def score(job: ScoreJob) -> None:
         columns = columns_read(
             scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by
         )
-        batches = documents.iter_batches(BATCH_ROWS, columns=columns)
+        batches = documents.iter_batches(BATCH_ROWS if scorers else POOL_ROWS, columns=columns)
         done = score_batches(job.workspace, pooled, job.processes, batches)
         total = job.documents.rows
         for batch, scores in track_by_size("documents", done, total, lambda pair: pair[0].num_rows, part=(0, 1)):

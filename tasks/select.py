@@ -1,4 +1,4 @@
-"""Select documents for quality and diversity together, and write the masks: from each block, or by a corpus's rule.
+"""Select documents for quality and diversity together, and write the masks: from each block, or by a corpus's policy.
 
 A job covers whole shards, so that every shard's mask is written once, and gives each block its own seed, derived from
 the block's name: the choice does not depend on the order of work.
@@ -15,12 +15,12 @@ from fineweb_mask.tasks.selection.blocks import BlocksJob, Group, Masks, block_k
 from fineweb_mask.tasks.selection.budgets import Budgets
 from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group, times_used
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
-from fineweb_mask.tasks.selection.corpus.near_duplicates import read_charges
+from fineweb_mask.tasks.selection.corpus.passes import read_penalties
 from fineweb_mask.tasks.selection.inputs.shard_documents import (
     ShardColumns,
+    read_gains,
     read_parts,
     read_without_vectors,
-    read_worth,
 )
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.records.counts import add_groups
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class SelectJob(BlocksJob):
-    """Select from one group of shards; with a rule, from one shard."""
+    """Select from one group of shards; with a policy, from one shard."""
 
-    rule: StageFile | None = None  # of the whole corpus
-    charges: tuple[StageFile, ...] = ()  # what the corpus's documents pay for near-duplicates
+    policy: StageFile | None = None  # of the whole corpus, as `keep_policy` wrote it
+    penalties: tuple[StageFile, ...] = ()  # of the corpus's near-duplicates
     budgets: StageFile | None = None  # of all blocks, with `block_budget: price`
 
     stage: ClassVar[Stage] = Stage(
@@ -54,17 +54,17 @@ class SelectJob(BlocksJob):
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster: not if it is known what the documents are worth."""
+        """Whether a GPU makes the job faster: not if the documents' marginal gains are known."""
         return self.settings.device != "cpu" and not any(shard.worth.path for shard in self.shards)
 
     def depends_on(self) -> Dependencies:
-        """Return what a selection from blocks depends on, with their budgets, or the rule and the shard."""
-        if self.rule is None:
+        """Return what a selection from blocks depends on, with their budgets, or the policy and the shard."""
+        if self.policy is None:
             found = super().depends_on()
             return found if self.budgets is None else found._replace(inputs=[found.inputs, self.budgets.fingerprint])
-        settings = [self.rule.fingerprint, self.settings.seed, self.settings.budget_by]
-        charges = [file.fingerprint for file in self.charges]
-        return Dependencies(settings=settings, inputs=[*super().depends_on().inputs, *charges])
+        settings = [self.policy.fingerprint, self.settings.seed, self.settings.budget_by]
+        penalties = [file.fingerprint for file in self.penalties]
+        return Dependencies(settings=settings, inputs=[*super().depends_on().inputs, *penalties])
 
     def settings_read(self) -> object:
         """Return all settings but the device and how blocks are cut, and those of groups where there are any."""
@@ -76,8 +76,8 @@ def select(job: SelectJob) -> None:
     """Write the masks of a group of shards: who is selected, each document's inclusion, its block."""
     group = Group.read(job)
     masks, described = Masks(group), list[dict[str, Any]]()
-    if job.rule is not None:
-        described.append(_select_by_rule(job, job.rule, group, masks))
+    if job.policy is not None:
+        described.append(_select_by_policy(job, job.policy, group, masks))
         masks.write(described)
         return
     budgets = None if job.budgets is None else Budgets(job.workspace, job.budgets)
@@ -94,8 +94,8 @@ def select(job: SelectJob) -> None:
     masks.write(described)
 
 
-def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks) -> dict[str, Any]:
-    """Enter what a rule selects from a shard, and return what the reports need: objective and bound of the corpus."""
+def _select_by_policy(job: SelectJob, kept: StageFile, group: Group, masks: Masks) -> dict[str, Any]:
+    """Enter what a policy selects from a shard, and return what the reports need: objective and bound of the corpus."""
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
@@ -103,11 +103,11 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
 
     device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]
-    rule = read_learned(job.workspace, kept, "best", device).rule
+    policy = read_learned(job.workspace, kept, "best", device).rule
     groups = list[dict[str, Any]]()
-    for rows, documents in _judged(job, rule, columns, device):
-        selected, inclusion = rule.judge(documents)
-        repeats = times_used(rule, documents, selected)
+    for rows, documents in _candidates(job, policy, columns, device):
+        selected, inclusion = policy.judge(documents)
+        repeats = times_used(policy, documents, selected)
         masks.enter_rows(rows, selected, inclusion, job.group, repeats)
         if documents.groups is not None:
             groups.append({"groups": count_groups(documents, selected, repeats, kept.details["asked"])})
@@ -131,21 +131,21 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     }
 
 
-def _judged(
-    job: SelectJob, rule: "Rule", columns: ShardColumns, device: "torch.device"
+def _candidates(
+    job: SelectJob, policy: "Rule", columns: ShardColumns, device: "torch.device"
 ) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
-    """Yield the candidates of a shard in parts: their rows, and the documents, whose worth is known."""
+    """Yield the candidates of a shard in parts: their rows, and the documents with their marginal gains."""
     [shard] = job.shards
-    charges = read_charges(job.workspace, job.charges, shard.name, shard.rows) if job.charges else None
+    penalties = read_penalties(job.workspace, job.penalties, shard.name, shard.rows) if job.penalties else None
     if shard.worth.path:  # a pass over the corpus measured it, and counted on it
         rows = columns.candidate.nonzero()[0]
         known = read_without_vectors(job.workspace, shard, columns, job.settings)
-        parts = iter([(rows, known._replace(worth=read_worth(job.workspace, shard)[rows]))])
+        parts = iter([(rows, known._replace(worth=read_gains(job.workspace, shard)[rows]))])
     else:
         parts = read_parts(job.workspace, shard, columns, job.settings)
     for rows, part in parts:
         found = part
         if part.worth is None:
             with gpu_slot(str(device)):
-                found = part._replace(worth=rule.measure(part, device).worth)
-        yield rows, found if charges is None else found._replace(charges=charges[rows])
+                found = part._replace(worth=policy.measure(part, device).worth)
+        yield rows, found if penalties is None else found._replace(charges=penalties[rows])

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple, Self
 
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.fit.targets import FitTargetsJob
-from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob
 from fineweb_mask.tasks.workspace.job import Stage
 
 Refit = Literal["encoder", "quality", "selection"]
@@ -13,7 +13,7 @@ Refit = Literal["encoder", "quality", "selection"]
 REFITTED: dict[Refit, list[Stage]] = {
     "encoder": [FitEncoderJob.stage],
     "quality": [FitClassifierJob.stage, FitStatisticsJob.stage],
-    "selection": [KeepRuleJob.stage, FitTargetsJob.stage],
+    "selection": [KeepPolicyJob.stage, FitTargetsJob.stage],
 }
 
 

@@ -22,8 +22,8 @@ from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
-from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
-from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargedJob, ChargesJob
+from fineweb_mask.tasks.selection.corpus.learning import LearnJob, SampleJob
+from fineweb_mask.tasks.selection.corpus.passes import MeasureJob, PenaltiesJob
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
 from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
@@ -40,14 +40,14 @@ READ_UNTIL = {
     **{job.summaries: job.stage.folders for job in (DedupJob, NearDedupJob)},
     **{
         folder: SelectJob.stage.folders
-        for job in (SampleJob, MeasureJob, LearnJob, ChargesJob, ChargedJob, PriceJob, BudgetsJob)
+        for job in (SampleJob, MeasureJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob)
         for folder in job.stage.folders
     },
 }
 """Folders of files that are read only until those of later folders are there, which are named with each."""
 
 OF_MANY = frozenset(
-    folder for job in (BucketJob, LearnJob, ChargesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
+    folder for job in (BucketJob, LearnJob, PenaltiesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
 )
 """Folders of files that are of no single shard."""
 

@@ -71,7 +71,7 @@ def export_from(found: Run, output: Path) -> ExportedRule:
         If it has none.
     """
     check_has_rule(found.settings)
-    rules = [job.rule for job, file in found.found["select"] if file is not None and isinstance(job, SelectJob)]
+    rules = [job.policy for job, file in found.found["select"] if file is not None and isinstance(job, SelectJob)]
     kept = next((rule for rule in rules if rule is not None), None)
     ready = prepared_of(found)
     notes = export_rule(output, models_of(found, ready), ready.shards, kept)

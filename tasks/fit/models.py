@@ -44,7 +44,7 @@ class FitClassifierJob(FitJob):
 
     @classmethod
     def of(cls, root: str, scorer: FastTextScorerSettings, *, force: bool = False) -> Self:
-        """Return the job that trains the classifier of a scorer without a model of its own."""
+        """Return the job that trains the classifier of a scorer that names no model."""
         if scorer.labels is None:
             raise SettingsError(f"scorer {scorer.name!r} has neither a model nor labels: give one of them")
         labels_digest = file_digest(Path(scorer.labels.path))
@@ -180,7 +180,7 @@ class _Annotated:
     def _load(self, shard: str) -> dict[str, Scorer] | None:
         try:
             return load_sidecars(self._documents[shard], self._job.models, self._job.sidecars[shard])
-        except BadShardError as error:  # the shard is set aside when it is scored
+        except BadShardError as error:  # the shard is quarantined when it is scored
             self._left_out[shard] = str(error)
             return None
 

@@ -20,6 +20,9 @@ ROWS_WORTH_PROCESSES = 20_000
 """With fewer rows, starting the workers takes about as long as they save."""
 
 
+POOL_ROWS = 500
+"""Documents that a process scores at a time, if no other scorer needs larger batches: they stay in its cache."""
+
 AHEAD = 2
 """Batches per process that are read before the first has its scores."""
 
@@ -77,10 +80,7 @@ def score_batches(
     names = [model.settings.name for model in models]
 
     def scored(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, NDArray[np.float32]]]:
-        message = pa.BufferOutputStream()
-        with pa.ipc.new_stream(message, pa.schema([batch.schema.field("text")])) as stream:
-            stream.write_batch(batch.select(["text"]))
-        answer = pool.ask(memoryview(message.getvalue()))
+        answer = pool.ask(memoryview(batch.select(["text"]).cast(scoring_worker.TEXTS).serialize()))
         if not isinstance(answer, bytes):
             pool.close(ENDED)
             raise WorkerProcessError(ENDED)

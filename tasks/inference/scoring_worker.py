@@ -1,8 +1,8 @@
 """Score texts; run with `python -m`.
 
 Usage: `python -m fineweb_mask.tasks.inference.scoring_worker MODELS SOCKET...`. MODELS is a JSON list of models, each
-SOCKET an inherited file descriptor. The models are loaded once, and shared by a fork for each socket. A message is an
-Arrow stream of one column; its answer is `+` and the scores (scorers, rows) as float32, or `!` and an error.
+SOCKET an inherited file descriptor. The models are loaded once, and shared by a fork for each socket. A message is a
+serialised Arrow batch of texts; its answer is `+` and the scores (scorers, rows) as float32, or `!` and an error.
 """
 
 import json
@@ -17,6 +17,7 @@ from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.processes.worker import serve
 
 SCORES, ERROR = b"+", b"!"
+TEXTS = pa.schema([pa.field("text", pa.large_string())])
 
 
 def scoring(models: str) -> Callable[[bytes], bytes]:
@@ -30,7 +31,7 @@ def scoring(models: str) -> Callable[[bytes], bytes]:
 
     def answer(message: bytes) -> bytes:
         try:
-            [texts] = pa.ipc.open_stream(message, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()[0].chunks
+            texts = pa.ipc.read_record_batch(message, TEXTS)["text"]
             return SCORES + np.stack([scorer.score(texts) for scorer in scorers]).astype(np.float32).tobytes()
         except Exception as error:  # noqa: BLE001 - the client raises it
             return _described(error)

@@ -43,7 +43,7 @@ def filtering(settings: list[FilterSettings]) -> Callable[[bytes], bytes]:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.CRITICAL)  # of pages that cannot be parsed, which are counted
+    logging.disable(logging.CRITICAL)  # pages that cannot be parsed are counted
     sys.setrecursionlimit(RECURSION)
     work = json.loads(sys.argv[1])
     answer = extracted if work == EXTRACT else filtering([FilterSettings.model_validate(one) for one in work])

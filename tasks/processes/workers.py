@@ -133,7 +133,7 @@ class Workers:
         """
         answer: bytes | Failure = "ended"
         worker = self._free.get()
-        for _ in range(1 if self._is_forked else 2):  # it may have ended for a reason of its own
+        for _ in range(1 if self._is_forked else 2):  # something else may have ended it
             if worker is None:
                 worker = next(iter(self._start(1)), None)
             if worker is None or isinstance(answer := worker.ask(message, self._seconds), bytes):

@@ -24,7 +24,7 @@ from fineweb_mask.tasks.inference.scorers import QualityModel
 from fineweb_mask.tasks.selection.groups import group_name
 from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
 from fineweb_mask.tasks.selection.inputs.selector_inputs import InputColumns
-from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_groups, read_vectors
+from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_vectors
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
 from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile, digest
@@ -121,7 +121,7 @@ class Block(NamedTuple):
     vectors: NDArray[np.floating[Any]]  # of these rows, as are the next two
     quality: NDArray[np.float32]
     tokens: NDArray[np.int64]
-    lots: NDArray[np.float64] | None = None  # these two with budgets by group
+    random_keys: NDArray[np.float64] | None = None  # these two with budgets by group
     groups: NDArray[np.object_] | None = None
     also: "SelectorInputs | None" = None
 
@@ -152,13 +152,17 @@ class Group(NamedTuple):
         job, by_group = self.job, self.job.settings.groups
         drawn = groups = None
         if by_group is not None:
-            drawn = np.concatenate([lots(job.settings.seed, shard.name, shard.rows) for shard in job.shards])
+            drawn = np.concatenate([random_keys(job.settings.seed, shard.name, shard.rows) for shard in job.shards])
             groups = np.concatenate([read_groups(job.workspace, shard, by_group.column) for shard in job.shards])
         for name, rows in track("blocks", list(self._places()), part=(0, 1)):
             block = Block(
                 name, rows, self._vectors(rows), self.quality[rows], self.tokens[rows], also=self.inputs.of(rows)
             )
-            yield block if drawn is None or groups is None else block._replace(lots=drawn[rows], groups=groups[rows])
+            yield (
+                block
+                if drawn is None or groups is None
+                else block._replace(random_keys=drawn[rows], groups=groups[rows])
+            )
 
     def _places(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Yield the name and the rows of every block."""
@@ -260,7 +264,7 @@ def write_shards(
 
 
 def block_settings(settings: PipelineSelectionSettings, block: Block) -> PipelineSelectionSettings:
-    """Return the settings of a block, which has a seed of its own."""
+    """Return the settings of a block, which has its own seed."""
     return settings.model_copy(update={"seed": int(digest([settings.seed, block.name])[:8], 16)})
 
 
@@ -309,7 +313,7 @@ def describe(block: Block, selection: "Selection") -> dict[str, Any]:
 
 
 def merged(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make one block of those that one rule selected from; objective, bound and groups' budgets are the corpus's.
+    """Make one block of those that one policy selected from; objective, bound and groups' budgets are the corpus's.
 
     >>> part = {"name": "a", "by_rule": True, "documents": 3, "selected": 1, "tokens": 9, "tokens_selected": 2}
     >>> [merged_block] = merged([part, part])

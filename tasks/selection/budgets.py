@@ -1,4 +1,4 @@
-"""Divide one budget among the blocks of a corpus at one price: measure each block's curve, then cut them all at once.
+"""Divide one budget among the blocks of a corpus at one dual price: measure each block's curve, then cut all at it.
 
 `PriceJob` selects from the blocks of a group of shards at a few shares. `BudgetsJob` gathers what these reached, and
 says how much each block gives (models/selection/budgets.py).
@@ -80,7 +80,7 @@ class BudgetsJob(_InterimJob):
 
 @stage_task
 def divide_budget(job: BudgetsJob) -> None:
-    """Write the price, every block's budget, and the scales that all blocks share."""
+    """Write the dual price, every block's budget, and the scales that all blocks share."""
     from fineweb_mask.models.selection.budgets import Offer, common_scales, curve, divide
 
     found: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Select from a whole corpus at once, shard by shard: learn a rule, and keep it."""
+"""Select from a whole corpus at once, shard by shard: learn a threshold policy, and keep it."""

@@ -30,11 +30,11 @@ def select_by_group(settings: PipelineSelectionSettings, block: Block) -> Groupe
     from fineweb_mask.models.selection.corpus.documents import Documents
     from fineweb_mask.models.selection.corpus.whole import select_corpus
 
-    assert block.lots is not None  # noqa: S101 - read with the groups
+    assert block.random_keys is not None  # noqa: S101 - read with the groups
     assert block.groups is not None  # noqa: S101
     device, own = choose_device(settings.device), block_settings(settings, block)
     tokens = block.tokens if settings.budget_by == "tokens" else None
-    documents = Documents(block.vectors, block.quality, block.lots, tokens, groups=block.groups.astype(np.str_))
+    documents = Documents(block.vectors, block.quality, block.random_keys, tokens, groups=block.groups.astype(np.str_))
     with gpu_slot(device):
         found = select_corpus(
             lambda: [documents],
@@ -64,11 +64,11 @@ def select_by_group(settings: PipelineSelectionSettings, block: Block) -> Groupe
     return GroupedSelection(selection, repeats, count_groups(documents, mask, repeats, found.asked))
 
 
-def times_used(rule: "Rule", documents: "Documents", selected: NDArray[np.bool_]) -> NDArray[np.int64]:
+def times_used(policy: "Rule", documents: "Documents", selected: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return how often documents are used, (n,): selected ones once, or as often as their group needs."""
     from fineweb_mask.models.selection.corpus.documents import repeats
 
-    return selected * repeats(documents, rule.repeats)
+    return selected * repeats(documents, policy.repeats)
 
 
 def count_groups(

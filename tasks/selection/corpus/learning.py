@@ -1,18 +1,17 @@
-"""Learn one selection over all shards of a corpus: a rule, from a random sample and from passes over all documents.
+"""Learn a threshold policy for all shards of a corpus, from a random sample and from passes over all documents.
 
-A rule says what a document is worth and from where on documents are selected (models/selection/corpus). It is kept in
-`fitted/` while the corpus grows, as an encoder is: new shards are selected from by the same rule, until a refit.
+A policy gives each document its marginal gain, and the threshold from which on documents are selected
+(models/selection/corpus). It is kept in `fitted/` while the corpus grows, as an encoder is: new shards are selected
+from by the same policy, until a refit.
 
 Every pass is one job for each shard, `MeasureJob`, and one that gathers them, `LearnJob`, which also learns the next
-rule. Where the documents at the threshold are not among those that a pass kept, the pass is made again around it.
+policy. Where the documents at the threshold are not among those that a pass kept, the pass is made again around it.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-import numpy as np
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
@@ -39,12 +38,12 @@ NOT_LEARNED = {"device", "block_size", "block_budget", "passes", "sample", "scop
 """Settings on which what is learned on a sample does not depend."""
 
 
-RulePart = Literal["next", "best"]
-"""Which rule of a file: the one that a pass is made with, or the best so far, which is kept."""
+PolicyPart = Literal["next", "best"]
+"""Which policy of a file: the one that a pass is made with, or the best so far, which is kept."""
 
 
 class CorpusJob(ShardJob):
-    """A job whose output is read while a rule is learned, and not after."""
+    """A job whose output is read while a policy is learned, and not after."""
 
     settings: PipelineSelectionSettings
 
@@ -109,7 +108,7 @@ def draw_sample(job: SampleJob) -> None:
 
 
 class LearnJob(CorpusJob):
-    """Learn the first rule, or gather a pass and learn the next one."""
+    """Learn the first policy, or gather a pass and learn the next one."""
 
     stage: ClassVar[Stage] = Stage(
         "learn_rule", version=3, label="select", folders=("rules",), interim=True, run_with=("select",)
@@ -117,8 +116,8 @@ class LearnJob(CorpusJob):
     number: int  # 0 for the first
     samples: list[StageFile]
     before: StageFile | None = None  # the job's output before this one
-    tallies: tuple[StageFile, ...] = ()  # of the rule in it
-    charged: tuple[StageFile, ...] = ()  # the same of the candidates, when near-duplicates are charged
+    tallies: tuple[StageFile, ...] = ()  # of the policy in it
+    penalised: tuple[StageFile, ...] = ()  # the same of the candidates, less the penalties of near-duplicates
 
     @property
     def name(self) -> str:
@@ -134,17 +133,17 @@ class LearnJob(CorpusJob):
         """Return the settings, the sample, and what came before."""
         settings = self.settings.model_dump(exclude=NOT_LEARNED | self.settings.not_used)
         before = None if self.before is None else self.before.fingerprint
-        files = [[file.fingerprint for file in group] for group in (self.samples, self.tallies, self.charged)]
+        files = [[file.fingerprint for file in group] for group in (self.samples, self.tallies, self.penalised)]
         return Dependencies(settings=[settings, self.number, self.settings.passes], inputs=[files, before])
 
 
 @stage_task
-def learn_rule(job: LearnJob) -> None:
-    """Write the next rule, and the best one so far.
+def learn_policy(job: LearnJob) -> None:
+    """Write the next policy, and the best one so far.
 
     The details say how many passes were gathered (`passes`), what each reached, how many cells candidates are in
     (`cells`), and whether only the candidates are to be measured `again`, because the threshold was not found among
-    them. `best_...` is of the best rule, not of the next.
+    them. `best_...` is of the best policy, not of the next.
     """
     import torch
 
@@ -176,7 +175,7 @@ def _learn_first(job: LearnJob, device: "torch.device") -> None:
 
 
 def _write(job: LearnJob, best: "Arrays", learned: "Learned | None", details: dict[str, Any]) -> None:
-    """Write the best rule so far, and the next one if there is any."""
+    """Write the best policy so far, and the next one if there is any."""
     from fineweb_mask.models.selection.corpus.documents import prefixed
 
     following: Arrays = {}
@@ -206,7 +205,7 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
     outcome = conclude(learned.rule, found, _tallies(job, job.tallies), budgets, device)
     bound = outcome.bound
     if search is not None:
-        rankings = _rankings(job, job.charged)
+        rankings = _rankings(job, job.penalised)
         thresholds = find_thresholds(search.margins, rankings, budgets)
         found = {name: place for name, place in thresholds.items() if place is not None}
         if len(found) < len(thresholds):
@@ -221,7 +220,7 @@ def _gather(job: LearnJob, before: StageFile, device: "torch.device") -> None:
             search = problem.search(learned.rule, learned.margins, details["spare"])
             _write(job, best, replace(learned, search=search), details)
             return
-        outcome = conclude(learned.rule, found, _tallies(job, job.charged), budgets, device)
+        outcome = conclude(learned.rule, found, _tallies(job, job.penalised), budgets, device)
     details["passes"] += 1
     step = {"objective": outcome.objective, "upper_bound": bound.at(outcome.bound.used), "bound": bound._asdict()}
     details["steps"] = [*details["steps"], step]
@@ -253,8 +252,8 @@ def _tallies(job: LearnJob, files: Sequence[StageFile]) -> "Iterator[dict[str, T
             yield tallies_of(arrays)
 
 
-def read_learned(workspace: Workspace, file: StageFile, part: RulePart, device: "torch.device") -> "Learned":
-    """Read a rule, with what comes with it."""
+def read_learned(workspace: Workspace, file: StageFile, part: PolicyPart, device: "torch.device") -> "Learned":
+    """Read a policy, with what comes with it."""
     from fineweb_mask.models.selection.corpus.documents import without_prefix
     from fineweb_mask.models.selection.corpus.sample import Learned
 
@@ -264,7 +263,7 @@ def read_learned(workspace: Workspace, file: StageFile, part: RulePart, device: 
 def _problem(
     job: LearnJob, device: "torch.device", details: dict[str, Any] | None = None, frame: "Frame | None" = None
 ) -> "SampleProblem":
-    """Read the sample; details and frame are those of the rules so far."""
+    """Read the sample; details and frame are those of the policies so far."""
     from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, without_prefix
     from fineweb_mask.models.selection.corpus.sample import SampleProblem
 
@@ -285,80 +284,8 @@ def _ranges(details: dict[str, Any]) -> "Ranges":
     return Ranges.of_details(details["ranges"])
 
 
-class MeasureJob(CorpusJob):
-    """Measure what a rule selects from one shard."""
-
-    stage: ClassVar[Stage] = Stage(
-        "measure", version=3, label="select", folders=("passes",), interim=True, run_with=("select",)
-    )
-    shard: ShardFiles
-    rule: StageFile  # the output of a `LearnJob`, or the rule that is kept
-    part: RulePart = "next"
-    measured_with: str = ""  # fingerprint of the `LearnJob`'s output that a kept rule comes from
-
-    @property
-    def name(self) -> str:
-        """The shard's name."""
-        return self.shard.name
-
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu"
-
-    def depends_on(self) -> Dependencies:
-        """Return the rule, the seed, and the shard's scores, vectors and duplicates."""
-        settings = self.read_with
-        return Dependencies(
-            settings=settings, inputs=[self.measured_with or self.rule.fingerprint, *inputs_of(self.shard)]
-        )
-
-
-@stage_task
-def measure(job: MeasureJob) -> None:
-    """Write what a shard's documents are worth, its sums, and its documents near the threshold.
-
-    If near-duplicates are charged for, also the candidates, by cell.
-    """
-    import torch
-
-    from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.corpus.documents import Documents, prefixed
-    from fineweb_mask.models.selection.corpus.passes import Tally, tally_arrays
-
-    device = torch.device(choose_device(job.settings.device))
-    learned = read_learned(job.workspace, job.rule, job.part, device)
-    columns = read_columns(job.workspace, job.shard)
-    worth = np.full(job.shard.rows, np.nan, dtype=np.float32)
-    tallies, candidates, rows, cells = [], [], [], []
-    for own, part in read_parts(job.workspace, job.shard, columns, job.settings):
-        with gpu_slot(str(device)):
-            measured = learned.rule.measure(part, device)
-            worth[own] = measured.worth
-            tallies.append(Tally.by_group(learned.margins, part, measured))
-            if learned.search is not None:
-                part = part._replace(worth=measured.worth)  # noqa: PLW2901
-                found, in_cells = learned.search.candidates(part, device)
-                candidates.append(part.take(found))
-                rows.append(own[found])
-                cells.append(in_cells)
-    arrays: Arrays = {"worth/": worth, **(prefixed("tally", tally_arrays(tallies)) if tallies else {})}
-    if candidates:
-        documents, places, of_cell = Documents.concatenate(candidates), np.concatenate(rows), np.concatenate(cells)
-        for cell in np.unique(of_cell).tolist():
-            inside = (of_cell == cell).nonzero()[0]
-            own_arrays = {**documents.take(inside).arrays(), "rows": places[inside]}
-            arrays = {**arrays, **prefixed(cell_prefix(cell), own_arrays)}
-    write_arrays(job.output, job.key, arrays, {})
-
-
-def cell_prefix(cell: int) -> str:
-    """Return what the names of a cell's arrays begin with."""
-    return f"cell-{cell}"
-
-
-class KeepRuleJob(ProductJob):
-    """Keep the best rule, for this corpus and for shards that are added to it; `force` replaces it."""
+class KeepPolicyJob(ProductJob):
+    """Keep the best policy, for this corpus and for shards that are added to it; `force` replaces it."""
 
     stage: ClassVar[Stage] = Stage("keep_rule", version=2, label="select", product=True, run_with=("select",))
     name: ClassVar[str] = "selection-rule"
@@ -373,17 +300,17 @@ class KeepRuleJob(ProductJob):
 
     @property
     def manifest_path(self) -> Path:
-        """The manifest of the rule."""
+        """The manifest of the policy."""
         return self.workspace.fitted / f"{self.name}.{self.key.tag}.json"
 
     def paths(self) -> list[Path]:
-        """Return the manifest and the rule."""
+        """Return the manifest and the policy."""
         manifest = read_manifest(self.manifest_path)
         files = [] if manifest is None else sorted(manifest.files)
         return [self.manifest_path, *(self.workspace.fitted / name for name in files)]
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
-        """Return a reference to the rule if it is whole and agrees with the job's key, else None."""
+        """Return a reference to the policy if it is whole and agrees with the job's key, else None."""
         manifest, kept = read_manifest(self.manifest_path), super().current(listing)
         if manifest is None or kept is None:
             return None
@@ -397,8 +324,8 @@ class KeepRuleJob(ProductJob):
 
 
 @stage_task
-def keep_rule(job: KeepRuleJob) -> None:
-    """Write the rule, under a name that tells what it was learned from, and then its manifest."""
+def keep_policy(job: KeepPolicyJob) -> None:
+    """Write the policy, under a name that tells what it was learned from, and then its manifest."""
     assert job.learned is not None  # noqa: S101 - it is there before the job is added
     arrays = read_arrays(job.workspace.resolve(job.learned))
     key = job.key.model_copy(update={"inputs": job.learned.fingerprint})

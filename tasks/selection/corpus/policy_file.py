@@ -1,4 +1,4 @@
-"""Take a selection's rule out of a workspace as one small file, and answer by it for documents outside of it.
+"""Write a selection's threshold policy to one small file, and answer by it for documents outside of the workspace.
 
 Documents are read, scored and embedded batch by batch, and their vectors are not kept.
 """
@@ -23,7 +23,7 @@ from fineweb_mask.models.settings.selection import METRICS
 from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 from fineweb_mask.tasks.inference.scorers import QualityModel, batch_scores, groups_of, load_models
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
-from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_parts
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.storage.atomic import atomic_write
@@ -51,7 +51,7 @@ OF_VECTORS = {"prompt", "max_tokens", "long_documents", "compute_precision"}
 """Settings of the embedding that vectors depend on besides the encoder."""
 
 NOTED = {"metrics", "lamb", "select_ratio", "budget", "budget_by"}
-"""Settings of the selection that a rule's file names."""
+"""Settings of the selection that a policy's file names."""
 
 
 class Models(NamedTuple):
@@ -66,7 +66,7 @@ class Models(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all of it: a rule answers for documents that the same models saw."""
+        """A digest of all of it: a policy answers for documents that the same models saw."""
         quality, embedding = self.settings.quality, self.settings.embedding
         weights = {scorer.name: [scorer.weight, scorer.standardise] for scorer in quality.scorers}
         models = [model.identity for model in self.scorers]
@@ -83,7 +83,7 @@ class Answered(NamedTuple):
 
 
 def export_rule(path: Path, models: Models, shards: list[ShardFiles], kept: StageFile | None) -> dict[str, Any]:
-    """Write the rule that a workspace's selection is, or is nearest to; return what is noted with it.
+    """Write the policy that a workspace's selection is, or is nearest to; return what is noted with it.
 
     Parameters
     ----------
@@ -94,12 +94,12 @@ def export_rule(path: Path, models: Models, shards: list[ShardFiles], kept: Stag
     shards
         The shards that are selected from.
     kept
-        The rule that the workspace selects by, with `scope: global`; None: it is learned here, from all vectors.
+        The policy that the workspace selects by, with `scope: global`; None: it is learned here, from all vectors.
 
     Raises
     ------
     SettingsError
-        If the settings have no rule.
+        If the settings have no policy.
     """
     import torch
 
@@ -108,10 +108,10 @@ def export_rule(path: Path, models: Models, shards: list[ShardFiles], kept: Stag
     settings = models.settings.selection
     check_has_rule(models.settings)
     if kept is not None:
-        rule = read_learned(models.workspace, kept, "best", torch.device("cpu")).rule
+        policy = read_learned(models.workspace, kept, "best", torch.device("cpu")).rule
         reached = {name: kept.details[name] for name in ("objective", "upper_bound", "random_objective")}
     else:
-        rule, reached = _learned(models.workspace, shards, settings)
+        policy, reached = _learned(models.workspace, shards, settings)
     notes = {
         "models": models.fingerprint,
         "selection": settings.model_dump(mode="json", include=NOTED),
@@ -119,12 +119,12 @@ def export_rule(path: Path, models: Models, shards: list[ShardFiles], kept: Stag
         **reached,
     }
     with atomic_write(path) as partial:
-        save_rule(partial, rule, notes)
+        save_rule(partial, policy, notes)
     return notes
 
 
 def check_has_rule(recipe: PipelineSettings) -> None:
-    """Check that documents elsewhere can be taken one by one, by a rule.
+    """Check that documents elsewhere can be taken one by one, by a policy.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def check_has_rule(recipe: PipelineSettings) -> None:
 def _learned(
     workspace: Workspace, shards: list[ShardFiles], settings: PipelineSelectionSettings
 ) -> "tuple[Rule, dict[str, Any]]":
-    """Learn the rule of all shards, from a sample where they are many."""
+    """Learn the policy of all shards, from a sample where they are many."""
     from fineweb_mask.models.forward.device import choose_device
     from fineweb_mask.models.selection.corpus.whole import select_corpus
 
@@ -190,12 +190,12 @@ def _learned(
 
 
 def apply_rule(rule_file: Path, files: list[SourceShard], output: Path, models: Models) -> Answered:
-    """Write, for every document of files, whether a rule selects it.
+    """Write, for every document of files, whether a policy selects it.
 
     Raises
     ------
     SettingsError
-        If the rule was made with other models.
+        If the policy was made with other models.
     BadShardError
         If a file cannot be read.
     """
@@ -233,7 +233,9 @@ def _source(settings: PipelineSettings) -> SourceSettings:
     return settings.source.model_copy(update={"extra_columns": others, "fingerprint": "mtime"})
 
 
-def _answerer(rule: "Rule", seed: int, models: Models) -> Callable[[SourceShard, int, pa.RecordBatch], pa.RecordBatch]:
+def _answerer(
+    policy: "Rule", seed: int, models: Models
+) -> Callable[[SourceShard, int, pa.RecordBatch], pa.RecordBatch]:
     """Return a function that answers for a batch of documents, the first of which is a row of a file."""
     import torch
 
@@ -269,9 +271,9 @@ def _answerer(rule: "Rule", seed: int, models: Models) -> Callable[[SourceShard,
             known, scores = known[usable], scores[usable]
             tokens = token_counts(read["token_count"], pc.utf8_length(read["text"]))[usable]
         if len(known):
-            drawn = lots(seed, file.relative, first + batch.num_rows)[first:][known]
+            drawn = random_keys(seed, file.relative, first + batch.num_rows)[first:][known]
             documents = Documents(encoded.vectors[usable], scores, drawn, tokens)
-            selected, inclusion = rule.select(documents, torch.device("cpu"))
+            selected, inclusion = policy.select(documents, torch.device("cpu"))
             columns[0][known], columns[1][known], chosen[known] = scores, inclusion, selected
         numbers = [pa.array(column, mask=np.isnan(column)) for column in columns]
         names = pa.array([file.relative] * batch.num_rows, pa.string())

@@ -1,4 +1,4 @@
-"""Read what a selection needs of a shard: quality, tokens, which documents can be selected, their lots and vectors."""
+"""Read what a selection needs of a shard: quality, tokens, random keys, vectors, and which documents are candidates."""
 
 import sys
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray
 
 def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
     if shard.worth.path:
-        return ~np.isnan(read_worth(workspace, shard))
+        return ~np.isnan(read_gains(workspace, shard))
     if shard.embeddings.details.get("bad_vectors") == 0:
         return np.ones(shard.rows, dtype=bool)
     with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
@@ -87,15 +87,15 @@ def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
     return np.concatenate([np.empty(0, dtype=bool), *valid])
 
 
-def read_worth(workspace: Workspace, shard: ShardFiles) -> NDArray[np.float32]:
-    """Read what the rows of a shard are worth by the rule that a pass was made with, (rows,); NaN if not candidates."""
+def read_gains(workspace: Workspace, shard: ShardFiles) -> NDArray[np.float32]:
+    """Read the marginal gains of a shard's rows by the policy of a pass, (rows,); NaN if they are no candidates."""
     return read_arrays(workspace.root / shard.worth.path, "worth")["worth/"]
 
 
-def lots(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
+def random_keys(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
     """Draw a number from 0 to 1 for every row, (rows,), which depends on the seed, the shard's name and the row only.
 
-    >>> bool((lots(0, "a", 5)[:3] == lots(0, "a", 3)).all())
+    >>> bool((random_keys(0, "a", 5)[:3] == random_keys(0, "a", 3)).all())
     True
     """
     return np.random.default_rng(int(digest([seed, shard])[:16], 16)).random(rows)
@@ -134,7 +134,7 @@ def read_without_vectors(
     """Return the candidates of a shard, with vectors of no dimension."""
     from fineweb_mask.models.selection.corpus.documents import Documents
 
-    rows, drawn = columns.candidate.nonzero()[0], lots(settings.seed, shard.name, shard.rows)
+    rows, drawn = columns.candidate.nonzero()[0], random_keys(settings.seed, shard.name, shard.rows)
     return Documents(
         np.empty((len(rows), 0), dtype=np.float16),
         columns.quality[rows],

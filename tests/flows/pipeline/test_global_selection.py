@@ -10,13 +10,13 @@ import pytest
 
 from fineweb_mask.flows.curate import prepare
 from fineweb_mask.flows.pipeline.dataset import materialize
-from fineweb_mask.flows.pipeline.global_selection import jobs_by_rule, learn_rule
+from fineweb_mask.flows.pipeline.global_selection import jobs_by_policy, learn_policy
 from fineweb_mask.flows.pipeline.selection import select as select_documents
 from fineweb_mask.models.selection.corpus.whole import select_corpus
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ClassesScorerSettings, ColumnScorerSettings, QualitySettings
 from fineweb_mask.tasks.select import SelectJob, select
-from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob
+from fineweb_mask.tasks.selection.corpus.learning import KeepPolicyJob, LearnJob
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.flows.pipeline.run_here import RunHere, write_shard
@@ -51,17 +51,17 @@ def shards(workspace):
 def learn(workspace, shards, settings, *, force=False, **options):
     """Return the kept rule and the run that learned it."""
     run = run_of(workspace, settings, **options)
-    keep = KeepRuleJob(root=run.root, settings=settings, models=["m"], force=force)
+    keep = KeepPolicyJob(root=run.root, settings=settings, models=["m"], force=force)
     if run.done(keep) is None:
-        keep = keep.model_copy(update={"learned": learn_rule(run, shards, keep, RATE)})
+        keep = keep.model_copy(update={"learned": learn_policy(run, shards, keep, RATE)})
     return run.one(keep), run
 
 
 def masks_of(workspace, shards, settings, rule, run=None):
     """Return the masks of the shards, in their order."""
     run = run or run_of(workspace, settings)
-    keep = KeepRuleJob(root=run.root, settings=settings, models=["m"])
-    jobs = jobs_by_rule(run, shards, keep, rule)
+    keep = KeepPolicyJob(root=run.root, settings=settings, models=["m"])
+    jobs = jobs_by_policy(run, shards, keep, rule)
     run.all(jobs)
     found = {name: file for job in jobs for name, file in run.files_of(job).items()}
     return [pq.read_table(workspace.resolve(found[shard.name])) for shard in shards]
@@ -152,7 +152,7 @@ def test_more_candidates_are_looked_at_where_many_pay(workspace, twins, monkeypa
 def test_what_the_reports_read_is_of_the_corpus(workspace, shards):
     settings = settings_of(metrics="pairwise", near_duplicates={"weight": 0})
     rule, _ = learn(workspace, shards, settings)
-    [mask] = [SelectJob(root=str(workspace.root), shards=[shards[0]], settings=settings, rule=rule)]
+    [mask] = [SelectJob(root=str(workspace.root), shards=[shards[0]], settings=settings, policy=rule)]
     [block] = select(mask).details["blocks"]
     assert (block["name"], block["documents"]) == ("a", 298)
     assert block["random_objective"] < block["objective"] <= block["upper_bound"] + 1e-6
@@ -185,7 +185,7 @@ def test_new_shards_are_selected_from_by_the_same_rule(workspace, shards):
     rule, _ = learn(workspace, shards, settings)
     before = [table["selected"].to_pylist() for table in masks_of(workspace, shards, settings, rule)]
     new = numbers(workspace, "new", 200, seed=9)
-    keep = KeepRuleJob(root=str(workspace.root), settings=settings, models=["m"])
+    keep = KeepPolicyJob(root=str(workspace.root), settings=settings, models=["m"])
     found = keep.current()
     assert found is not None
     assert found.fingerprint == rule.fingerprint
@@ -195,8 +195,8 @@ def test_new_shards_are_selected_from_by_the_same_rule(workspace, shards):
     refitted, _ = learn(workspace, [*shards, new], settings, force=True)
     assert refitted.fingerprint != rule.fingerprint
     assert refitted.details["budget"] == round(0.2 * (1347))
-    assert KeepRuleJob(root=str(workspace.root), settings=settings, models=["other"]).current() is None
-    assert KeepRuleJob(root=str(workspace.root), settings=settings_of(lamb=0.8), models=["m"]).current() is None
+    assert KeepPolicyJob(root=str(workspace.root), settings=settings, models=["other"]).current() is None
+    assert KeepPolicyJob(root=str(workspace.root), settings=settings_of(lamb=0.8), models=["m"]).current() is None
 
 
 def test_a_threshold_outside_the_margin_is_found_by_another_pass(workspace, shards, monkeypatch):
@@ -222,7 +222,7 @@ def test_a_threshold_outside_the_margin_is_found_by_another_pass(workspace, shar
 def test_lost_files_of_the_rule_are_noticed(workspace, shards):
     settings = settings_of()
     rule, _ = learn(workspace, shards, settings)
-    keep = KeepRuleJob(root=str(workspace.root), settings=settings, models=["m"])
+    keep = KeepPolicyJob(root=str(workspace.root), settings=settings, models=["m"])
     assert keep.paths() == [keep.manifest_path, workspace.resolve(rule)]
     workspace.resolve(rule).unlink()
     assert keep.current() is None

@@ -8,7 +8,7 @@ import pytest
 from fineweb_mask.models.settings import IngestSettings, PipelineSelectionSettings, SourceSettings
 from fineweb_mask.tasks import ingest
 from fineweb_mask.tasks.selection.inputs import shard_documents
-from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_groups, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import random_keys, read_columns, read_groups, read_parts
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -32,7 +32,7 @@ def test_parts_hold_the_candidates_in_their_order(tmp_path, monkeypatch, at_once
         np.testing.assert_array_equal(part.vectors, np.array(list(vectors[part_rows]), dtype=np.float16))
         np.testing.assert_array_equal(part.quality, columns.quality[part_rows])
         np.testing.assert_array_equal(part.tokens, part_rows + 10)
-        np.testing.assert_array_equal(part.lots, lots(5, "a", 30)[part_rows])
+        np.testing.assert_array_equal(part.lots, random_keys(5, "a", 30)[part_rows])
 
 
 def test_a_shard_without_candidates_has_no_parts(tmp_path):
@@ -43,7 +43,7 @@ def test_a_shard_without_candidates_has_no_parts(tmp_path):
 
 
 def test_lots_differ_between_shards_and_seeds():
-    drawn = [lots(0, "a", 100), lots(0, "b", 100), lots(1, "a", 100)]
+    drawn = [random_keys(0, "a", 100), random_keys(0, "b", 100), random_keys(1, "a", 100)]
     assert len({tuple(numbers) for numbers in drawn}) == 3
     assert all(((numbers >= 0) & (numbers < 1)).all() for numbers in drawn)
 
