@@ -106,7 +106,7 @@ def cpu(arguments: argparse.Namespace) -> None:
         peer = SentenceTransformer(model, device="cpu")
         encoders = {
             f"fineweb-mask, {precision}": load_encoder(
-                model, settings(model, compute_precision=precision, batch_tokens=arguments.batch_tokens), "cpu"
+                model, settings(model), "cpu", compute=precision, batch_tokens=arguments.batch_tokens
             )
             for precision in ("float32", "bfloat16")
         }
@@ -171,7 +171,7 @@ class Waited(logging.Handler):
         self.percent = record.args[-1]  # type: ignore[index]
 
 
-def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str) -> tuple[float, float]:
+def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: int) -> tuple[float, float]:
     """Embed a shard; return the seconds and the share of them in which the model waited for tokens."""
     workspace = Workspace(folder)
     key = StageKey(stage="documents", version=1, settings="", inputs="")
@@ -187,7 +187,8 @@ def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str) -> tuple
     logger.setLevel(logging.INFO)
     logger.addHandler(waited)
     model = embed.resolve_model(recipe)
-    job = embed.EmbedJob(root=str(workspace.root), documents=documents, model=model, settings=recipe)
+    of_stage = {"documents": documents, "model": model, "settings": recipe, "chunk_documents": chunk}
+    job = embed.EmbedJob(root=str(workspace.root), **of_stage)
     embed.embed(job)  # loads the model
     job.output.unlink()
     started = time.perf_counter()
@@ -199,8 +200,8 @@ def stage(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
         model, name = model_folder(arguments, texts, folder)
-        recipe = settings(model, precision="float16", device=arguments.device, chunk_documents=arguments.chunk)
-        seconds, waited = run_stage(texts, recipe, folder)
+        recipe = settings(model, precision="float16", device=arguments.device)
+        seconds, waited = run_stage(texts, recipe, folder, arguments.chunk)
     row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}", f"{100 * waited:.2f}%"]
     show(
         f"{name}: stage, {len(texts):,} documents, chunks of {arguments.chunk}",
@@ -240,8 +241,8 @@ def gpu(arguments: argparse.Namespace) -> None:
         model = str(Path(folder) / "model")
         ways: dict[str, Callable[[], object]] = {}
         for budget in arguments.budgets:
-            recipe = settings(model, batch_tokens=budget, compute_precision="bfloat16", precision="float16")
-            encoder = load_encoder(model, recipe, device)
+            recipe = settings(model, precision="float16")
+            encoder = load_encoder(model, recipe, device, compute="bfloat16", batch_tokens=budget)
             ways[f"fineweb-mask, bfloat16, {budget:,} tokens"] = lambda encoder=encoder: encoder.encode(texts)
         plain = SentenceTransformer(model, device=device)
         ways["SentenceTransformer.encode, defaults"] = lambda: plain.encode(texts)

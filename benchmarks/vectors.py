@@ -16,7 +16,8 @@ from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, train_fasttext
 from fineweb_mask.models.settings import EmbeddingSettings
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings, LabelSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings
+from fineweb_mask.models.settings.training import FastTextTrainingSettings
 from fineweb_mask.tasks.storage.atomic import atomic_write
 
 LABELS = Path(__file__).resolve().parents[1] / "data_samples" / "labels.parquet"

@@ -16,7 +16,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
@@ -30,7 +29,7 @@ from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
-from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, current_parquet, stage_file_writer
 
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from fineweb_mask.models.forward.vectors import Encoded
 
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
+CHUNK_DOCUMENTS = 8_192
+"""Documents tokenised and sorted by length together; a killed run resumes after its last chunk."""
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class EmbedJob(ShardJob):
     documents: StageFile
     model: EmbeddingModel
     settings: EmbeddingSettings
+    chunk_documents: int = CHUNK_DOCUMENTS
 
     @property
     def name(self) -> str:
@@ -117,7 +119,7 @@ class EmbedJob(ShardJob):
     def depends_on(self) -> Dependencies:
         """Return the settings that change a vector, the documents and the model."""
         return Dependencies(
-            settings=self.settings.model_dump(include=KEY_SETTINGS),
+            settings=self.settings.digested(include=KEY_SETTINGS),
             inputs=[self.documents.fingerprint, self.model.fingerprint],
         )
 
@@ -136,13 +138,7 @@ class EmbedJob(ShardJob):
 
 @stage_task
 def embed(job: EmbedJob) -> None:
-    """Write the vectors of a shard, row by row with its documents; a bad vector is null.
-
-    Raises
-    ------
-    BadShardError
-        If a vector is zero or not finite and `on_bad_vector` is `raise`.
-    """
+    """Write the vectors of a shard, row by row with its documents; one that is zero or not finite is null."""
     write_vectors(job, job.output)
 
 
@@ -151,11 +147,6 @@ def temporary_vectors(job: EmbedJob) -> Iterator[StageFile]:
     """Yield a reference to the vectors of a shard, in a file on this machine that is deleted when the block ends.
 
     It is what `embed` would write, and is known by the same key. A run that is killed meanwhile resumes mid-shard.
-
-    Raises
-    ------
-    BadShardError
-        As `embed` does.
     """
     path = job.workspace.cache / "vectors" / f".{uuid.uuid4().hex}.partial"
     try:
@@ -175,13 +166,7 @@ def dimensions_of(job: EmbedJob) -> int:
 
 
 def write_vectors(job: EmbedJob, output: Path) -> None:
-    """Embed a shard, and write its vectors into a file.
-
-    Raises
-    ------
-    BadShardError
-        If a vector is zero or not finite and `on_bad_vector` is `raise`.
-    """
+    """Embed a shard, and write its vectors into a file."""
     from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
@@ -194,7 +179,7 @@ def write_vectors(job: EmbedJob, output: Path) -> None:
         background_writer() as later,
     ):
         vectors = Checkpoints(writer, job.output)
-        chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.settings.chunk_documents))
+        chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.chunk_documents))
         for chunk in track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk.rows), part=(0, 1)):
             if chunk.kept is not None:
                 later(partial(vectors.restore, chunk.kept))
@@ -233,26 +218,13 @@ def _write(vectors: "Checkpoints[Encoded]", rows: pa.Array, wait: "Callable[[], 
 class VectorWriter:
     """Writes a shard's vectors in the order of its rows; made by `vector_writer`."""
 
-    def __init__(self, job: EmbedJob, schema: pa.Schema, writer: ParquetStageWriter) -> None:
+    def __init__(self, schema: pa.Schema, writer: ParquetStageWriter) -> None:
         self.schema = schema
         self.bad = 0
-        self._job = job
         self._writer = writer
 
     def batch(self, rows: pa.Array, values: "Encoded") -> pa.RecordBatch:
-        """Return the next rows with their vectors.
-
-        Raises
-        ------
-        BadShardError
-            If a vector is zero or not finite and `on_bad_vector` is `raise`.
-        """
-        if values.bad.any() and self._job.settings.on_bad_vector == "raise":
-            row = int(np.flatnonzero(values.bad)[0])
-            raise BadShardError(
-                f"{self._job.name}: the vector of row {rows[row]} is zero or not finite; "
-                "set embedding.on_bad_vector to drop to leave such documents out"
-            )
+        """Return the next rows with their vectors."""
         from fineweb_mask.models.embedding.arrow import vector_batch
 
         return vector_batch(rows, values, self.schema)
@@ -274,6 +246,6 @@ def vector_writer(job: EmbedJob, dimensions: int, output: Path) -> Iterator[Vect
         use_dictionary=False,
         column_encoding={"embedding.list.element": "BYTE_STREAM_SPLIT"},
     ) as writer:
-        vectors = VectorWriter(job, schema, writer)
+        vectors = VectorWriter(schema, writer)
         yield vectors
         writer.details = {"bad_vectors": vectors.bad, "dimensions": dimensions}

@@ -53,6 +53,8 @@ class Cluster:
     ----------
     settings
         The section `engine` of the recipe.
+    gpus
+        Processes that hold a GPU each; None: as many as the cluster has, also of nodes that join later.
 
     Raises
     ------
@@ -60,7 +62,7 @@ class Cluster:
         If Ray is not installed, or the cluster cannot be reached.
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, gpus: int | None = None) -> None:
         self._ray = _connect(settings)
         self._settings = settings
         self._function = self._ray.remote(max_retries=RETRIES)(work_on)  # exported to the cluster once
@@ -71,14 +73,14 @@ class Cluster:
         self._running: dict[ObjectRef[Answer], Future[StageFile]] = {}
         self._lock = threading.RLock()  # a job may end while it is started
         self._closed = threading.Event()
-        self._gpus = _GpuWorkers(self._ray, settings, self._room, self._size)
+        self._gpus = _GpuWorkers(self._ray, gpus, self._room, self._size)
         self._watcher = threading.Thread(target=self._stop_when_asked, daemon=True)
         self._watcher.start()
 
     def in_flight(self, group: int) -> int:
         """Return the number of jobs that are handed to the cluster at the same time: two of these groups, or more."""
         slots = int(self._size.of("CPU") + self._size.of("GPU"))
-        return self._settings.in_flight or min(MOST_IN_FLIGHT, max(2 * group, 2 * slots))
+        return min(MOST_IN_FLIGHT, max(2 * group, 2 * slots))
 
     def submit(self, job: StageJob) -> Future[StageFile]:
         """Start a job and return its output, or its error, when it is there.
@@ -163,7 +165,7 @@ def check_engine(settings: EngineSettings) -> str:
         raise ClusterError("engine.kind: ray is not installed: install fineweb-mask with the extra 'ray'")
     if unknown := settings.resources.keys() - TASKS.keys():
         raise ClusterError(f"engine.resources: no stage {sorted(unknown)[0]!r}, there are {', '.join(TASKS)}")
-    address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+    address = os.environ.get("RAY_ADDRESS") or LOCAL
     if address == "auto" or "://" in address:
         raise ClusterError(
             f"RAY_ADDRESS: {address!r} is not taken: set it to host:port of the cluster's head, and start the run on a "
@@ -185,7 +187,7 @@ def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that i
         ray.init(address=address, namespace="fineweb-mask", log_to_driver=False, configure_logging=False, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(
-            f"engine.address: no Ray cluster answers at {address}: {error}; if it asks for a token, set "
+            f"RAY_ADDRESS: no Ray cluster answers at {address}: {error}; if it asks for a token, set "
             "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its nodes"
         ) from error
     if threading.current_thread() is threading.main_thread():
@@ -240,12 +242,12 @@ class _GpuWorkers:
     A process that waits for a GPU is started by Ray when a node with one joins.
     """
 
-    def __init__(self, ray: Any, settings: EngineSettings, room: Room, size: _Size) -> None:  # noqa: ANN401
+    def __init__(self, ray: Any, gpus: int | None, room: Room, size: _Size) -> None:  # noqa: ANN401
         self._ray = ray
-        self._settings = settings
+        self._gpus = gpus
         self._room = room
         self._size = size
-        self._actor = ray.remote(num_gpus=1, num_cpus=settings.cpus_per_gpu)(GpuWorker)
+        self._actor = ray.remote(num_gpus=1, num_cpus=1)(GpuWorker)
         self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._actors: dict[int, Any] = {}
@@ -255,7 +257,7 @@ class _GpuWorkers:
     @property
     def wanted(self) -> int:
         """The number of processes."""
-        return int(self._size.of("GPU")) if self._settings.gpus is None else self._settings.gpus
+        return int(self._size.of("GPU")) if self._gpus is None else self._gpus
 
     def submit(self, asked: _Asked) -> None:
         """Hand a job to the next idle process."""

@@ -10,13 +10,20 @@ from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.embedding.fallback import WholeModelEncoder
 from fineweb_mask.models.embedding.static import TokenVectorEncoder
 from fineweb_mask.models.embedding.transformer import TransformerEncoder
-from fineweb_mask.models.forward.device import choose_device
+from fineweb_mask.models.forward.device import ComputePrecision, choose_device
 from fineweb_mask.models.settings import EmbeddingSettings
 
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names used by SentenceTransformer.encode_document
 
 
-def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = None) -> Encoder[Any]:
+def load_encoder(
+    model: str,
+    settings: EmbeddingSettings,
+    device: str | None = None,
+    *,
+    compute: ComputePrecision = "auto",
+    batch_tokens: int | None = None,
+) -> Encoder[Any]:
     """Load a model with the fastest encoder that supports it.
 
     Parameters
@@ -24,9 +31,11 @@ def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = N
     model
         Folder or hub name. Weights are read only from safetensors, and code of the model is not run.
     settings
-        Prompt, tokens per document, precisions and device.
+        Prompt, tokens per document, precision and device.
     device
         Device to compute on; None takes that of the settings.
+    compute, batch_tokens
+        As for `TransformerEncoder`.
 
     Raises
     ------
@@ -64,7 +73,7 @@ def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = N
     if TokenVectorEncoder.supports(loaded):
         return TokenVectorEncoder(loaded.to("cpu"), settings, prompt)
     if TransformerEncoder.supports(loaded):
-        return TransformerEncoder(loaded, settings, prompt, device)
+        return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
     return WholeModelEncoder(loaded, settings, prompt)
 
 

@@ -1,6 +1,7 @@
 """Label texts with a transformers classifier that has several outputs, such as one of topics or of page types."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,8 @@ class ClassesScorer(Classifier):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: ClassesScorerSettings, model_path: str) -> None:
-        super().__init__(settings, model_path)
+    def __init__(self, settings: ClassesScorerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
+        super().__init__(settings, model_path, **how)
         self.labels = [str(self._model.config.id2label[place]) for place in range(self.outputs)]
         if len(set(self.labels)) < 2:
             raise ModelError(f"the model {model_path!r} has the labels {self.labels}, the kind `classes` needs several")

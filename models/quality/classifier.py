@@ -1,6 +1,7 @@
 """Run a transformers classifier over texts, from safetensors only: the loop of the kinds `edu` and `classes`."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from fineweb_mask.models.settings.quality import TransformerSettings
 class Classifier(TransformerScorer):
     """A sequence-classification model and its tokenizer.
 
-    `model_path` is the folder of both. Weights are read only from safetensors, and code of the model is not run.
+    `model_path` is the folder of both. Weights are read only from safetensors, and code of the model is not run. `how`
+    are `device` and `batch_tokens` of `TransformerScorer`.
 
     Raises
     ------
@@ -26,9 +28,9 @@ class Classifier(TransformerScorer):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: TransformerSettings, model_path: str) -> None:
+    def __init__(self, settings: TransformerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
         self.settings = settings
-        super().__init__(settings, model_path, AutoModelForSequenceClassification, "classifier")
+        super().__init__(settings, model_path, AutoModelForSequenceClassification, "classifier", **how)
 
     @property
     def outputs(self) -> int:

@@ -39,8 +39,8 @@ class EduScorer(Classifier):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: EduScorerSettings, model_path: str) -> None:
-        super().__init__(settings, model_path)
+    def __init__(self, settings: EduScorerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
+        super().__init__(settings, model_path, **how)
         if self.outputs != 1:
             raise ModelError(f"the model {model_path!r} has {self.outputs} outputs, the kind `edu` needs exactly one")
         self.dimensions = int(self._model.config.hidden_size)  # of a vector

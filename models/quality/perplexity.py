@@ -5,6 +5,7 @@ Mean losses over the largest ones are Min-K% (Shi et al. 2023, arXiv 2310.16789)
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from fineweb_mask.models.forward.tokens import first_tokens
 from fineweb_mask.models.quality.transformer import TransformerScorer
 from fineweb_mask.models.settings.quality import PerplexityScorerSettings
 
+BATCH_TOKENS = 4_096
+"""Tokens per forward pass, padding included; each takes memory for the whole vocabulary."""
 USUAL_TOKENS = 512
 """Tokens read per document unless the settings say how many."""
 
@@ -35,9 +38,19 @@ class PerplexityScorer(TransformerScorer):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: PerplexityScorerSettings, model_path: str) -> None:
+    def __init__(
+        self,
+        settings: PerplexityScorerSettings,
+        model_path: str,
+        *,
+        device: str = "auto",
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> None:
         self.settings = settings
-        super().__init__(settings, model_path, AutoModelForCausalLM, "causal language model", USUAL_TOKENS)
+        kind: dict[str, Any] = {"kind": AutoModelForCausalLM, "name": "causal language model"}
+        super().__init__(
+            settings, model_path, device=device, batch_tokens=batch_tokens, usual_tokens=USUAL_TOKENS, **kind
+        )
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the score of each text, (n,); likelier texts have higher ones."""

@@ -13,6 +13,9 @@ from fineweb_mask.models.forward.batches import TokenBudget
 from fineweb_mask.models.forward.device import choose_device
 from fineweb_mask.models.settings.quality import TransformerSettings
 
+BATCH_TOKENS = 16_384
+"""Tokens per forward pass, padding included; halved if the device runs out of memory."""
+
 
 class TransformerScorer:
     """A model and its tokenizer, from the folder `model_path`; code of the model is not run.
@@ -27,6 +30,10 @@ class TransformerScorer:
         One of transformers' classes, which loads the model.
     name
         What errors call it.
+    device
+        `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
+    batch_tokens
+        Tokens per forward pass.
     usual_tokens
         Tokens read per document where the settings do not say; None: as many as the model reads.
 
@@ -47,12 +54,15 @@ class TransformerScorer:
         model_path: str,
         kind: Any,  # noqa: ANN401 - transformers' own
         name: str,
+        device: str = "auto",
+        batch_tokens: int = BATCH_TOKENS,
         usual_tokens: int | None = None,
     ) -> None:
-        self.device = choose_device(settings.device)
-        self._budget = TokenBudget(settings.batch_tokens)
+        self.device = choose_device(device)
+        self._budget = TokenBudget(batch_tokens)
         self._lock = threading.Lock()  # held during a forward pass
-        loaded = _load_model(model_path, _precision(settings, self.device), kind, name)
+        precision = torch.bfloat16 if self.device.startswith("cuda") else torch.float32
+        loaded = _load_model(model_path, precision, kind, name)
         self._model = loaded.to(self.device).eval()
         tokenizer = _load_tokenizer(model_path)
         self._tokenizer = tokenizer.backend_tokenizer
@@ -66,13 +76,6 @@ class TransformerScorer:
                 f"set it to at most {allowed}"
             )
         self.max_tokens = settings.max_tokens or min(allowed, usual_tokens or allowed)
-
-
-def _precision(settings: TransformerSettings, device: str) -> torch.dtype:
-    """Return the type that a model computes in on a device."""
-    if settings.precision == "auto":
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[settings.precision]
 
 
 def _load_model(folder: str, precision: torch.dtype, kind: Any, name: str) -> Any:  # noqa: ANN401 - transformers' own

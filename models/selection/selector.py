@@ -1,6 +1,6 @@
 """Select documents from one block, and prove how much better any selection could be."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -118,6 +118,7 @@ def select(
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     also: SelectorInputs | None = None,
+    quality_weights: Sequence[float] | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ranges: Ranges | None = None,
     scales: Ranges | None = None,
@@ -131,8 +132,7 @@ def select(
         Embeddings, (n, d) float16 or float32. Rows are normalised to unit length in float32. float16 features
         are copied to float32 only if that copy is small, and otherwise converted block by block.
     quality
-        (n,) or (n, columns) float32. Several columns are standardised and summed under
-        `settings.quality_weights`.
+        (n,) or (n, columns) float32. Several columns are standardised and summed under `quality_weights`.
     settings
         What to maximise and how, as `SelectionSettings` or a dictionary of some of them: `{"lamb": 0.7}`.
     device
@@ -144,6 +144,8 @@ def select(
         What some solvers read besides: the scores of several scorers, groups, target examples, importance weights,
         a model that scores few documents.
         With `given`, documents of an earlier selection, J and its bound are those of both selections together.
+    quality_weights
+        Weight of each column of `quality` after standardising it; None: equal weights.
     own_metrics
         Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
         A metric has `value(masks)`; further methods enable more solvers and the upper bound, see
@@ -186,11 +188,19 @@ def select(
         settings = validated(SelectionSettings, settings or {})
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
-    block = checked_block(features, quality, settings, device=device, tokens=tokens, own_metrics=own_metrics)
+    block = checked_block(
+        features,
+        quality,
+        settings,
+        device=device,
+        tokens=tokens,
+        quality_weights=quality_weights,
+        own_metrics=own_metrics,
+    )
     block.also = (also or SelectorInputs()).checked(block.rows.n, block.rows.d, block.rows.device)
     check_reads(settings, block.also)
     if block.also.given is not None:
-        return select_given(block, block.also.given, ranges=ranges, progress=progress)
+        return select_given(block, block.also.given, quality_weights=quality_weights, ranges=ranges, progress=progress)
     if scales is not None:
         ranges = block.on_scale(scales)
     if ranges is not None:
@@ -207,12 +217,13 @@ def term_ranges(
     *,
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+    quality_weights: Sequence[float] | None = None,
 ) -> Ranges:
     """Find the scales of the terms under `normalize`, for selections to be measured on one scale.
 
     Parameters
     ----------
-    features, quality, settings, device, tokens
+    features, quality, settings, device, tokens, quality_weights
         As for `select`. `solver` and `lamb` are ignored.
 
     Raises
@@ -220,7 +231,7 @@ def term_ranges(
     SelectionInputError
         If an input cannot be selected from.
     """
-    block = checked_block(features, quality, settings, device=device, tokens=tokens)
+    block = checked_block(features, quality, settings, device=device, tokens=tokens, quality_weights=quality_weights)
     return block.ranges(block.budget)
 
 
@@ -231,12 +242,13 @@ def checked_block(
     *,
     device: str | torch.device,
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+    quality_weights: Sequence[float] | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
 ) -> "BlockSolver":
     """Check the inputs of a selection, as `select` describes them, and make its solver."""
     device = torch.device(device)
     rows = checked_features(features, device)
-    combined = checked_quality(quality, rows.n, device, settings.quality_weights)
+    combined = checked_quality(quality, rows.n, device, quality_weights)
     block = BlockSolver(rows, combined, settings, own_metrics or {})
     if settings.budget_by == "tokens":
         block.tokens = checked_tokens(tokens, rows.n, device)
@@ -250,6 +262,7 @@ def select_given(
     block: "BlockSolver",
     given: Given,
     *,
+    quality_weights: Sequence[float] | None = None,
     ranges: Ranges | None = None,
     progress: Callable[[int, float, float], None] | None = None,
 ) -> Selection:
@@ -279,7 +292,7 @@ def select_given(
             f"given: its vectors must have {block.rows.d} dimensions, as those of the documents, received {earlier.d}: "
             "embed both with one encoder"
         )
-    their_quality = checked_quality(given.quality, earlier.n, device, settings.quality_weights)
+    their_quality = checked_quality(given.quality, earlier.n, device, quality_weights)
     quality = torch.cat([block.quality, their_quality])
     rows = block.rows.followed_by(earlier)
     both = BlockSolver(rows, quality, settings.model_copy(update={"budget": budget + earlier.n}), {})

@@ -1,6 +1,8 @@
 """Define the base class of all settings: strict, immutable, without unknown keys."""
 
-from typing import Annotated, Any
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -49,6 +51,11 @@ Overrides = Annotated[
 """Some settings, to be set over a recipe's."""
 
 
+def constants(**values: Any) -> Mapping[str, Any]:  # noqa: ANN401
+    """Return the constants of a section, by the names that they had as settings."""
+    return MappingProxyType(values)
+
+
 class Settings(BaseModel):
     """A section of the settings; an unknown key or a wrong type is an error."""
 
@@ -59,3 +66,39 @@ class Settings(BaseModel):
         json_schema_extra=_as_form,
         hide_input_in_errors=True,  # the input may be a URL with a password
     )
+
+    CONSTANTS: ClassVar[Mapping[str, Any]] = constants()
+    """Values of former settings, which are constants now: keys digest them still, so that older files stay current."""
+
+    def digested(self, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """Return what keys digest of the settings: their values, and those of former settings.
+
+        Parameters
+        ----------
+        include
+            Names that are digested; None: all.
+        exclude
+            Names that are not.
+
+        Examples
+        --------
+        >>> class Threshold(Settings):
+        ...     CONSTANTS = constants(rounds=20)
+        ...     value: float = 0.5
+        >>> Threshold().digested()
+        {'rounds': 20, 'value': 0.5}
+        """
+        content = {**self.CONSTANTS, **{name: _digested(getattr(self, name)) for name in type(self).model_fields}}
+        return {
+            name: value
+            for name, value in content.items()
+            if (include is None or name in include) and name not in exclude
+        }
+
+
+def _digested(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Settings):
+        return value.digested()
+    if isinstance(value, Mapping):
+        return {name: _digested(one) for name, one in value.items()}
+    return [_digested(one) for one in value] if isinstance(value, list | tuple) else value

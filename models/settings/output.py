@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import Settings, constants
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
 FLAT = "flat"
@@ -65,6 +65,8 @@ class ExportSettings(Settings):
 class MaterializeSettings(Settings):
     """How the dataset is written."""
 
+    CONSTANTS = constants(row_group_size=20_000)
+
     output: str | None = Field(
         None,
         min_length=1,
@@ -87,9 +89,6 @@ class MaterializeSettings(Settings):
     )
     format: Literal["parquet", "jsonl.zst"] = Field("parquet", description="Format of the dataset's files.")
     file_size: int = Field(512 * 2**20, ge=2**20, description="Target size of a dataset file, in bytes.")
-    row_group_size: int = Field(
-        20_000, ge=1, description="Maximum documents per Parquet row group (a group also ends at 256 MiB of text)."
-    )
     partition_size: int = Field(
         4 * 2**30,
         ge=1,
@@ -106,7 +105,6 @@ class MaterializeSettings(Settings):
     memory_limit: str = Field(
         "2GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", description="Memory that DuckDB may use before it spills to disk."
     )
-    threads: int | None = Field(None, ge=1, description="Threads that DuckDB uses; null: one per core.")
     spill: str | None = Field(
         None, min_length=1, description="Folder for DuckDB's temporary files; null: the workspace's cache folder."
     )

@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import DeviceName, Settings
+from fineweb_mask.models.settings.base import DeviceName, Settings, constants
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
@@ -33,12 +33,17 @@ from fineweb_mask.models.settings.selectors.registry import missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
+DIRECTIONS = 128
+"""Principal directions in which `disf` is measured over a whole corpus; all others count as one."""
+
 PRICED: tuple[Solver, ...] = ("mean_field", "greedy", "policy_gradient")
 """Solvers that maximise the objective, so that what more of a block would add to it is known."""
 
 
 class PipelineSelectionSettings(SelectionSettings):
     """How the subset is selected, and from which blocks of documents."""
+
+    CONSTANTS = constants(**SelectionSettings.CONSTANTS, directions=DIRECTIONS, blocks="by_shard")
 
     scope: Literal["block", "global"] = Field(
         "block",
@@ -56,11 +61,6 @@ class PipelineSelectionSettings(SelectionSettings):
         ge=100,
         description="global: documents, drawn at random, that a selection is learned on, which is kept in memory "
         "(count). None: what the metrics take. A corpus that has no more is selected from as one block.",
-    )
-    directions: int = Field(
-        128,
-        ge=2,
-        description="global: principal directions in which disf is measured (count); all others count as one.",
     )
     groups: GroupSettings | None = Field(
         None,
@@ -153,7 +153,7 @@ class PipelineSelectionSettings(SelectionSettings):
         """
         if self.sample is not None:
             return self.sample
-        kept = min(dimensions, self.directions)
+        kept = min(dimensions, DIRECTIONS)
         numbers = {"first": 20 * dimensions, "second": 5 * kept * (kept + 1) // 2}
         selected = max(numbers[METRICS[name].moment or "second"] for name in self.metric_weights)
         share = self.select_ratio if self.budget is None or self.budget_by == "tokens" else self.budget / documents

@@ -257,7 +257,7 @@ class PartitionJob(ShardsJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the files' bytes or names, and the files that are read."""
-        settings = self.settings.model_dump(include=ORDER_SETTINGS | FILE_SETTINGS)
+        settings = self.settings.digested(include=ORDER_SETTINGS | FILE_SETTINGS)
         inputs = [file.fingerprint for file in self.shuffled] or self.inputs
         return Dependencies(
             settings=[settings, self.number, self.partitions, self.first if self.settings.shuffle else 0],
@@ -491,8 +491,8 @@ def database(job: ShardsJob) -> Iterator[duckdb.DuckDBPyConnection]:
         "memory_limit": share_of(settings.memory_limit, job.at_once),
         "temp_directory": str(spill),
     }
-    if settings.threads is not None or job.at_once > 1:
-        config["threads"] = max(1, (settings.threads or os.cpu_count() or 1) // job.at_once)
+    if job.at_once > 1:
+        config["threads"] = max(1, (os.cpu_count() or 1) // job.at_once)
     try:
         with duckdb.connect(str(spill / "chosen.duckdb"), config=config) as connection:
             hide_progress(connection)
@@ -526,8 +526,8 @@ def _explained(error: duckdb.OutOfMemoryException, spill: Path, settings: Materi
         )
     else:
         problem = (
-            f"materialize.memory_limit: {settings.memory_limit} is too little for DuckDB: raise it, or set "
-            "materialize.threads to fewer threads"
+            f"materialize.memory_limit: {settings.memory_limit} is too little for DuckDB: raise it, or lower "
+            "engine.workers"
         )
     return WorkspaceError(f"{problem}; the dataset that was there before is unchanged")
 

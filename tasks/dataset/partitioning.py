@@ -31,7 +31,7 @@ from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_PARTITIONS = 512
-NOT_IN_FILES = {"output", "memory_limit", "threads", "spill", "export"}
+NOT_IN_FILES = {"output", "memory_limit", "spill", "export"}
 """Settings of which no byte of the dataset depends."""
 ON_THE_CARD = {"title", "license", "source_datasets"}
 """Settings of which only the card and the record depend."""
@@ -81,7 +81,7 @@ class Partitioning:
         self.inputs = digest(fingerprints(self._shards))
         """Digest of all shards' fingerprints."""
         made_with = [SurveyJob.stage.version, ShuffleJob.stage.version, PartitionJob.stage.version]
-        written = settings.model_dump(exclude=NOT_IN_FILES | ON_THE_CARD)
+        written = settings.digested(exclude=NOT_IN_FILES | ON_THE_CARD)
         packages = [pa.__version__, duckdb.__version__]  # other ones may write other bytes
         self.version = digest([self.inputs, written, made_with, packages])[:8]
         """The version of the dataset's files: eight hex digits."""

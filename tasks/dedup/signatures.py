@@ -36,7 +36,7 @@ class SignatureJob(ShardJob):
 
     def depends_on(self) -> Dependencies:
         """Return how texts are sketched, and the documents' fingerprint."""
-        settings = [self.settings.model_dump(), RENSA_ALGORITHM]
+        settings = [self.settings.digested(), RENSA_ALGORITHM]
         return Dependencies(settings=settings, inputs=[self.documents.fingerprint])
 
 

@@ -20,6 +20,8 @@ from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
 
+SAMPLE_DOCUMENTS = 20_000
+"""Documents in which the n-grams of the corpus are counted (`dsir`)."""
 AT_ONCE = 512
 """Examples that are embedded together."""
 
@@ -43,8 +45,8 @@ class FitTargetsJob(FitJob):
     def depends_on(self) -> Dependencies:
         """Return the examples, the encoder and what makes its vectors, and the size of the sample."""
         files = [[file.relative, file.fingerprint] for file in self.files]
-        how = self.embedding.model_dump(include={"prompt", "max_tokens", "long_documents", "compute_precision"})
-        settings = [self.settings.model_dump(exclude={"path"}), how]
+        how = self.embedding.digested(include={"prompt", "max_tokens", "long_documents", "compute_precision"})
+        settings = [self.settings.digested(exclude={"path"}), how]
         return Dependencies(settings=settings, inputs=[files, self.encoder_fingerprint])
 
 
@@ -72,7 +74,7 @@ def fit_targets(job: FitTargetsJob) -> None:
     kept = np.concatenate(usable)
     documents = job.fitting_documents()
     buckets = NgramBuckets()
-    corpus = buckets.counts(sampled_texts(job.workspace, documents, job.settings.sample_documents)())
+    corpus = buckets.counts(sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS)())
     of_task = {name: [text for text, task in zip(texts, tasks, strict=True) if task == name] for name in names}
     by_task = np.stack([buckets.counts(own) for own in of_task.values()])
     arrays: dict[str, NDArray[Any]] = {

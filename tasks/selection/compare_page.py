@@ -18,7 +18,6 @@ from fineweb_mask.models.settings import PipelineSelectionSettings, SourceSettin
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
-from fineweb_mask.tasks.selection.blocks import page_key
 from fineweb_mask.tasks.selection.contenders import (
     described_settings,
     diversity_axis,
@@ -91,7 +90,7 @@ class CompareJob(PageJob):
         """Return what the page says of the settings, and the fingerprints of the selections."""
         return Dependencies(
             settings=[
-                page_key(self.settings),
+                self.settings.digested(exclude={"device"}),
                 self.label_column,
                 list(self.groups),
                 self.left_out,

@@ -8,7 +8,6 @@ from fineweb_mask.models.selection.knee import knee
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Tile
-from fineweb_mask.tasks.selection.blocks import page_key
 from fineweb_mask.tasks.selection.contenders import (
     described_settings,
     diversity_axis,
@@ -45,7 +44,7 @@ class SweepJob(PageJob):
     def depends_on(self) -> Dependencies:
         """Return what the page says of the settings, and the fingerprints of the selections."""
         return Dependencies(
-            settings=[page_key(self.settings), self.advised, self.lambs, list(self.baselines)],
+            settings=[self.settings.digested(exclude={"device"}), self.advised, self.lambs, list(self.baselines)],
             inputs=[[file.fingerprint for file in files] for files in (self.frontiers, *self.baselines.values())],
         )
 

@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.removed import without_removed
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import read_text
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
@@ -60,6 +61,11 @@ class LastRun(BaseModel):
 
     settings: PipelineSettings
     folder: str  # base of relative paths in the settings
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _may_be_of_an_earlier_version(cls, settings: object) -> object:
+        return without_removed(settings) if isinstance(settings, dict) else settings
 
     @staticmethod
     def path(workspace: Workspace) -> Path:

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.flows.train_quality import train
-from fineweb_mask.models.settings.quality import FastTextTrainingSettings, LabelSettings
-from fineweb_mask.models.settings.training import TrainQualitySettings
+from fineweb_mask.models.settings.quality import LabelSettings
+from fineweb_mask.models.settings.training import FastTextTrainingSettings, TrainQualitySettings
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = ROOT / "data_samples" / "labels.parquet"

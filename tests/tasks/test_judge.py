@@ -53,8 +53,11 @@ def unstored(job: Any, vectors: StageFile) -> Any:
 @pytest.fixture(params=["float16", "int8", "float32"])
 def work(copied: Any, request: pytest.FixtureRequest) -> Work:
     root = str(copied.workspace.root)
-    given = copied.recipe.embedding.model_copy(update={"precision": request.param, "chunk_documents": 5})
-    embed_jobs = [embed_job(copied.workspace, file, copied.embedding_model, given) for file in copied.documents]
+    given = copied.recipe.embedding.model_copy(update={"precision": request.param})
+    embed_jobs = [
+        embed_job(copied.workspace, file, copied.embedding_model, given).model_copy(update={"chunk_documents": 5})
+        for file in copied.documents
+    ]
     shards = [
         ShardFiles(documents=job.documents, scores=scores, embeddings=embed.embed(job), duplicates=shard.duplicates)
         for job, scores, shard in zip(embed_jobs, copied.scores, copied.selection_shards, strict=True)

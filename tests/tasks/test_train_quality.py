@@ -14,10 +14,9 @@ from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings.quality import (
     EduScorerSettings,
     FastTextScorerSettings,
-    FastTextTrainingSettings,
     LabelSettings,
 )
-from fineweb_mask.models.settings.training import TeacherSettings, TrainQualitySettings
+from fineweb_mask.models.settings.training import FastTextTrainingSettings, TeacherSettings, TrainQualitySettings
 from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
 from fineweb_mask.tasks.source.labels import Labelled, LabelsError
 from fineweb_mask.tasks.train_quality import TrainQualityJob, describe, remove_unfinished, split, train_quality, unique
@@ -180,7 +179,7 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
 
 def test_an_edu_model_teaches(settings, labels, output, tmp_path, save_regression_bert):
     texts, _ = texts_and_scores()
-    scorer = EduScorerSettings(name="teacher", model=str(save_regression_bert(tmp_path / "edu", texts)), device="cpu")
+    scorer = EduScorerSettings(name="teacher", model=str(save_regression_bert(tmp_path / "edu", texts)))
     scores = load_scorer(scorer, scorer.model).score(texts)
     middle = float(np.median(scores))
     taught = settings.model_copy(

@@ -24,14 +24,12 @@ SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array
 _EMPTY, _END = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
 
 
-def fasttext_lines(texts: pa.Array, max_chars: int | None, lowercase: bool) -> list[bytes]:
+def fasttext_lines(texts: pa.Array, lowercase: bool) -> list[bytes]:
     """Return each of (n,) strings without nulls as one UTF-8 line that ends with a newline, for `multilinePredict`.
 
-    At most `max_chars` characters of each are read. `lowercase` converts as `str.lower` does.
+    `lowercase` converts as `str.lower` does.
     """
     texts = texts.cast(pa.large_string())
-    if max_chars is not None:
-        texts = pc.utf8_slice_codeunits(texts, 0, max_chars)
     if lowercase:
         texts = _lower_case(texts)
     lines = pc.binary_join_element_wise(texts.cast(pa.large_binary()), _EMPTY, _END)  # a copy, changed below

@@ -17,18 +17,18 @@ from fineweb_mask.models.errors import DataError, SettingsError
 from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings
+from fineweb_mask.models.settings.training import FastTextTrainingSettings
 
 LABEL_PREFIX = "__label__"
 END_OF_LINE = "</s>"  # fastText stops here, so a page could hide the rest of its text behind this word
 POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
 
 
-def one_line(text: str, max_chars: int | None, lowercase: bool, max_words: int | None = None) -> str:
-    """Return a text as one line for fastText, cut to `max_chars` characters and `max_words` words."""
-    line = text[:max_chars].lower() if lowercase else text[:max_chars]
-    words = line.replace(END_OF_LINE, " ").split(None, -1 if max_words is None else max_words)
-    return " ".join(words[:max_words])
+def one_line(text: str, lowercase: bool) -> str:
+    """Return a text as one line for fastText."""
+    line = text.lower() if lowercase else text
+    return " ".join(line.replace(END_OF_LINE, " ").split())
 
 
 class FastTextScorer:
@@ -72,9 +72,7 @@ class FastTextScorer:
         if not isinstance(texts, pa.Array):
             texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
             texts = texts.cast(pa.large_string())
-        lines = fasttext_lines(texts, self.settings.max_chars, self.settings.lowercase)
-        if (words := self.settings.max_words) is not None:
-            lines = [b" ".join(line.split(None, words)[:words]) + b"\n" for line in lines]
+        lines = fasttext_lines(texts, self.settings.lowercase)
         every_label, any_probability = -1, 0.0
         try:
             labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
@@ -109,7 +107,7 @@ def train_fasttext(
         raise DataError("every label falls on the same side of the threshold: set labels.threshold between the scores")
     with tempfile.TemporaryDirectory() as folder:
         lines = [
-            f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, None, lowercase).replace(LABEL_PREFIX, ' ')}\n"
+            f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, lowercase).replace(LABEL_PREFIX, ' ')}\n"
             for text, is_positive in zip(texts, positive, strict=True)
         ]
         examples, model = Path(folder) / "examples.txt", Path(folder) / "model.bin"

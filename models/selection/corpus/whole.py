@@ -24,9 +24,8 @@ from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.measures import relative_gap
 from fineweb_mask.models.selection.ranges import Ranges
+from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
-
-DIRECTIONS = 128  # of the second moment
 
 Parts = Callable[[], Iterable[Documents]]
 """Returns the parts of a corpus, always in the same order."""

@@ -13,6 +13,7 @@ import torch
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.quality.edu import EduScorer
 from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.quality.transformer import BATCH_TOKENS
 from fineweb_mask.models.settings.quality import EduScorerSettings
 
 WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
@@ -28,8 +29,9 @@ def folder(save_regression_bert, tmp_path_factory):
     return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", TEXTS)
 
 
-def load(folder, **settings):
-    return EduScorer(EduScorerSettings(model=str(folder), device="cpu", **settings), str(folder))
+def load(folder, *, batch_tokens=BATCH_TOKENS, **settings):
+    settings = EduScorerSettings(model=str(folder), **settings)
+    return EduScorer(settings, str(folder), device="cpu", batch_tokens=batch_tokens)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +166,7 @@ def test_equal_input_gives_equal_bytes(folder, scorer):
 
 
 def test_the_registry_loads_the_scorer(folder, scorer):
-    loaded = load_scorer(EduScorerSettings(model=str(folder), device="cpu"), str(folder))
+    loaded = load_scorer(EduScorerSettings(model=str(folder)), str(folder))
     assert loaded.column == "text"
     assert loaded.score(TEXTS[:1]) == scorer.score(TEXTS[:1])
 

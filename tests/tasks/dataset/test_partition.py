@@ -35,7 +35,7 @@ OPTIONS = [
     {"format": "jsonl.zst"},
     {"shuffle": True},
     {"shuffle": True, "layout": "flat", "seed": 3},
-    {"file_size": 2**20, "row_group_size": 3},
+    {"file_size": 2**20},
 ]
 Rows = list[tuple[str | None, bool]]
 

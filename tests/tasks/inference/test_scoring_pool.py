@@ -77,8 +77,8 @@ def test_scores_and_order_are_those_of_one_process(built, placed, processes, tmp
 
 
 def test_threads_score_several_files_with_several_models_at_once(placed, tmp_path):
-    short = placed.settings.model_copy(update={"name": "short", "max_chars": 6})
-    models = [placed, placed.model_copy(update={"settings": short})]
+    lower = placed.settings.model_copy(update={"name": "lower", "lowercase": True})
+    models = [placed, placed.model_copy(update={"settings": lower})]
     texts = [[f"orbit whale {row * size}" for row in range(size)] for size in (0, 300, 2500, 4000, 6000)]
     paths = [written(tmp_path / f"{len(column)}.parquet", column, 1500) for column in texts]
     expected = [[load_scorer(model.settings, model.path).score(column) for model in models] for column in texts]

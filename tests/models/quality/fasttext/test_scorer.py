@@ -8,7 +8,8 @@ from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer, one_line, train_fasttext
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, FastTextTrainingSettings
+from fineweb_mask.models.settings.quality import FastTextScorerSettings
+from fineweb_mask.models.settings.training import FastTextTrainingSettings
 
 GOOD = [f"The theorem of number {n} is proved by careful reasoning about integers and proof." for n in range(20)]
 BAD = [f"Buy cheap pills now, click here: offer {n} of discount casino bonus." for n in range(20)]
@@ -122,34 +123,17 @@ def test_lowercase_is_the_scorer_s_choice(model):
     assert abs(as_given - lowered).min() > 0.1
 
 
-def test_max_chars_is_how_much_of_a_text_is_read(model):
-    start, rest = "theorem proof reasoning ", " ".join(BAD)
-    assert score(model, [start + rest], max_chars=len(start)) == score(model, [start])
-    assert score(model, [start + rest]) < score(model, [start])
-
-
 @pytest.mark.parametrize(
-    ("text", "max_chars", "lowercase", "line"),
+    ("text", "lowercase", "line"),
     [
-        ("  A\nb\tC ", None, False, "A b C"),
-        ("  A\nb\tC ", None, True, "a b c"),
-        ("ABCDEF", 3, True, "abc"),
-        ("a</s>b </S> c", None, True, "a b c"),
-        ("", 5, False, ""),
+        ("  A\nb\tC ", False, "A b C"),
+        ("  A\nb\tC ", True, "a b c"),
+        ("a</s>b </S> c", True, "a b c"),
+        ("", False, ""),
     ],
 )
-def test_one_line(text, max_chars, lowercase, line):
-    assert one_line(text, max_chars, lowercase) == line
-
-
-@pytest.mark.parametrize(("max_words", "line"), [(1, "a"), (2, "a b"), (9, "a b c"), (None, "a b c")])
-def test_one_line_has_the_first_words(max_words, line):
-    assert one_line(" a\nb </s>c ", None, False, max_words) == line
-
-
-def test_max_words_is_how_much_of_a_text_is_read(model):
-    start, rest = "theorem proof reasoning", " ".join(BAD)
-    assert score(model, [f"{start} {rest}"], max_words=3) == score(model, [start])
+def test_one_line(text, lowercase, line):
+    assert one_line(text, lowercase) == line
 
 
 def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):

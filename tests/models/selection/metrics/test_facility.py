@@ -109,7 +109,7 @@ def test_a_selection_from_approximate_lists_says_what_its_bound_assumes():
     quality = random.random(1500)
     found = {}
     for graph in ("exact", "approximate"):
-        settings = SelectionSettings(metrics="facility", lamb=0.2, mean_field={"graph": graph, "graph_recall": 0.95})
+        settings = SelectionSettings(metrics="facility", lamb=0.2, mean_field={"graph": graph})
         found[graph] = select(features, quality, settings)
     exact, approximate = found["exact"], found["approximate"]
     assert exact.bound_assumes is None

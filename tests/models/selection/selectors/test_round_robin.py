@@ -12,7 +12,7 @@ def test_each_ranking_takes_its_best_document_that_is_left(by_tokens, selected):
     tokens = np.array([10, 10, 30, 10, 10, 10]) if by_tokens else None
     settings = {"budget": 40, "budget_by": "tokens"} if by_tokens else {"budget": 4}
     also = SelectorInputs(scores=scores)
-    found = selected("odis", np.eye(6), np.zeros(6), also=also, tokens=tokens, options={"variance": 1.0}, **settings)
+    found = selected("odis", np.eye(6), np.zeros(6), also=also, tokens=tokens, constants={"variance": 1.0}, **settings)
     first = found.indices[np.argsort(-found.inclusion[found.indices])]
     assert len(first) == 4
     if by_tokens:
