@@ -21,13 +21,14 @@ import torch
 
 from benchmarks.tables import show
 from fineweb_mask.flows.curate import run_curate
-from fineweb_mask.flows.engine.inspection import inspect_workspace
+from fineweb_mask.flows.pipeline.records import shard_files
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.status.inspection import inspect_workspace
+from fineweb_mask.models.selection.block import BlockSolver, checked_block
 from fineweb_mask.models.selection.graphs.neighbours import nearest
-from fineweb_mask.models.selection.measures import coverage, near_duplicate_rate
-from fineweb_mask.models.selection.ranges import weigh
+from fineweb_mask.models.selection.problem.measures import coverage, near_duplicate_rate
+from fineweb_mask.models.selection.problem.normalisation import weigh
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.selector import BlockSolver, checked_block
 from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings
 from fineweb_mask.tasks.select import SelectJob, select
 from fineweb_mask.tasks.selection.blocks import Group
@@ -82,13 +83,12 @@ def prepared(documents: Path, column: str, output: Path) -> tuple[PipelineSettin
     overrides += ["selection.solver=random", "source.text_column=text"]
     settings = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides, str(folder / "workspace"))
     run_curate(settings)
-    return load_recipe(
-        ROOT / "deployments/recipes/newsgroups.yaml", overrides[:2], settings.workspace
-    ), inspect_workspace(settings.workspace).plan.selectable
+    plain = load_recipe(ROOT / "deployments/recipes/newsgroups.yaml", overrides[:2], settings.workspace)
+    return plain, shard_files(inspect_workspace(settings.workspace))
 
 
 def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectionSettings) -> Iterator[list[str]]:
-    """Yield a line for every way of dividing the budget among blocks, and for one block."""
+    """Yield a line for every way of dividing the budget among blocks, and for one selection from all documents."""
     ordered = sorted(shards, key=lambda shard: shard.name)
     whole = SelectJob(root=workspace, shards=ordered, settings=settings)
     [block] = Group.read(whole).blocks()
@@ -97,7 +97,7 @@ def compare(workspace: str, shards: list[ShardFiles], settings: PipelineSelectio
     best = value(solver, torch.from_numpy(selected([whole])[block.rows]), settings.lamb)
     size = -(-sum(shard.rows for shard in shards) // BLOCKS)
     random = solver.scaled(solver.budget, settings.lamb).random_objective(settings.lamb)
-    for name, budget in {"fixed": "fixed", "one price": "price"}.items():
+    for name, budget in {"fixed budgets": "fixed", "one price": "price"}.items():
         cut = settings.model_copy(update={"block_size": size, "block_budget": budget})
         jobs = jobs_of(workspace, shards, cut)
         yield [

@@ -23,12 +23,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect import flow
 
-from benchmarks.million import SELECTION, SHOWN_WITH, STAGES, make_corpus
+from benchmarks.million import SETTINGS, SHOWN_WITH, STAGES, make_corpus
 from benchmarks.tables import show
+from fineweb_mask.flows.cluster.cluster import Cluster
+from fineweb_mask.flows.curate import RETRY_DELAYS
 from fineweb_mask.flows.display.listeners import LogLines, listener
-from fineweb_mask.flows.engine.cluster import Cluster
-from fineweb_mask.flows.engine.scheduler import Scheduler
-from fineweb_mask.flows.engine.session import MOST_TASK_RUNS, runner
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.start import MOST_TASK_RUNS, runner
+from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.models.schemas import FINEWEB
@@ -36,7 +39,7 @@ from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.listing import Listing
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,8 +68,8 @@ def settings_of(folder: Path, address: str, *overrides: str) -> PipelineSettings
     )
 
 
-def memory() -> float:
-    """Return this process's MiB."""
+def own_mib() -> float:
+    """Return this process's MiB (proportional set size), without its children."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
@@ -82,7 +85,7 @@ class Counting(LogLines):
         """Count a job."""
         self.done += 1
         if self.done % self.every == 0:
-            self.memory.append(memory())
+            self.memory.append(own_mib())
 
 
 def tiny_corpus(folder: Path, files: int) -> Path:
@@ -116,14 +119,13 @@ def orchestration(folder: Path, jobs: int, address: str) -> list[Any]:
     def run() -> None:
         cluster = Cluster(settings.engine)
         group = -(-jobs // MOST_TASK_RUNS)
-        scheduler = Scheduler(workspace, quarantine=True, at_once=1, listing=Listing({}), cluster=cluster, group=group)
-        scheduler.run_one(todo[0])  # the cluster's processes have imported what they need
+        task_runs = TaskRuns(RETRY_DELAYS, 1, cluster, group)
+        jobs_run = Run(workspace, settings, [], PretrainedModels.of(settings), listing=Listing({}), task_runs=task_runs)
+        jobs_run.one(todo[0])  # the cluster's processes have imported what they need
         for _ in range(2 * cluster.per_node):
             cluster.submit(todo[0]).result()
         started, before = time.perf_counter(), time.process_time()
-        for job in todo:
-            scheduler.add(job, lambda _: None)
-        scheduler.finish()
+        jobs_run.all(todo)
         measured.extend((time.perf_counter() - started, time.process_time() - before))
         cluster.close()
 
@@ -143,7 +145,7 @@ def stages(folder: Path, nodes: int, documents: int, shards: int) -> list[list[s
     rows = []
     corpus = make_corpus(folder, documents, shards)
     shutil.rmtree(folder / "workspace", ignore_errors=True)
-    selection = [f"selection.{name}={value}" for name, value in (SELECTION | {"block_size": BLOCK}).items()]
+    selection = [f"{name}={value}" for name, value in (SETTINGS | {"selection.block_size": BLOCK}).items()]
     with ray_nodes(nodes) as address:
         settings = settings_of(folder, address, f"source.path={corpus}", *selection)
         for stage in STAGES:

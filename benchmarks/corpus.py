@@ -23,19 +23,20 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-import psutil
 import torch
 
 from benchmarks.blocks import BLOCKS, prepared, selected, value
+from benchmarks.measuring import status_mib
 from benchmarks.tables import show
+from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.corpus import near_duplicates
 from fineweb_mask.models.selection.corpus.documents import Documents
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.corpus.whole import apply, select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
-from fineweb_mask.models.selection.measures import Measures, coverage
-from fineweb_mask.models.selection.selector import BlockSolver, Selection, checked_block, select
+from fineweb_mask.models.selection.problem.measures import Measures, coverage
+from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
@@ -43,7 +44,7 @@ from fineweb_mask.models.settings.selection import NearDuplicateSettings, Select
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import Group
 from fineweb_mask.tasks.selection.groups import grouped
-from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_parts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 CLUSTERS = 60
@@ -197,16 +198,7 @@ def one(arguments: argparse.Namespace) -> None:
     outcome = timed("pass", lambda: apply(parts, learned.rule, learned.margins, problem.budgets, device))
     reading = times["read"]
     timed("correct", lambda: problem.corrected(learned, outcome))
-    peak = psutil.Process().memory_info().rss if sys.platform != "linux" else high_water()
-    print(json.dumps(times | {"read": reading, "sample": len(drawn.quality), "mib": peak / 2**20}))
-
-
-def high_water() -> int:
-    """Return the largest resident memory of this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no VmHWM")
+    print(json.dumps(times | {"read": reading, "sample": len(drawn.quality), "mib": status_mib("VmHWM")}))
 
 
 def real(arguments: argparse.Namespace) -> None:

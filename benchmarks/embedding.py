@@ -27,7 +27,6 @@ import random
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +38,7 @@ from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.bert import save_encoder
+from benchmarks.measuring import in_turns
 from benchmarks.tables import show
 from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
@@ -55,17 +55,6 @@ BATCH_SIZES = (32, 64, 128, 256, 512)
 MEAN_LOG_WORDS, DEVIATION_LOG_WORDS = 5.88, 0.79
 """Logarithm of the number of words of a FineWeb document. The deviation is measured on 3,020 documents; the mean is set
 so that the average document has 640 tokens (15 trillion tokens in 24 billion documents)."""
-
-
-def in_turns(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Return the median seconds of each way; every second turn runs them in reverse order."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats):
-        for name in list(ways) if turn % 2 == 0 else list(reversed(ways)):
-            started = time.perf_counter()
-            ways[name]()
-            seconds[name].append(time.perf_counter() - started)
-    return {name: median(times) for name, times in seconds.items()}
 
 
 def read_texts(arguments: argparse.Namespace) -> list[str]:

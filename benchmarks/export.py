@@ -10,10 +10,9 @@ record with the SHA-256 of every file; its time is given with and without. Of se
 
 import argparse
 import os
-import shutil
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,10 +20,12 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer as Trained
 from tokenizers import models, pre_tokenizers, trainers
 
+from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
-from fineweb_mask.tasks.training_files.folder import key_of, write_export
+from fineweb_mask.tasks.export import ExportJob
+from fineweb_mask.tasks.training_files.folder import write_export
 from fineweb_mask.tasks.training_files.tokens import Tokenizer, write_tokens
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
@@ -69,17 +70,11 @@ def datatrove(dataset: Path, tokenizer: Path, kind: str, folder: Path) -> None:
     ).run()
 
 
-def least_seconds(work: Callable[[Path], None], repeats: int) -> tuple[float, int]:
-    """Return the least of several times, and the bytes of the token files."""
-    times, size = [], 0
-    for _ in range(repeats):
-        folder = Path(tempfile.mkdtemp())
-        started = time.perf_counter()
-        work(folder)
-        times.append(time.perf_counter() - started)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in {".bin", ".ds"})
-        shutil.rmtree(folder)
-    return min(times), size
+def token_bytes(work: Callable[[Path], None]) -> int:
+    """Write files into a temporary folder, and return the bytes of those with tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        work(Path(folder))
+        return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.suffix in {".bin", ".ds"})
 
 
 def main() -> None:
@@ -100,7 +95,8 @@ def main() -> None:
         [documents] = (work / "dataset" / "data").iterdir()
         for kind in ("megatron", "nanotron"):
             settings = ExportSettings(format=kind, tokenizer=str(work / "tokenizer.json"))
-            key = key_of(settings, manifest.content, 1)
+            place = {"root": str(work), "dataset": manifest.content, "place": found.url}
+            key = ExportJob(**place, settings=settings).key
 
             def tokens(folder: Path, settings: ExportSettings = settings) -> None:
                 write_tokens(documents, Tokenizer(settings), settings.format, folder)
@@ -111,9 +107,9 @@ def main() -> None:
             def theirs(folder: Path, kind: str = kind) -> None:
                 datatrove(work / "dataset", work / "tokenizer.json", kind, folder)
 
-            ours, size = least_seconds(tokens, arguments.repeats)
-            everything, _ = least_seconds(whole, arguments.repeats)
-            other, their_size = least_seconds(theirs, arguments.repeats)
+            size, ours = least_seconds(partial(token_bytes, tokens), arguments.repeats)
+            _, everything = least_seconds(partial(token_bytes, whole), arguments.repeats)
+            their_size, other = least_seconds(partial(token_bytes, theirs), arguments.repeats)
             if size != their_size:
                 raise SystemExit(f"{kind}: {size:,} bytes of tokens, datatrove wrote {their_size:,}")
             million = size / 2 / 1e6

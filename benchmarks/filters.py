@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.filters.datatrove import CLASSES
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest
-from fineweb_mask.tasks.processes import filters, text_workers
+from fineweb_mask.tasks.processes import filters, workers
 from fineweb_mask.tasks.source.discovery import discover
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,8 +42,8 @@ def recipe_filters() -> list[FilterSettings]:
 
 def ours(path: Path, folder: Path, processes: int, settings: list[FilterSettings]) -> set[str]:
     """Ingest a file and return the ids of what is kept."""
-    filters.cores = text_workers.cores = lambda: processes  # type: ignore[assignment]
-    text_workers._workers.cache_clear()
+    filters.cores = workers.cores = lambda: processes  # type: ignore[assignment]
+    workers.end_workers()
     source = SourceSettings(path=str(path))
     [shard] = discover(source)
     kept = IngestSettings(min_chars=1, filters=settings, exact_dedup="off")
@@ -76,21 +78,15 @@ def datatrove(path: Path, folder: Path, processes: int, settings: list[FilterSet
     return {name for file in (folder / "kept").glob("*.parquet") for name in pq.read_table(file)["id"].to_pylist()}
 
 
-def least_seconds(
+def in_folder(
     work: Callable[[Path, Path, int, list[FilterSettings]], set[str]],
-    repeats: int,
     path: Path,
     processes: int,
     settings: list[FilterSettings],
-) -> tuple[set[str], float]:
-    """Return what a function returns, and the least of several times that it took."""
-    found, times = set[str](), []
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as folder:
-            started = time.perf_counter()
-            found = work(path, Path(folder), processes, settings)
-            times.append(time.perf_counter() - started)
-    return found, min(times)
+) -> set[str]:
+    """Run one of the two in a temporary folder, and return the ids of what is kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        return work(path, Path(folder), processes, settings)
 
 
 def extraction(texts: list[str], processes: int) -> float:
@@ -124,8 +120,8 @@ def main() -> None:
         path = Path(folder) / "pages.parquet"
         pq.write_table(pa.table({"text": texts, "id": ids, "url": urls}), path)
         for processes in (1, os.cpu_count() or 1):
-            kept, seconds = least_seconds(ours, arguments.repeats, path, processes, settings)
-            theirs, other = least_seconds(datatrove, arguments.repeats, path, processes, settings)
+            kept, seconds = least_seconds(partial(in_folder, ours, path, processes, settings), arguments.repeats)
+            theirs, other = least_seconds(partial(in_folder, datatrove, path, processes, settings), arguments.repeats)
             rows.append(
                 [
                     str(processes),

@@ -10,7 +10,6 @@ until the report, `run` again with nothing to do, and `explore` until the map is
 import argparse
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,9 +18,9 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from benchmarks.command import COMMAND, ROOT
 from benchmarks.tables import show
 
-ROOT = Path(__file__).resolve().parents[1]
 Rows = list[list[str]]
 
 
@@ -51,10 +50,9 @@ def demo(rows: Rows, folder: Path) -> None:
 
 def own_file(rows: Rows, folder: Path, file: Path) -> None:
     """Time the way from a file to its report and map."""
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli"]
     with timed(rows, f"init {file.name}"):
-        call([*command, "init", str(file), "--output", "mine.yaml"], folder)
-    run = [*command, "run", "mine.yaml", "--workspace", "mine"]
+        call([*COMMAND, "init", str(file), "--output", "mine.yaml"], folder)
+    run = [*COMMAND, "run", "mine.yaml", "--workspace", "mine"]
     with timed(rows, "run --dry-run"):
         call([*run, "--dry-run"], folder)
     with timed(rows, "run, until the report"):
@@ -63,9 +61,9 @@ def own_file(rows: Rows, folder: Path, file: Path) -> None:
     with timed(rows, "run, nothing to do"):
         call(run, folder)
     with timed(rows, "explore, until the map is drawn"):
-        first_picture([*command, "explore", "mine", "--no-open"], folder)
+        first_picture([*COMMAND, "explore", "mine", "--no-open"], folder)
     with timed(rows, "explore again"):
-        first_picture([*command, "explore", "mine", "--no-open"], folder)
+        first_picture([*COMMAND, "explore", "mine", "--no-open"], folder)
 
 
 def first_picture(command: list[str], folder: Path) -> None:

@@ -35,7 +35,7 @@ from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings
 from fineweb_mask.models.selection.graphs.neighbours import RECALL, find_neighbours, nearest, nearest_in_groups
 from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.ranges import find_ranges, weigh
+from fineweb_mask.models.selection.problem.normalisation import find_ranges, weigh
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.selection.solvers.problem import Problem

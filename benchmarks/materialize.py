@@ -29,13 +29,13 @@ from benchmarks.tables import show
 from fineweb_mask.models.schemas import MASKS, documents_schema, scores_schema
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.dataset.partition import count, shuffle, survey, write_partition
+from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
 from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import StageJob
+from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import StageKey
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
@@ -155,13 +155,8 @@ def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettin
         tokens_estimated=0,
     )
     parts = Partitioning(str(workspace.root), files, sources, settings, at_once=AT_ONCE)
-    surveyed = survey(forced(parts.survey()))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        jobs = parts.shuffles(surveyed) if parts.is_shuffled else []
-        shuffled = list(pool.map(shuffle, map(forced, jobs)))
-        counting = pool.map(count, map(forced, parts.counts(surveyed)))
-        written = list(pool.map(write_partition, map(forced, parts.partitions(surveyed, shuffled))))
-        counted = list(counting)
+        written = list(pool.map(write_partition, map(forced, parts.jobs())))
     job = MaterializeJob(
         root=str(workspace.root),
         inputs=parts.inputs,
@@ -169,10 +164,8 @@ def write_dataset(workspace: Workspace, shards: int, settings: MaterializeSettin
         counts=counts,
         blocks=[],
         recipe=recipe,
-        survey=surveyed,
-        shuffled=tuple(shuffled),
+        shards=parts.shards,
         partitions=tuple(written),
-        counted=tuple(counted),
     )
     materialize(forced(job))
 
@@ -187,10 +180,6 @@ def files_of(workspace: Workspace, kind: str) -> list[str]:
 
 def ours(workspace: Workspace, _output: Path, **settings: object) -> None:
     write_dataset(workspace, len(files_of(workspace, "masks")), MaterializeSettings(**settings))
-
-
-def shuffled(workspace: Workspace, output: Path) -> None:
-    ours(workspace, output, shuffle=True, layout="flat")
 
 
 def lines(workspace: Workspace, output: Path) -> None:
@@ -303,7 +292,7 @@ def peers(arguments: argparse.Namespace) -> None:
     write, read = disk_rate(workspace.root)
     print(f"the disk by itself: {write / MIB:,.0f} MiB/s written and synced, {read / MIB:,.0f} MiB/s read")
     size = sum(Path(file).stat().st_size for file in files_of(workspace, "documents"))
-    ways = [ours, bare_duckdb, pyarrow_row_groups, pyarrow_tables, pandas_frames, shuffled, lines]
+    ways = [ours, bare_duckdb, pyarrow_row_groups, pyarrow_tables, pandas_frames, lines]
     title = f"{arguments.documents:,} documents ({size / MIB:,.0f} MiB), one in {RATIO} selected"
     report(f"{title}, {arguments.repeats} repeats", ways, workspace, arguments.repeats)
 
@@ -315,7 +304,7 @@ def memory(arguments: argparse.Namespace) -> None:
         groups = [file.metadata.row_group(index) for index in range(file.num_row_groups)]
         raw = arguments.shards * sum(group.total_byte_size for group in groups)
     title = f"{arguments.documents:,} documents, {size / 1e9:,.1f} GB of Parquet, {raw / 1e9:,.1f} GB uncompressed"
-    report(title, [ours, shuffled], workspace, 1)
+    report(title, [ours], workspace, 1)
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.measuring import status_mib
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
 
@@ -170,19 +171,11 @@ def run_measured(arguments: argparse.Namespace) -> None:
     import fineweb_mask.tasks.reporting.page  # noqa: F401
     from fineweb_mask.flows.cli import app
 
-    imports, started = status_of("VmRSS"), time.perf_counter()
+    imports, started = status_mib("VmRSS"), time.perf_counter()
     if app(arguments.arguments, standalone_mode=False):
         os._exit(1)
-    measured = {"imports": imports, "peak": status_of("VmHWM"), "seconds": time.perf_counter() - started}
+    measured = {"imports": imports, "peak": status_mib("VmHWM"), "seconds": time.perf_counter() - started}
     arguments.output.write_text(json.dumps(measured))
-
-
-def status_of(name: str) -> float:
-    """Return a line of this process's status, in MB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise ValueError(name)
 
 
 if __name__ == "__main__":

@@ -14,28 +14,27 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.command import COMMAND, ROOT, sets
+from benchmarks.measuring import proportional_mib
 from benchmarks.tables import show
 from fineweb_mask.models.schemas import FINEWEB
 
-ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("ingest", "score", "embed", "select", "materialize")
 WORDS = 150  # of a document, about 1 kB
 TOPICS = 200
 OF_TOPIC = 500  # words that only one topic has
 COPIES = 100  # one document in so many is a copy
-SELECTION = {  # one block of these texts takes minutes with near-duplicates, and did not end in ten with facility:
-    "block_size": 50_000,  # those of a topic are all alike
-    "metrics": "pairwise",
-    "near_duplicates.weight": 0,
+SETTINGS = {  # one block of these texts takes minutes with near-duplicates, and did not end in ten with facility:
+    "selection.block_size": 50_000,  # those of a topic are all alike
+    "selection.metrics": "pairwise",
+    "selection.near_duplicates.weight": 0,
 }
 EVERY = 0.5  # seconds between two samples of the memory
 SHOWN_WITH = {"select": ("dedup", "select")}  # stages that a command runs besides its own
@@ -95,32 +94,16 @@ def zipf(random: np.random.Generator, size: int, n: int) -> np.ndarray:
     return np.searchsorted(weights, random.random(n) * weights[-1])
 
 
-def memory_of(process: int) -> float:
-    """Return the MiB of a process and its children, Prefect's server aside."""
-    found, left = 0.0, [process]
-    while left:
-        one = left.pop()
-        with suppress(OSError):
-            if b"uvicorn" in Path(f"/proc/{one}/cmdline").read_bytes():
-                continue
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    found += int(line.split()[1]) / 1024
-            for task in Path(f"/proc/{one}/task").iterdir():
-                left += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
 def run_stage(stage: str, arguments: list[str]) -> tuple[float, list[float], dict[str, dict[str, float]]]:
     """Return the seconds of a stage's command, its memory over time, and what it says of its stages."""
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", str(ROOT / "deployments/recipes/sample.yaml")]
+    command = [*COMMAND, "run", str(ROOT / "deployments/recipes/sample.yaml")]
     environment = os.environ | {"PREFECT_LOGGING_LEVEL": "WARNING"}
     started, samples = time.perf_counter(), []
     with subprocess.Popen(
         [*command, "--only", stage, "--json", *arguments], env=environment, stdout=subprocess.PIPE, cwd=ROOT
     ) as process:
         while process.poll() is None:
-            samples.append(memory_of(process.pid))
+            samples.append(proportional_mib(process.pid, besides=b"uvicorn"))
             time.sleep(EVERY)
         assert process.stdout is not None
         output = process.stdout.read()
@@ -140,8 +123,7 @@ def main() -> None:
     corpus = make_corpus(folder, arguments.documents, arguments.shards)
     workspace = folder / "workspace"
     shutil.rmtree(workspace, ignore_errors=True)
-    options = ["--workspace", str(workspace), "--set", f"source.path={corpus}"]
-    options += [word for name, value in SELECTION.items() for word in ("--set", f"selection.{name}={value}")]
+    options = ["--workspace", str(workspace), *sets({"source.path": corpus} | SETTINGS)]
     options += [word for setting in arguments.set for word in ("--set", setting)]
     rows = []
     for stage in STAGES:

@@ -16,10 +16,8 @@ import argparse
 import os
 import re
 import tempfile
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +25,14 @@ import pyarrow.parquet as pq
 import scipy.sparse
 from numpy.typing import NDArray
 
+from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings.source import MinHashSettings
+from fineweb_mask.tasks.dedup.buckets import bucket_jobs, find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import no_duplicates
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob, near_dedup
-from fineweb_mask.tasks.dedup.pairs import find_pairs, pairs_jobs
-from fineweb_mask.tasks.dedup.signatures import SignatureJob, sketch
+from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -76,9 +75,9 @@ def ours(texts: list[str]) -> NDArray[np.int64]:
         rows = pa.array(np.arange(len(texts)), pa.uint32())
         pq.write_table(pa.table([rows, pa.array(texts)], schema=schema), path)
         documents = StageFile(stage="ingest", name="a", path=path.name, rows=len(texts), bytes=0, fingerprint="of a")
-        signatures = [sketch(SignatureJob(root=folder, documents=documents, settings=SETTINGS))]
-        pairs = tuple(find_pairs(job) for job in pairs_jobs(folder, signatures, "2GB"))
-        job = NearDedupJob(root=folder, signatures=signatures, exact=[no_duplicates("a")], pairs=pairs)
+        signatures = [sort_rows(SortJob(root=folder, by="signatures", file=documents, minhash=SETTINGS))]
+        pairs = tuple(find_in_bucket(job) for job in bucket_jobs(folder, "pairs", signatures, "2GB"))
+        job = NearDedupJob(root=folder, sorted_rows=signatures, exact=[no_duplicates("a")], buckets=pairs)
         near_dedup(job)
         [found] = job.shard_files() or []
         return duplicate_rows(workspace, found).astype(np.int64)
@@ -122,15 +121,6 @@ def with_copies(texts: list[str], copies: int) -> list[str]:
     return [*texts, *found]
 
 
-def least_seconds(work: Callable[[list[str]], NDArray[np.int64]], texts: list[str], repeats: int) -> tuple[Any, float]:
-    found, seconds = None, []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        found = work(texts)
-        seconds.append(time.perf_counter() - started)
-    return found, min(seconds)
-
-
 def measure(path: Path, copies: int, repeats: int) -> None:
     texts = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
     texts = with_copies(texts, copies) if copies else texts
@@ -141,7 +131,7 @@ def measure(path: Path, copies: int, repeats: int) -> None:
     counts = ", ".join(f"{int((pairs.data >= least).sum()):,} from {least}" for least in THRESHOLDS)
     table = []
     for name, work in (("this", ours), ("datatrove", datatrove)):
-        dropped, seconds = least_seconds(work, texts, repeats)
+        dropped, seconds = least_seconds(partial(work, texts), repeats)
         is_dropped = np.zeros(len(texts), dtype=bool)
         is_dropped[dropped] = True
         found = is_dropped[pairs.row] | is_dropped[pairs.col]

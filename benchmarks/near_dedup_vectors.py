@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import show
-from fineweb_mask.models.dedup.semantic import cell_centres, cells_of, first_similar
+from fineweb_mask.models.dedup.semantic import cluster_centres, clusters_of, first_similar
 
 CELLS = (1, 10, 48, 200)
 
 
 def near_duplicates(vectors: NDArray[np.float32], cells: int, threshold: float) -> NDArray[np.int64]:
     """Return the rows that are dropped."""
-    own = cells_of(vectors, cell_centres(vectors, cells, seed=0))
+    own = clusters_of(vectors, cluster_centres(vectors, cells, seed=0))
     order = np.argsort(own, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(own[order])) + 1)
     return np.concatenate([members[first_similar(vectors[members], threshold).dropped] for members in parts])

@@ -10,9 +10,7 @@ pass of `AutoModelForSequenceClassification` ("two passes"). Tokenising is insid
 
 import argparse
 import random
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +21,8 @@ from transformers import BertForSequenceClassification, BertModel, PreTrainedTok
 from transformers.utils import logging
 
 from benchmarks.bert import save_classifier
+from benchmarks.measuring import in_turns
+from benchmarks.tables import show
 from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
 from fineweb_mask.models.forward.tokens import first_tokens
 from fineweb_mask.models.forward.vectors import unit_vectors
@@ -116,22 +116,17 @@ def report(passes: Passes, texts: list[str], arguments: argparse.Namespace) -> N
         "one pass": lambda: passes.one_pass(texts),
         "two passes": lambda: (passes.embedding(texts), passes.score(texts)),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(arguments.repeats):
-        names = list(ways) if turn % 2 == 0 else list(reversed(ways))
-        for name in names:
-            started = time.perf_counter()
-            ways[name]()
-            seconds[name].append(time.perf_counter() - started)
-    alone = statistics.median(seconds["embedding"])
-    print(
+    seconds = in_turns(ways, arguments.repeats)
+    table = [
+        [name, f"{taken:.2f}", f"{len(texts) / taken:.1f}", f"{taken / seconds['embedding']:.3f}"]
+        for name, taken in seconds.items()
+    ]
+    show(
         f"{len(texts)} documents, {arguments.layers} layers of {arguments.hidden}, {arguments.device}, "
-        f"medians of {arguments.repeats}, threads {torch.get_num_threads()}\n\n"
-        "| | s | documents/s | to embedding |\n|---|---|---|---|"
+        f"medians of {arguments.repeats}, threads {torch.get_num_threads()}",
+        ["", "s", "documents/s", "to embedding"],
+        table,
     )
-    for name, times in seconds.items():
-        median = statistics.median(times)
-        print(f"| {name} | {median:.2f} | {len(texts) / median:.1f} | {median / alone:.3f} |")
 
 
 if __name__ == "__main__":

@@ -8,40 +8,27 @@ Prefect's temporary server counts. Each repeat uses a new workspace: `first` run
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
-import time
+from pathlib import Path
 from statistics import median
 
+from benchmarks.command import timed_run
 from benchmarks.tables import show
-
-
-def timed(command: list[str]) -> tuple[float, float]:
-    """Return the wall seconds of a run, and the seconds in which at least one job was running."""
-    started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wall = time.perf_counter() - started
-    if done.returncode:
-        sys.exit(done.stderr[-2_000:])
-    return wall, json.loads(done.stdout.strip().splitlines()[-1])["busy_seconds"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe")
+    parser.add_argument("recipe", type=Path)
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     found: dict[str, list[tuple[float, float]]] = {"first": [], "again": []}
     for _ in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as workspace:
-            command = [sys.executable, "-m", "fineweb_mask.flows.cli", "run", arguments.recipe, "--json"]
-            command += ["--workspace", workspace]
-            command += [f"--set={override}" for override in arguments.overrides]
+            options = ["--workspace", workspace, *(f"--set={override}" for override in arguments.overrides)]
             for runs in found.values():
-                runs.append(timed(command))
+                wall, summary = timed_run(arguments.recipe.absolute(), options)
+                runs.append((wall, summary["busy_seconds"]))
     table = []
     for name, runs in found.items():
         walls, busy = [wall for wall, _ in runs], [at_work for _, at_work in runs]

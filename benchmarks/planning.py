@@ -14,28 +14,30 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.measuring import status_mib
 from benchmarks.tables import show
-from fineweb_mask.flows.display.listeners import listener
-from fineweb_mask.flows.engine.choices import PretrainedModels
-from fineweb_mask.flows.engine.planning.plan import Plan
-from fineweb_mask.flows.engine.scheduler import OnDone, Scheduler
-from fineweb_mask.models.schemas import DUPLICATES_OF_SHARDS, REPEATS
+from fineweb_mask.flows.curate import prepare
+from fineweb_mask.flows.display.listeners import not_shown
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.selection import select
+from fineweb_mask.models.schemas import REPEATS
 from fineweb_mask.models.settings import EmbeddingSettings, PipelineSelectionSettings, PipelineSettings, SourceSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
-from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, no_duplicates
-from fineweb_mask.tasks.dedup.repeats import RepeatsJob
+from fineweb_mask.tasks.dedup.buckets import BucketJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup
 from fineweb_mask.tasks.dedup.sorted_rows import write_sorted
 from fineweb_mask.tasks.fit.job import FitJob
-from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.manifest import write_manifest
@@ -65,62 +67,39 @@ BLOCK = {
 }
 
 
-class _Written:
-    """Takes the jobs of a plan, and writes a small file in place of each output."""
+class _Written(Run):
+    """A run that writes a small file instead of each output."""
 
-    def __init__(self) -> None:
-        self.quarantined: dict[str, str] = {}
-        self.at_once = 1
-
-    def expect(self, stage: str, jobs: int) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
-    def times(self) -> list[StageTime]:
-        return []
-
-    def done(self, job: StageJob) -> StageFile | None:
-        return job.current()
-
-    def add(self, job: StageJob, on_done: OnDone) -> None:
-        details = DETAILS.get(job.stage.name, {})
-        if isinstance(job, FitJob):
-            write_manifest(job.manifest_path, job.key, [], details)
-        elif job.current() is None and isinstance(job, DedupJob):
-            dedup(job)
-        elif job.current() is None and isinstance(job, RepeatsJob):
-            shards = pa.array(range(len(job.hashes)), pa.uint32())
-            first_rows = pa.array([0] * len(job.hashes), pa.uint32())
-            write_sorted(job.output, REPEATS, job.key, [pa.record_batch([shards, first_rows], schema=REPEATS)])
-        elif isinstance(job, DedupJob):
-            files = [no_duplicates(name) for name in job.shard_names]
-            columns = [[getattr(file, name) for file in files] for name in ("name", "rows", "bytes", "fingerprint")]
-            with stage_file_writer(job.summary, DUPLICATES_OF_SHARDS, job.key) as writer:
-                writer.write(pa.record_batch(columns, schema=DUPLICATES_OF_SHARDS))
-        elif job.current() is None:
-            if job.stage.name == "select":
-                details = {"blocks": [BLOCK], "excluded": {}}
-            for path in job.paths():
-                if "known" not in path.parts:
-                    with stage_file_writer(path, ROW.schema, job.key) as writer:
-                        writer.write(ROW)
-                        writer.details = details
-        file = job.current()
-        assert file is not None
-        on_done(file)
+    def _built(
+        self,
+        jobs: Sequence[tuple[int, StageJob]],
+        at_once: int | None,  # noqa: ARG002
+    ) -> Iterator[tuple[int, StageJob, StageFile]]:
+        for place, job in jobs:
+            _write(job)
+            file = job.current()
+            assert file is not None
+            yield place, job, file
 
 
-class _Silent:
-    def on_stage(self, stage: str, jobs: int) -> None:
-        pass
-
-    def on_job_progress(self, *_: object) -> None:
-        pass
-
-    def on_job_end(self, stage: str, job: str, file: StageFile | None) -> None:
-        pass
+def _write(job: StageJob) -> None:
+    details = DETAILS.get(job.stage.name, {})
+    if isinstance(job, FitJob):
+        write_manifest(job.manifest_path, job.key, [], details)
+    elif isinstance(job, DedupJob):
+        dedup(job)
+    elif isinstance(job, BucketJob):
+        shards = pa.array(range(len(job.sorted_rows)), pa.uint32())
+        first_rows = pa.array([0] * len(job.sorted_rows), pa.uint32())
+        write_sorted(job.output, REPEATS, job.key, [pa.record_batch([shards, first_rows], schema=REPEATS)])
+    else:
+        if job.stage.name == "select":
+            details = {"blocks": [BLOCK], "excluded": {}}
+        for path in job.paths():
+            if "known" not in path.parts:
+                with stage_file_writer(path, ROW.schema, job.key) as writer:
+                    writer.write(ROW)
+                    writer.details = details
 
 
 def settings_of(folder: Path, workspace: str) -> PipelineSettings:
@@ -143,9 +122,9 @@ def make(folder: Path, shards: int) -> Path:
     for number in range(shards):
         (folder / "corpus" / f"{number:05d}.jsonl").write_text("{}\n")
     settings, opened = settings_of(folder, str(workspace)), Workspace(workspace)
-    plan = Plan(_Written(), opened, settings, discover(settings.source), PretrainedModels.of(settings))
-    plan.prepare()
-    plan.select()
+    run = _Written(opened, settings, discover(settings.source), PretrainedModels.of(settings))
+    with not_shown():
+        select(run, prepare(run))
     update_index(opened)
     return workspace
 
@@ -160,32 +139,19 @@ def copy(workspace: Path, url: str) -> None:
         list(pool.map(lambda name: store.upload(files[name], name), left))
 
 
-def most_memory() -> float:
-    """Return the most MiB that this process has taken; `ru_maxrss` would also count its parent's."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
-
-
 def plan_again(folder: Path, address: str, scratch: Path) -> None:
     """Print how many seconds it takes to plan, the memory in MiB before and after, and the jobs."""
     settings = settings_of(folder, address)
-    listener.set(_Silent())
-    before = most_memory()
+    before = status_mib("VmHWM")
     started = time.perf_counter()
     workspace = Workspace(address, scratch)
-    with workspace.in_use():
+    with workspace.in_use(), not_shown():
         listing = Listing.of(workspace)
         listed = time.perf_counter() - started
-        jobs = Scheduler(workspace, quarantine=False, at_once=1, listing=listing)
-        plan = Plan(
-            jobs, workspace, settings, discover(settings.source), PretrainedModels.of(settings), listing=listing
-        )
-        plan.prepare()
-        plan.select()
-        jobs.finish()
-    assert all(stage.cached == stage.files for stage in jobs.in_order)
-    seconds, after = time.perf_counter() - started, most_memory()
-    print(listed, seconds, before, after, sum(stage.files for stage in jobs.in_order))
+        run = Run(workspace, settings, discover(settings.source), PretrainedModels.of(settings), listing=listing)
+        select(run, prepare(run))
+    seconds, after = time.perf_counter() - started, status_mib("VmHWM")
+    print(listed, seconds, before, after, sum(stage.files for stage in run.stages))
 
 
 def main() -> None:

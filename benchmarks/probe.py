@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from benchmarks.command import COMMAND, ROOT
 from benchmarks.tables import show
 
-ROOT = Path(__file__).resolve().parents[1]
 LEFT_ASIDE = "sci.space"
 DEFAULT = "mean_field"
 CHANGED = {
@@ -100,7 +99,7 @@ def _run_one(output: Path, pool: str, tokens: int, seeds: int) -> str:
     recipe.write_text(yaml.safe_dump(_recipe(output, pool)))
     arms = ",".join(f"{arm}=mean_field[{CHANGED[arm]}]" if arm in CHANGED else arm for arm in ARMS[pool])
     held_out = [part for name in SETS for part in ("--heldout", f"{name}={output / f'{name}.parquet'}")]
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "probe", str(recipe), "--arms", arms]
+    command = [*COMMAND, "probe", str(recipe), "--arms", arms]
     command += ["--tokens", str(tokens), "--seeds", str(seeds), "--json", *held_out]
     with (output / pool / "run.log").open("w") as log:
         done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=log, check=False)
@@ -127,7 +126,7 @@ def table(output: Path, pools: list[str]) -> None:
         sets = list(metrics["held_out"])
         lines = []
         for arm, of in metrics["arms"].items():
-            cells = [_cell(metrics, name, arm) for name in sets]
+            cells = [against_random(metrics, name, arm) for name in sets]
             held = [f"{of['documents']:,}", f"{of['mean_quality']:.3f}", f"{100 * of['near_duplicates']:.1f}%"]
             lines.append([arm, *held, f"{of['facility']:.3f}", *cells])
         visible = [
@@ -141,15 +140,15 @@ def table(output: Path, pools: list[str]) -> None:
         print(f"smallest visible difference from random: {min(visible):.4f} to {max(visible):.4f} bits per byte")
 
 
-def _cell(metrics: dict, name: str, arm: str) -> str:
+def against_random(metrics: dict, name: str, arm: str) -> str:
+    """Return the bits per byte of `random`, or what another arm needs more, with its interval; * is a verdict."""
     if arm == "random":
         losses = metrics["bits_per_byte"][name][arm]
         return f"{losses['mean']:.4f} (sd {losses['sd']:.4f})"
     [one] = [one for one in metrics["comparisons"][name] if {one["arm"], one["other"]} == {arm, "random"}]
     sign = 1 if one["arm"] == arm else -1
-    reach = (one["high"] - one["low"]) / 2
-    star = "*" if one["adjusted"] < 0.05 else ""
-    return f"{sign * one['difference']:+.4f} ± {reach:.4f}{star}"
+    star = "*" if one["verdict"] in {"better", "worse"} else ""
+    return f"{sign * one['difference']:+.4f} ± {(one['high'] - one['low']) / 2:.4f}{star}"
 
 
 def main() -> None:

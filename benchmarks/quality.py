@@ -36,12 +36,13 @@ import fasttext
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.measuring import proportional_mib
 from benchmarks.tables import show
 from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.inference.scoring_pool import end_scoring_processes
+from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet, stage_file_writer
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -173,7 +174,7 @@ def rate(arguments: argparse.Namespace) -> None:
             found["all"].append(arguments.rows / stage_seconds(workspace, documents, arguments.model, cores))
             found["raw_all"].append(raw_rate(processes))
             found["raw"].append(raw_rate(processes[:1]))
-            end_scoring_processes()
+            end_workers()
             found["one"].append(arguments.rows / stage_seconds(workspace, documents, arguments.model, 1))
     rates = {name: median(values) for name, values in found.items()}
     lines = [
@@ -206,7 +207,7 @@ def peer(arguments: argparse.Namespace) -> None:
         script.write_text(DATATROVE)
         for repeat in range(arguments.repeats):
             ours.append(stage_seconds(workspace, documents, arguments.model, cores))
-            end_scoring_processes()
+            end_workers()
             output = f"{folder}/datatrove-{repeat}"
             command = [arguments.peer_python, str(script), str(workspace.root / "documents"), output]
             command += [str(Path(arguments.model).absolute()), str(2 * cores), str(cores)]
@@ -230,30 +231,12 @@ def peer(arguments: argparse.Namespace) -> None:
     show(title, ["", "s", "documents/s", "speed"], table)
 
 
-def family(process: int) -> list[int]:
-    children = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{process}/task").iterdir():
-            children += [int(child) for child in (task / "children").read_text().split()]
-    return [process, *(one for child in children for one in family(child))]
-
-
-def proportional_mib(process: int) -> float:
-    total = 0
-    for one in family(process):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1])
-    return total / 1024
-
-
 def stage_alone(arguments: argparse.Namespace) -> None:
     """Score the documents; runs as a subprocess, so that its memory is measured separately."""
     workspace = Workspace(arguments.workspace)
     documents = [StageFile.model_validate_json(arguments.file)]
     stage_seconds(workspace, documents, arguments.model, arguments.cores)
-    end_scoring_processes()
+    end_workers()
 
 
 def memory(arguments: argparse.Namespace) -> None:

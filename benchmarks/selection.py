@@ -37,11 +37,11 @@ import torch
 from benchmarks.synthetic import clustered
 from benchmarks.tables import show
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.certificate import tightened_bound
-from fineweb_mask.models.selection.measures import relative_gap
+from fineweb_mask.models.selection.block import checked_block, solver_of
 from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
-from fineweb_mask.models.selection.ranges import Scaled, built_in_metrics
-from fineweb_mask.models.selection.selector import checked_block, solver_of
+from fineweb_mask.models.selection.problem.measures import relative_gap
+from fineweb_mask.models.selection.problem.normalisation import Scaled, built_in_metrics
+from fineweb_mask.models.selection.problem.upper_bound import tightened_bound
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k, solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings

@@ -16,7 +16,6 @@ which are taken out of the corpus too, and on posts of all topics.
 import argparse
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -25,9 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from benchmarks.command import COMMAND, ROOT
+from benchmarks.probe import against_random
 from benchmarks.tables import show
 
-ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = 40  # of each target topic
 WORDS = 200
 POINTS = 4  # of a wanted page
@@ -73,7 +73,7 @@ def probe(realdata: Path, folder: Path, arms: str) -> None:
     rest = np.setdiff1d(np.arange(len(kinds)), held_out)
     write_corpus(folder, table.take(pa.array(rest)), kinds[rest].tolist(), is_target[rest])
     pq.write_table(table.take(pa.array(held_out)).select(["text"]), folder / "wanted.parquet")
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "probe", str(folder / "recipe.yaml"), "--json"]
+    command = [*COMMAND, "probe", str(folder / "recipe.yaml"), "--json"]
     command += ["--arms", arms, "--heldout", f"wanted={folder / 'wanted.parquet'}", "--seeds", "2"]
     with (folder / "run.log").open("w") as log:
         subprocess.run([*command, "--tokens", str(TOKENS)], stdout=log, stderr=log, check=True)
@@ -84,15 +84,6 @@ def probe(realdata: Path, folder: Path, arms: str) -> None:
         for name in ("wanted", "pool"):
             lines[-1].append(against_random(metrics, name, arm))
     show(f"newsgroups20, {TOKENS:,} tokens", ["arm", "documents", "repeats", "wanted", "pool"], lines)
-
-
-def against_random(metrics: dict, name: str, arm: str) -> str:
-    if arm == "random":
-        return f"{metrics['bits_per_byte'][name][arm]['mean']:.4f} (sd {metrics['bits_per_byte'][name][arm]['sd']:.4f})"
-    [one] = [one for one in metrics["comparisons"][name] if {one["arm"], one["other"]} == {arm, "random"}]
-    sign = 1 if one["arm"] == arm else -1
-    star = "*" if one["verdict"] in {"better", "worse"} else ""
-    return f"{sign * one['difference']:+.4f} ± {(one['high'] - one['low']) / 2:.4f}{star}"
 
 
 def newsgroups(table: pa.Table) -> tuple[list[str], set[str], np.ndarray]:
@@ -142,7 +133,7 @@ def recipe(folder: Path) -> dict:
 
 def measure(name: str, folder: Path, wanted: set[str], selectors: str) -> None:
     started = time.perf_counter()
-    command = [sys.executable, "-m", "fineweb_mask.flows.cli", "compare", str(folder / "recipe.yaml")]
+    command = [*COMMAND, "compare", str(folder / "recipe.yaml")]
     command += ["--selectors", selectors, "--label-column", "kind", "--json"]
     with (folder / "run.log").open("w") as log:
         subprocess.run(command, stdout=log, stderr=log, check=True)

@@ -19,6 +19,8 @@ from fineweb_mask.flows.commands.dataset.export import export
 from fineweb_mask.flows.commands.dataset.push import push
 from fineweb_mask.flows.commands.dataset.verify import verify
 from fineweb_mask.flows.commands.explore import explore
+from fineweb_mask.flows.commands.probe.probe import probe
+from fineweb_mask.flows.commands.probe.score_weights import score_weights
 from fineweb_mask.flows.commands.report import report
 from fineweb_mask.flows.commands.rule import rule
 from fineweb_mask.flows.commands.run import run
@@ -28,10 +30,8 @@ from fineweb_mask.flows.commands.setup.init import init
 from fineweb_mask.flows.commands.setup.settings import settings
 from fineweb_mask.flows.commands.sql import sql
 from fineweb_mask.flows.commands.sweep import sweep
-from fineweb_mask.flows.commands.training.probe import probe
-from fineweb_mask.flows.commands.training.score_weights import score_weights
-from fineweb_mask.flows.commands.training.train_quality import train_quality
-from fineweb_mask.flows.commands.workspace import gc, migrate, status
+from fineweb_mask.flows.commands.train_quality import train_quality
+from fineweb_mask.flows.commands.workspace import gc, status
 from fineweb_mask.flows.processes.signals import handle_signals
 
 
@@ -69,7 +69,6 @@ app.command()(status)
 app.command()(settings)
 app.command()(doctor)
 app.command()(gc)
-app.command()(migrate)
 app.command()(select)
 app.command()(sweep)
 app.command()(compare)

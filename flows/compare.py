@@ -4,22 +4,25 @@ from typing import Any
 
 from prefect import flow
 
+from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_inputs, check_vectors_are_kept
-from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.fit import fit_targets
+from fineweb_mask.flows.pipeline.inputs import check_inputs
+from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
+from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.selection.compare_page import CompareJob, check_label_column
-from fineweb_mask.tasks.selection.contenders import (
+from fineweb_mask.tasks.comparison.page import ComparisonJob, check_label_column
+from fineweb_mask.tasks.comparison.variants import (
     USUAL_SELECTORS,
     check_selectors,
-    contested,
     left_out,
     missing_for,
     reads_targets,
+    shared_settings,
 )
 
 
@@ -30,6 +33,7 @@ class CompareSummary(PageSummary):
 
 
 @flow(name="compare", flow_run_name=named("compare"), cache_result_in_memory=False)
+@fails_in_one_line
 @rebuilds_damaged
 def compare(
     settings: PipelineSettings,
@@ -53,7 +57,7 @@ def compare(
         What everybody gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget` instead
         keeps its unit.
     overrides
-        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+        Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------
@@ -68,16 +72,13 @@ def compare(
     asked, missing = USUAL_SELECTORS if selectors is None else selectors, missing_for(settings)
     names = check_selectors(asked, missing)
     check(settings, label_column)
-    selection = contested(settings.selection, budget_by)
-    with open_session(settings, keep=False) as (run, plan, _):
-        plan.prepare()
-        plan.check_prepared()
-        if reads_targets(names):
-            plan.fit_targets()
-        runs = SelectorRuns(run, plan.selectable, selection, plan.targets, plan.selecting)
-        runs.find_ranges()
+    selection = shared_settings(settings.selection, budget_by)
+    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+        ready = prepare(run)
+        targets = fit_targets(run, ready.documents, ready.models) if reads_targets(names) else None
+        runs = SelectorRuns(run, ready.shards, selection, targets, run.models.selecting)
         runs.run(names)
-        job = CompareJob(
+        job = ComparisonJob(
             root=run.workspace.address,
             settings=selection,
             label_column=label_column,
@@ -87,7 +88,7 @@ def compare(
             seconds=runs.seconds,
             left_out=left_out(asked, missing),
         )
-        written = run.run_one(job)
+        written = run.one(job)
         found = written.details["selectors"]
         table = [{"selector": name, **figures} for name, figures in found.items()]
         note = f"The same budget of {selection.budget_by}, selected by every selector."
@@ -95,7 +96,7 @@ def compare(
         return CompareSummary.of(
             run.workspace,
             run.quarantined,
-            run.in_order,
+            run.stages,
             page=job.folder / "index.html",
             metrics=job.folder / "metrics.json",
             documents=written.details["documents"],
@@ -111,8 +112,7 @@ def check(settings: PipelineSettings, label_column: str | None) -> None:
     SettingsError
         With the name of what is missing.
     """
-    check_vectors_are_kept(settings, "compare reads the vectors of all documents for every selection")
-    shards = check_inputs(settings)
+    shards = check_inputs(settings).shards
     if label_column is not None:
         check_label_column(label_column, shards, settings.source)
 

@@ -1,53 +1,168 @@
-"""Run the pipeline over all shards of a source: ingest, fit, score, embed, deduplicate, select, materialize, report."""
+"""Turn raw documents into a selected dataset: the pipeline, stage by stage, and its Prefect flow `curate`.
 
-from prefect import flow
+Each stage below runs one job for each shard, or a few for the whole corpus; each job is a Prefect task run of the
+stage's name. `Run.map` returns when the last job of the stage has ended. It takes outputs that are current from the
+workspace, tries a job again whose error may pass (`RETRY_DELAYS`), and leaves out shards that a job found bad: these
+are in no later stage, and are named in the summary.
+"""
 
-from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.choices import Refit
-from fineweb_mask.flows.engine.records import summarize
-from fineweb_mask.flows.engine.registry import Refreshed
-from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
-from fineweb_mask.flows.recipe import with_overrides
-from fineweb_mask.flows.summary import RunSummary
-from fineweb_mask.models.settings import Overrides, PipelineSettings
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from fineweb_mask.flows.pipeline.dataset import Curated, export, materialize, report
+from fineweb_mask.flows.pipeline.duplicates import find_duplicates
+from fineweb_mask.flows.pipeline.exclusion import exclusion_lists
+from fineweb_mask.flows.pipeline.fit import Quality, fit, score_processes
+from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
+from fineweb_mask.flows.pipeline.selection import Prepared, check_any_document, prepared, select
+from fineweb_mask.models.settings import FROM_QUALITY, Overrides, PipelineSettings
+from fineweb_mask.tasks.embed import EmbeddingModel, embed
+from fineweb_mask.tasks.ingest import ingest
+from fineweb_mask.tasks.processes.workers import end_workers
+from fineweb_mask.tasks.score import score
+from fineweb_mask.tasks.score_embed import ScoreEmbedJob
+
+if TYPE_CHECKING:
+    from prefect import Flow
+
+    from fineweb_mask.flows.pipeline.choices import Refit
+    from fineweb_mask.flows.summary import RunSummary
+    from fineweb_mask.tasks.registry import Refreshed
+
+RETRY_DELAYS = (2.0, 8.0)
+"""Seconds before each retry of a task run whose error may pass, such as a store's that does not answer."""
 
 
-@flow(name="curate", flow_run_name=named("curate"), cache_result_in_memory=False)
-@rebuilds_damaged
-def curate(
-    settings: PipelineSettings,
-    refit: list[Refit] | None = None,
-    refresh: list[Refreshed] | None = None,
-    overrides: Overrides | None = None,
-) -> RunSummary:
-    """Turn the raw documents of a source into a selected dataset.
-
-    Parameters
-    ----------
-    settings
-        The recipe.
-    refit
-        What is fitted again on the corpus as it is now: the encoder, the quality models.
-    refresh
-        Stages that run again although their files are current.
-    overrides
-        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+def pipeline(run: Run) -> Curated:
+    """Run all stages: from raw documents to the dataset, the training files and the report.
 
     Raises
     ------
     BadShardError
         If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
     """
-    settings = with_overrides(settings, overrides)
-    with open_session(settings, refit=refit, refresh=refresh) as session:
-        session.plan.run_all()
-        summary = summarize(session.scheduler, session.plan)
-        session.ui.publish(summary, session.scheduler.workspace.reports)
-        return summary
+    ready = prepare(run)
+    selection = select(run, ready)
+    dataset = materialize(run, selection)
+    exports = export(run, dataset)
+    report(run, selection, dataset)
+    return Curated(selection, dataset, exports)
+
+
+def prepare(run: Run) -> Prepared:
+    """Make all that a selection reads: documents, scores, vectors and the duplicates of every shard."""
+    documents = ingest_shards(run)
+    models = fit(run, documents)
+    if run.settings.embedding.model == FROM_QUALITY:
+        scores, vectors = score_and_embed_shards(run, documents, models.quality)
+    else:
+        scores = score_shards(run, documents, models.quality)
+        vectors = embed_shards(run, documents, models.encoder)
+    duplicates = find_duplicates(run, documents, vectors, models)
+    return prepared(run, documents, models, scores, vectors, duplicates)
+
+
+def ingest_shards(run: Run) -> Files:
+    """Read, filter and write the documents of every source file."""
+    settings = run.settings
+    lists = exclusion_lists(run)
+    documents = run.map(ingest, shard=run.to_ingest, source=settings.source, settings=settings.ingest, **lists)
+    check_any_document(run, documents)
+    return documents
+
+
+def score_shards(run: Run, documents: Files, quality: Quality) -> Files:
+    """Score every document for quality."""
+    processes = score_processes(run, documents)
+    scores = run.map(score, **_scoring(run, documents, quality), processes=processes)
+    end_workers()
+    return scores
+
+
+def embed_shards(run: Run, documents: Files, encoder: EmbeddingModel | None) -> Files:
+    """Embed every document."""
+    return run.map(embed, documents=documents, model=encoder, settings=run.settings.embedding)
+
+
+def score_and_embed_shards(run: Run, documents: Files, quality: Quality) -> tuple[Files, Files]:
+    """Score and embed every document in one pass, by the scorer that also makes vectors."""
+    scoring = run.jobs(score, **_scoring(run, documents, quality))
+    jobs = PerShard({name: ScoreEmbedJob.of(job, run.settings.embedding) for name, job in scoring.items()})
+    made = {name: jobs[name].files(run.listing) or jobs[name].files() for name in run.each(jobs)}
+    scores, vectors = ({name: files[place] for name, files in made.items() if files} for place in (0, 1))
+    return PerShard(scores), PerShard(vectors)
+
+
+def _scoring(run: Run, documents: Files, quality: Quality) -> dict[str, Any]:
+    return {
+        "documents": documents,
+        "settings": run.settings.quality,
+        "models": quality.scorers,
+        "statistics": quality.statistics,
+        "sidecars": quality.sidecars,
+    }
+
+
+@cache
+def _flow() -> "Flow[..., RunSummary]":
+    """Make the flow when it is first asked for: Prefect's import takes longer than a run with nothing to do."""
+    from prefect import flow
+
+    from fineweb_mask.flows.display.run_names import named
+    from fineweb_mask.flows.pipeline.choices import Refit
+    from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+    from fineweb_mask.flows.pipeline.records import summarize
+    from fineweb_mask.flows.pipeline.start import rebuilds_damaged, start_run
+    from fineweb_mask.flows.recipe import with_overrides
+    from fineweb_mask.flows.summary import RunSummary
+    from fineweb_mask.tasks.registry import Refreshed
+
+    @flow(name="curate", flow_run_name=named("curate"), cache_result_in_memory=False)
+    @fails_in_one_line
+    @rebuilds_damaged
+    def curate(
+        settings: PipelineSettings,
+        refit: list[Refit] | None = None,
+        refresh: list[Refreshed] | None = None,
+        overrides: Overrides | None = None,
+    ) -> RunSummary:
+        """Turn the raw documents of a source into a selected dataset.
+
+        Parameters
+        ----------
+        settings
+            The recipe.
+        refit
+            What is fitted again on the corpus as it is now: the encoder, the quality models, the selection's rule.
+        refresh
+            Stages that run again although their files are current.
+        overrides
+            Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+
+        Raises
+        ------
+        BadShardError
+            If no shard can be read, or one cannot and `ingest.on_bad_shard` is `fail`.
+        """
+        with start_run(
+            with_overrides(settings, overrides), retry_delays=RETRY_DELAYS, refit=refit, refresh=refresh
+        ) as run:
+            return summarize(run, pipeline(run))
+
+    return curate
+
+
+def __getattr__(name: str) -> "Flow[..., RunSummary]":
+    """Return the flow `curate`, which deployments name."""
+    if name == "curate":
+        return _flow()
+    raise AttributeError(f"module {__name__} has no attribute {name!r}")
 
 
 def run_curate(
-    settings: PipelineSettings, refit: list[Refit] | None = None, refresh: list[Refreshed] | None = None
-) -> RunSummary:
+    settings: PipelineSettings, refit: "list[Refit] | None" = None, refresh: "list[Refreshed] | None" = None
+) -> "RunSummary":
     """Run the pipeline in this process with the recipe's engine."""
-    return curate.with_options(task_runner=runner(settings))(settings, refit, refresh)
+    from fineweb_mask.flows.pipeline.start import runner
+
+    return _flow().with_options(task_runner=runner(settings))(settings, refit, refresh)

@@ -42,6 +42,27 @@ class RecipeError(SettingsError):
     """The recipe, an override or an option is not valid."""
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one section, of which YAML takes the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the section of a node."""
+        seen = set[str]()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(text: str) -> Any:  # noqa: ANN401
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 """Errors of reading YAML: also of text that is not UTF-8, a date such as 2024-99-99, or sections without end."""
 
@@ -71,7 +92,7 @@ def load_recipe(
     """
     try:
         file = _file(Path(path))
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = _read_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         names = ", ".join(_packaged_recipes())
         raise RecipeError(
@@ -82,7 +103,7 @@ def load_recipe(
     except RecursionError:
         raise RecipeError(f"the recipe {str(path)!r} is nested too deeply to be read: write it flat") from None
     except NOT_YAML as error:
-        raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {redacted(str(error))}") from error
+        raise RecipeError(f"the recipe {str(path)!r} is not valid YAML: {redacted(_problem(error))}") from error
     if not isinstance(content, dict):
         raise RecipeError(
             f"the recipe {str(path)!r} must hold sections such as `source:`, it holds {redacted(repr(content))}"
@@ -94,6 +115,13 @@ def load_recipe(
     if workspace is not None:
         content["workspace"] = workspace
     return with_overrides(validate(PipelineSettings, content), sections)
+
+
+def _problem(error: Exception) -> str:
+    """Return what is wrong with a text of YAML, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {' '.join(filter(None, (error.context, error.problem)))}"
+    return " ".join(str(error).split())
 
 
 def with_overrides(settings: PipelineSettings, overrides: Mapping[str, Any] | None) -> PipelineSettings:
@@ -230,7 +258,7 @@ def parse_value(text: str, where: str = "--set") -> tuple[str, Any]:
     if not separator or not key:
         raise RecipeError(f"{where} takes section.key=value, received {redacted(repr(text))}")
     try:
-        return key, yaml.safe_load(value)
+        return key, _read_yaml(value)
     except RecursionError:
         raise RecipeError(f"{where} {key}: the value must be nested less deeply") from None
     except NOT_YAML as error:

@@ -5,16 +5,21 @@ Every machine runs one share, at the same time or not; a run of the whole pipeli
 
 from prefect import flow
 
-from fineweb_mask.flows.engine.choices import Share
-from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.curate import RETRY_DELAYS, embed_shards, ingest_shards, score_and_embed_shards, score_shards
+from fineweb_mask.flows.pipeline.choices import Share
+from fineweb_mask.flows.pipeline.duplicates import sort_shards
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.fit import fit
+from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
 from fineweb_mask.flows.summary import StageSummary
-from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 
 
 @flow(name="share", flow_run_name="share {number} of {of} {settings.workspace}", cache_result_in_memory=False)
+@fails_in_one_line
 @rebuilds_damaged
 def prepare_share(settings: PipelineSettings, number: int, of: int) -> list[StageSummary]:
-    """Ingest, score and embed every `of`-th shard, beginning with the `number`-th.
+    """Ingest, score and embed every `of`-th shard, from the `number`-th on.
 
     Each machine also ingests the sample that is fitted on, unless it is there; the first one to fit it is followed by
     the others.
@@ -28,15 +33,16 @@ def prepare_share(settings: PipelineSettings, number: int, of: int) -> list[Stag
     of
         Number of shares.
     """
-    with open_session(settings, share=Share(number, of), keep=False) as session:
-        plan = session.plan
-        plan.ingest()
-        plan.fit()
-        plan.score()
-        plan.embed()
-        plan.sort_hashes()
-        session.scheduler.finish()
-        return session.scheduler.in_order
+    with start_run(settings, retry_delays=RETRY_DELAYS, share=Share(number, of), keep=False) as run:
+        documents = ingest_shards(run)
+        models, own = fit(run, documents), run.own(documents)
+        if settings.embedding.model == FROM_QUALITY:
+            score_and_embed_shards(run, own, models.quality)
+        else:
+            score_shards(run, own, models.quality)
+            embed_shards(run, own, models.encoder)
+        sort_shards(run, own)
+        return run.stages
 
 
 def run_share(settings: PipelineSettings, share: Share) -> list[StageSummary]:

@@ -1,22 +1,34 @@
-"""Run or schedule a stage on its own: one flow per stage."""
+"""Run or schedule a stage by itself: one flow for each stage."""
 
 from prefect import flow
 from prefect.flows import Flow
 
+from fineweb_mask.flows.curate import (
+    RETRY_DELAYS,
+    embed_shards,
+    ingest_shards,
+    prepare,
+    score_and_embed_shards,
+    score_shards,
+)
 from fineweb_mask.flows.display.prefect_ui import artifact_key, publish_page
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
-from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
-from fineweb_mask.flows.engine.scheduler import MissingInputError
-from fineweb_mask.flows.engine.session import Session, open_session, rebuilds_damaged, runner
+from fineweb_mask.flows.pipeline.dataset import export, materialize, report
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.fit import fit_encoder, fit_quality
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.selection import select
+from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
+from fineweb_mask.tasks.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
 
 
 def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
     """Return the flow that runs one stage."""
 
     @flow(name=stage, flow_run_name=named(stage), cache_result_in_memory=False)
+    @fails_in_one_line
     @rebuilds_damaged
     def run_stage(settings: PipelineSettings, refresh: bool = False) -> list[StageSummary]:
         """Run one stage over all shards whose inputs exist.
@@ -32,51 +44,46 @@ def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
         ------
         MissingInputError
             If an input does not exist; what could be done is done.
-        SettingsError
-            If vectors are to be made that are not kept.
         """
-        if stage == "embed":
-            check_vectors_are_kept(settings, "embed stores vectors")
-        together = [{"select", "embed"}] if not settings.embedding.keep else []
-        together += [{"score", "embed"}] if settings.embedding.model == FROM_QUALITY else []
-        scope = run_by(next((stages for stages in together if stage in stages), {stage}))
+        is_together = settings.embedding.model == FROM_QUALITY and stage in {"score", "embed"}
+        scope = run_by({"score", "embed"} if is_together else {stage})
         again = scope.intersection(REFRESHED) if refresh else None
-        with open_session(settings, refresh=again, scope=scope) as session:
-            session.plan.prepare()
-            if stage != "report" or not session.plan.documents:
-                _check(session.scheduler.missing.get("ingest", []), "are not ingested", "ingest")
-            if stage in {"select", "materialize", "export", "report"}:
-                _select_and_follow(stage, session)
+        with start_run(settings, retry_delays=RETRY_DELAYS, refresh=again, scope=scope) as run:
+            _run(run, stage)
             if stage == "report":
                 key = artifact_key("report", settings.workspace)
-                publish_page(session.scheduler.workspace.reports, key, "What was selected, and why.")
-            return session.scheduler.in_order
+                publish_page(run.workspace.reports, key, "What was selected, and why.")
+            return run.stages
 
     return run_stage
 
 
-def _select_and_follow(stage: str, session: Session) -> None:
-    scheduler, plan = session.scheduler, session.plan
-    without = set(plan.documents).difference(shard.name for shard in plan.selectable)
-    _check(sorted(without), "have no current scores or vectors", "score and embed")
-    plan.select()
-    scheduler.finish()
-    _check(scheduler.missing.get("embed", []), "have no current vectors", "select")
-    _check(scheduler.missing.get("select", []), "are not selected from", "select")
-    if stage in {"materialize", "export", "report"}:
-        plan.materialize()
-        _check(scheduler.missing.get("materialize", []), "is not written", "materialize")
+def _run(run: Run, stage: str) -> None:
+    """Run the stages up to this one, of which only those of the run's scope build anything."""
+    if stage == "ingest":
+        ingest_shards(run)
+    elif stage in {"score", "embed"}:
+        documents = ingest_shards(run)
+        if run.settings.embedding.model == FROM_QUALITY:
+            score_and_embed_shards(run, documents, fit_quality(run, documents))
+        elif stage == "score":
+            score_shards(run, documents, fit_quality(run, documents))
+        else:
+            embed_shards(run, documents, fit_encoder(run, documents))
+        run.require_all(documents, "ingest")
+    else:
+        _select_and_follow(run, stage)
+
+
+def _select_and_follow(run: Run, stage: str) -> None:
+    selection = select(run, prepare(run))
+    if stage == "select":
+        return
+    dataset = materialize(run, selection)
     if stage == "export":
-        plan.export()
+        export(run, dataset)
     if stage == "report":
-        plan.report()
-    scheduler.finish()
-
-
-def _check(names: list[str], state: str, first: str) -> None:
-    if names:
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise MissingInputError(f"{len(names)} {state} ({some}): run {first} first, or the whole pipeline")
+        report(run, selection, dataset)
 
 
 FLOWS = {stage: stage_flow(stage) for stage in STAGE_FLOWS}

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel
 
-from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

@@ -4,17 +4,18 @@ from typing import Any
 
 from prefect import flow
 
+from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
 from fineweb_mask.flows.display.run_names import named
-from fineweb_mask.flows.engine.inputs import check_vectors_are_kept
-from fineweb_mask.flows.engine.selection.contenders import SelectorRuns, publish
-from fineweb_mask.flows.engine.session import open_session, rebuilds_damaged, runner
-from fineweb_mask.flows.options.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
+from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
 from fineweb_mask.models.settings.selection import Unit
-from fineweb_mask.tasks.selection.contenders import contested
-from fineweb_mask.tasks.selection.sweep_page import SweepJob
+from fineweb_mask.tasks.comparison.page import ComparisonJob
+from fineweb_mask.tasks.comparison.variants import shared_settings
 
 BASELINES = ["random", "top_quality", "semdedup", "greedy"]
 
@@ -28,6 +29,7 @@ class SweepSummary(PageSummary):
 
 
 @flow(name="sweep", flow_run_name=named("sweep"), cache_result_in_memory=False)
+@fails_in_one_line
 @rebuilds_damaged
 def sweep(
     settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens", overrides: Overrides | None = None
@@ -44,7 +46,7 @@ def sweep(
         What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
         instead keeps its unit.
     overrides
-        Settings in place of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+        Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
 
     Raises
     ------
@@ -56,25 +58,24 @@ def sweep(
         If there is nothing to select from.
     """
     settings, lambs = with_overrides(settings, overrides), parse_lambs(lamb)
-    check_vectors_are_kept(settings, "sweep reads the vectors of all documents for every selection")
-    selection = contested(settings.selection, budget_by)
-    with open_session(settings, keep=False) as (run, plan, _):
-        plan.prepare()
-        plan.check_prepared()
-        runs = SelectorRuns(run, plan.selectable, selection)
-        runs.find_ranges()
+    selection = shared_settings(settings.selection, budget_by)
+    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+        ready = prepare(run)
+        runs = SelectorRuns(run, ready.shards, selection)
         runs.sweep(lambs)
         runs.run(BASELINES)
-        job = SweepJob(
+        job = ComparisonJob(
             root=run.workspace.address,
             settings=selection,
-            advised=advised(settings, budget_by),
+            documents=[shard.documents for group in runs.groups for shard in group],
+            masks=runs.masks,
+            groups=runs.files,
+            seconds=runs.seconds,
             lambs=lambs,
             frontiers=runs.frontiers,
-            baselines=runs.files,
-            seconds=runs.seconds,
+            advised=advised(settings, budget_by),
         )
-        written = run.run_one(job)
+        written = run.one(job)
         found = written.details
         table = [{"selection": f"lamb {value['lamb']:g}", **value} for value in found["values"]]
         table += [{"selection": name, **figures} for name, figures in found["baselines"].items()]
@@ -82,7 +83,7 @@ def sweep(
         return SweepSummary.of(
             run.workspace,
             run.quarantined,
-            run.in_order,
+            run.stages,
             page=job.folder / "index.html",
             metrics=job.folder / "metrics.json",
             documents=found["documents"],
@@ -94,7 +95,7 @@ def sweep(
 
 def advised(settings: PipelineSettings, budget_by: Unit) -> str:
     """Return what a command must also set for the recipe to select as the sweep does; nothing if it does already."""
-    selection = contested(settings.selection, budget_by)
+    selection = shared_settings(settings.selection, budget_by)
     return "" if selection == settings.selection else f" --set selection.budget_by={selection.budget_by}"
 
 

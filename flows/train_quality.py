@@ -4,11 +4,21 @@ from pathlib import Path
 
 from prefect import flow
 
+from fineweb_mask.flows.curate import RETRY_DELAYS
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.task_runs import TaskRuns
 from fineweb_mask.models.settings.training import TrainQualitySettings
-from fineweb_mask.tasks.train_quality import TrainedMetrics, TrainQualityJob, describe, remove_unfinished, train_quality
+from fineweb_mask.tasks.fit.train_quality import (
+    TrainedMetrics,
+    TrainQualityJob,
+    describe,
+    remove_unfinished,
+    train_quality,
+)
 
 
 @flow(name="train-quality", flow_run_name="train {output}", cache_result_in_memory=False)
+@fails_in_one_line
 def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     """Train a classifier and return what it reaches on held-out labels.
 
@@ -25,5 +35,6 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
         If the labels or the teacher cannot be used.
     """
     remove_unfinished(Path(output))
-    trained = train_quality.task.submit(job=TrainQualityJob.of(Path(output), settings))
+    task_runs = TaskRuns(RETRY_DELAYS, workers=1)
+    trained = task_runs.submit(train_quality, [TrainQualityJob.of(Path(output), settings)])
     return describe(trained.result().details)

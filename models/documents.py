@@ -125,7 +125,7 @@ def _is_other_than_text(kind: pa.DataType, field: pa.Field) -> bool:
 class DocumentFilter:
     """Filter the rows of one shard and count the dropped rows by their first reason.
 
-    `source` is the name of the source file, from which missing ids are derived. `twins` returns, for the hash of each
+    `source` is the name of the source file, from which missing ids are derived. `copies` returns, for the hash of each
     text, the id of the document of another corpus that has it, or None; such rows are dropped, and listed in `known`.
     So are those for whose text `overlaps` returns the name of a benchmark text.
     `text_filter` takes texts and their URLs, and returns for each the text, which it may have changed, and why it is
@@ -145,16 +145,16 @@ class DocumentFilter:
         self,
         settings: IngestSettings,
         source: str,
-        twins: Callable[[list[bytes]], list[str | None]] | None = None,
+        copies: Callable[[list[bytes]], list[str | None]] | None = None,
         text_filter: TextFilter | None = None,
         overlaps: Callable[[list[str]], list[str | None]] | None = None,
     ) -> None:
         self.settings = settings
         self.source = source
-        self.twins = twins
+        self.copies = copies
         self.text_filter = text_filter
         self.overlaps = overlaps
-        self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the twin
+        self.known: list[tuple[int, str, str]] = []  # source row, id, and the id of the copy
         self.dropped: Counter[str] = Counter()
         self.rows_in = 0
         self.rows_kept = 0
@@ -198,8 +198,8 @@ class DocumentFilter:
                 self.overlaps(batch["text"].to_pylist()), source_rows, batch, "benchmark"
             )
         hashes = self._hashes(batch["text"])
-        if self.twins is not None:
-            source_rows, batch, kept = self._drop_known(self.twins(hashes), source_rows, batch, "known")
+        if self.copies is not None:
+            source_rows, batch, kept = self._drop_known(self.copies(hashes), source_rows, batch, "known")
             hashes = [value for value, is_kept in zip(hashes, kept, strict=True) if is_kept]
         if self.settings.exact_dedup != "off":
             is_again = np.array([not self._is_first(value) for value in hashes], dtype=bool)
@@ -278,13 +278,13 @@ class DocumentFilter:
         return [distinct[index] for index in encoded.indices.to_pylist()]
 
     def _drop_known(
-        self, twins: list[str | None], source_rows: NDArray[np.int64], batch: pa.RecordBatch, reason: str
+        self, copies: list[str | None], source_rows: NDArray[np.int64], batch: pa.RecordBatch, reason: str
     ) -> tuple[NDArray[np.int64], pa.RecordBatch, NDArray[np.bool_]]:
-        """Drop the rows that have a twin and list them; return the others, and which these are."""
-        for row, source_id, twin in zip(source_rows.tolist(), batch["id"].to_pylist(), twins, strict=True):
-            if twin is not None:
-                self.known.append((row, source_id or stable_id(self.source, row), twin))
-        is_known = np.array([twin is not None for twin in twins], dtype=bool)
+        """Drop the rows that have a copy and list them; return the others, and which these are."""
+        for row, source_id, copy in zip(source_rows.tolist(), batch["id"].to_pylist(), copies, strict=True):
+            if copy is not None:
+                self.known.append((row, source_id or stable_id(self.source, row), copy))
+        is_known = np.array([copy is not None for copy in copies], dtype=bool)
         return *self._drop_if(is_known, source_rows, batch, reason), ~is_known
 
     def _wrong_language(self, batch: pa.RecordBatch) -> pa.Array:

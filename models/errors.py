@@ -26,3 +26,23 @@ class WorkspaceError(FinewebMaskError, RuntimeError):
 
 class StorageError(FinewebMaskError, OSError):
     """A file or an object cannot be read or written."""
+
+
+def message_of(error: BaseException) -> str | None:
+    """Return what to print of an error that a person can mend; None of a bug.
+
+    Such errors are those of this package, and those of the operating system, such as a file without permission.
+
+    Examples
+    --------
+    >>> message_of(DataError("labels are empty: add some"))
+    'labels are empty: add some'
+    >>> message_of(PermissionError(13, "Permission denied", "corpus/a.parquet"))
+    'corpus/a.parquet: Permission denied'
+    >>> message_of(KeyError("text"))
+    """
+    if isinstance(error, FinewebMaskError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return None

@@ -6,6 +6,7 @@ process, and a file read again would give other documents.
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from fineweb_mask.models.errors import ModelError
 
@@ -28,6 +29,19 @@ def version_of_extraction() -> str:
         return version("trafilatura")
     except PackageNotFoundError as error:
         raise ExtractionError(f"WARC files need trafilatura, which is not installed: {NEEDED}") from error
+
+
+def check_extraction() -> None:
+    """Check that what reads crawls is installed.
+
+    Raises
+    ------
+    ExtractionError
+        If it is not.
+    """
+    for package in ("warcio", "trafilatura"):
+        if find_spec(package) is None:
+            raise ExtractionError(f"WARC files need {package}, which is not installed: {NEEDED}")
 
 
 def extract_text(page: bytes) -> str | None:

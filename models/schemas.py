@@ -72,8 +72,8 @@ SIGNATURES = pa.schema([pa.field("key", pa.uint64(), nullable=False), ROW])
 """The bands of the signature of each document, in the order of their keys."""
 
 
-def cells_schema(dimensions: int) -> pa.Schema:
-    """Return the schema of the unit vectors of a shard in the order of the keys of their cells."""
+def clustered_schema(dimensions: int) -> pa.Schema:
+    """Return the schema of the unit vectors of a shard in the order of the keys of their k-means clusters."""
     return pa.schema([*SIGNATURES, pa.field("vector", pa.list_(pa.float16(), dimensions), nullable=False)])
 
 

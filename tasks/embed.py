@@ -2,12 +2,9 @@
 
 A shard is embedded chunk by chunk: while the model encodes one, the next is read and tokenised and the last is written.
 A checkpoint of each chunk is kept until the shard is complete, so that a killed run resumes mid-shard.
-
-The vectors are written into a stage file, or into a temporary one that is deleted after use (`embedding.keep: false`).
 """
 
 import logging
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,14 +21,14 @@ from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import embeddings_schema
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, EmbeddingSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, model_folder
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, check_model_folder, model_folder
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, current_parquet, stage_file_writer
+from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.embedding.encoder import Encoder
@@ -59,18 +56,19 @@ def fitted_model(fitted: StageFile) -> EmbeddingModel:
 
 
 def check_model(settings: EmbeddingSettings) -> None:
-    """Check that a folder that the settings name is a model, before any work starts.
+    """Check that the settings name a model's folder, or what may be a model on the hub, before any work starts.
 
     Raises
     ------
     ModelNotFoundError
-        If it lacks a file that loading it takes.
+        If they name neither, or the folder lacks a file that loading it takes.
     """
+    if settings.model in BUILT_IN:
+        return
+    check_model_folder(settings.model, "embedding.model")
     folder = Path(settings.model)
-    if settings.model in BUILT_IN or not folder.exists():
-        return  # a hub name is looked up when it is fetched
     for pattern in ("modules.json", "*.safetensors"):
-        if not any(folder.rglob(pattern)):
+        if folder.is_dir() and not any(folder.rglob(pattern)):  # a name on the hub is looked up when it is fetched
             raise ModelNotFoundError(
                 f"embedding.model: the folder {settings.model!r} has no {pattern}: it must be a sentence-transformers "
                 "model in safetensors"
@@ -123,50 +121,10 @@ class EmbedJob(ShardJob):
             inputs=[self.documents.fingerprint, self.model.fingerprint],
         )
 
-    @property
-    def unstored(self) -> StageFile:
-        """The reference to the vectors where they are not stored: known by the same key, without a file."""
-        return StageFile(
-            stage=self.stage.name,
-            name=self.name,
-            path="",
-            rows=self.documents.rows,
-            bytes=0,
-            fingerprint=self.key.fingerprint,
-        )
-
 
 @stage_task
 def embed(job: EmbedJob) -> None:
     """Write the vectors of a shard, row by row with its documents; one that is zero or not finite is null."""
-    write_vectors(job, job.output)
-
-
-@contextmanager
-def temporary_vectors(job: EmbedJob) -> Iterator[StageFile]:
-    """Yield a reference to the vectors of a shard, in a file on this machine that is deleted when the block ends.
-
-    It is what `embed` would write, and is known by the same key. A run that is killed meanwhile resumes mid-shard.
-    """
-    path = job.workspace.cache / "vectors" / f".{uuid.uuid4().hex}.partial"
-    try:
-        write_vectors(job, path)
-        written = current_parquet(job.workspace, path, job.name, job.key)
-        assert written is not None  # noqa: S101 - it was written just now
-        yield written
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def dimensions_of(job: EmbedJob) -> int:
-    """Return how many values the vectors of a shard have, from the model alone."""
-    from fineweb_mask.tasks.inference.encoder_pool import load_copy
-
-    return load_copy(str(job.workspace.local(job.model.path)), job.settings, "cpu").dimensions
-
-
-def write_vectors(job: EmbedJob, output: Path) -> None:
-    """Embed a shard, and write its vectors into a file."""
     from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
@@ -175,7 +133,7 @@ def write_vectors(job: EmbedJob, output: Path) -> None:
         with_texts(job.workspace, job.documents) as path,
         gpu_slot(pool.device),
         VerifiedFile(path) as documents,
-        vector_writer(job, pool.tokeniser.dimensions, output) as writer,
+        vector_writer(job, pool.tokeniser.dimensions) as writer,
         background_writer() as later,
     ):
         vectors = Checkpoints(writer, job.output)
@@ -236,11 +194,11 @@ class VectorWriter:
 
 
 @contextmanager
-def vector_writer(job: EmbedJob, dimensions: int, output: Path) -> Iterator[VectorWriter]:
-    """Yield the writer of a shard's vectors into a file."""
+def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
+    """Yield the writer of a shard's vectors."""
     schema = embeddings_schema(dimensions, job.settings.precision)
     with stage_file_writer(
-        output,
+        job.output,
         schema,
         job.key,
         use_dictionary=False,

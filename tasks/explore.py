@@ -14,7 +14,7 @@ from fineweb_mask.models.analysis.layout import lay_out
 from fineweb_mask.models.analysis.vectors import Unit, unit_rows
 from fineweb_mask.models.errors import DataError
 from fineweb_mask.models.schemas import MEASURED
-from fineweb_mask.models.selection.measures import NEAR_DUPLICATE
+from fineweb_mask.models.selection.problem.measures import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting.samples import DocumentRef, draw, vectors_at
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write

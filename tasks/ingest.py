@@ -13,8 +13,7 @@ from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
-from fineweb_mask.tasks.exclusion.benchmarks import benchmark_texts
-from fineweb_mask.tasks.exclusion.known import known_texts
+from fineweb_mask.tasks.exclusion.lists import FILES, BenchmarkTexts, KnownTexts, excluded_texts
 from fineweb_mask.tasks.processes.filters import text_filter
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
@@ -126,16 +125,15 @@ def ingest(job: IngestJob) -> None:
         If the file is damaged or lacks a column.
     """
     reader = ShardReader(job.shard, job.source)
-    twins = None
+    copies = overlaps = None
     if job.known is not None:
-        folder = job.workspace.resolve(job.known).parent
-        twins = known_texts(folder / "documents.parquet", job.known.fingerprint).twins
-    overlaps = None
+        path = job.workspace.resolve(job.known).parent / FILES["known"]
+        copies = excluded_texts(KnownTexts, path, job.known.fingerprint).copies
     if job.benchmarks is not None:
-        folder = job.workspace.resolve(job.benchmarks).parent
-        overlaps = benchmark_texts(folder / "ngrams.parquet", job.benchmarks.fingerprint).overlaps
+        path = job.workspace.resolve(job.benchmarks).parent / FILES["benchmarks"]
+        overlaps = excluded_texts(BenchmarkTexts, path, job.benchmarks.fingerprint).overlaps
     filters = text_filter(job.settings.filters, reader.rows) if job.settings.filters else None
-    documents = DocumentFilter(job.settings, job.shard.relative, twins, filters, overlaps)
+    documents = DocumentFilter(job.settings, job.shard.relative, copies, filters, overlaps)
     schema = documents_schema(reader.extra)
     with (
         stage_file_writer(job.output, schema if job.settings.copy_text else without_text(schema), job.key) as writer,

@@ -1,8 +1,9 @@
 """Put the dataset in place: the files of all partitions, a card and a provenance record.
 
 The files are written before, partition by partition (`fineweb_mask.tasks.dataset.partition`). Here their rows are
-added up and compared with the selection, without reading a document again; then they become the dataset, in place of
-the last one: in a folder at once, at a URL as `fineweb_mask.tasks.dataset.publish` says.
+added up and compared with the selection, and what the card shows is counted, without reading a text again. Then the
+files become the dataset and replace the last one: in a folder at once, at a URL as
+`fineweb_mask.tasks.dataset.publish` says.
 """
 
 from collections import Counter
@@ -12,17 +13,15 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
+from fineweb_mask.tasks.dataset.folders import check_folders
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
-from fineweb_mask.tasks.dataset.partition import edges_of, remove_spilled
+from fineweb_mask.tasks.dataset.partition import remove_spilled
 from fineweb_mask.tasks.dataset.partitioning import NOT_IN_FILES
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, published
 from fineweb_mask.tasks.dataset.record import write_record
-from fineweb_mask.tasks.dataset.rows import check_folders
-from fineweb_mask.tasks.reporting.breakdown import NumberCounts
+from fineweb_mask.tasks.reporting.breakdown import break_down
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.build_info import code_and_packages
-from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, StageJob, rows_through, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import (
@@ -31,7 +30,10 @@ from fineweb_mask.tasks.workspace.manifest import (
     manifest_reference,
     read_manifest,
 )
+from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
+from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import StageFile, digest
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 NOT_RECORDED: dict[str, Any] = {
     "workspace": True,
@@ -61,11 +63,8 @@ class MaterializeJob(StageJob):
     counts: Counts
     blocks: list[dict[str, Any]]  # what the selection recorded of every block
     recipe: PipelineSettings
-    survey: StageFile | None = None  # this and the parts are known when they are made; they follow from the inputs
-    partitions: tuple[StageFile, ...] = ()  # the parts with the dataset's files
-    shuffled: tuple[StageFile, ...] = ()  # the streams that they were made from, if there are any
-    counted: tuple[StageFile, ...] = ()  # what was counted of every partition's shards
-    unused: tuple[StageFile, ...] = ()  # parts that were written early, and again with columns of later shards
+    shards: list[ShardFiles]  # in the order of their names
+    partitions: tuple[StageFile, ...] = ()  # the parts with the dataset's files: needed to build it, not to find it
 
     @property
     def output(self) -> Output:
@@ -99,48 +98,29 @@ def materialize(job: MaterializeJob) -> None:
         If a part is missing or damaged, or the parts do not hold what was selected.
     """
     job.output.check()
-    if job.survey is None:
-        raise WorkspaceError("the partitions of the dataset are not written: run again")
     parts = Parts.of(job.workspace, job.recipe.materialize, job.version)
     files = parts.read(job.partitions)
-    selected = parts.read(job.shuffled) if job.shuffled else files
-    _check(job, files, selected)
-    kept = what_was_kept(
-        edges_of(job.survey),
-        [
-            {name: NumberCounts.model_validate(counts) for name, counts in part.details["numbers"].items()}
-            for part in parts.read(job.counted)
-        ],
-    )
-    details = _provenance(job, selected) | {
-        "retention": _retention(selected, "dump"),
-        "languages": _retention(selected, "language"),
+    _check(job, files)
+    kept = what_was_kept(break_down(job.workspace, job.shards, groups=()))
+    details = _provenance(job, files) | {
+        "retention": _retention(files, "dump"),
+        "languages": _retention(files, "language"),
         "retention_by_decile": kept.deciles,
     }
-    used = [*job.partitions, *job.counted, *job.unused, *job.shuffled, job.survey]  # each before what tells its key
-    with job.workspace.alone(), parts.put_in_place(files, used) as folder:
+    with job.workspace.alone(), parts.put_in_place(files) as folder:
         write_card(folder, details, kept, parts.data)
         own = [file for file in tree_files(folder) if file.relative_to(folder).parts[0] != parts.data]
         write_record(folder, job.key, own, details, more=parts.files(files))
     remove_spilled(job.workspace, job.recipe.materialize)
 
 
-def _check(job: MaterializeJob, files: list[Manifest], selected: list[Manifest]) -> None:
-    """Check that the parts are of the selected shards, and that their rows and tokens add up."""
-    if digest([shard for part in selected for shard in part.details["inputs"]]) != job.inputs:
+def _check(job: MaterializeJob, files: list[Manifest]) -> None:
+    """Check that the parts are of the selected shards, and hold as many documents as were selected."""
+    if digest([shard for part in files for shard in part.details["inputs"]]) != job.inputs:
         raise WorkspaceError("the parts of the dataset are not those of the selected shards: run again")
-    expected, written = (
-        [sum(part.details[what] for part in parts) for what in ("rows", "tokens")] for parts in (selected, files)
-    )
-    if expected[0] != job.counts.selected:
-        raise WorkspaceError(
-            f"the masks select {expected[0]:,} documents, the counts say {job.counts.selected:,}: run again"
-        )
-    if written != expected:
-        raise WorkspaceError(
-            f"the dataset's files hold {written[0]:,} documents of {written[1]:,} tokens, "
-            f"{expected[0]:,} of {expected[1]:,} were selected: run again"
-        )
+    rows = sum(part.details["rows"] for part in files)
+    if rows != job.counts.selected:
+        raise WorkspaceError(f"the masks select {rows:,} documents, the counts say {job.counts.selected:,}: run again")
     folders = {name.rpartition("/")[0] for part in files for name in part.files}
     check_folders(len(folders), job.recipe.materialize.layout)
 

@@ -20,8 +20,8 @@ from fineweb_mask.tasks.reporting.sections import (
     tiles,
     time_by_stage,
 )
-from fineweb_mask.tasks.workspace.counts import Counts
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
@@ -36,17 +36,15 @@ class ReportJob(PageJob):
     blocks: list[dict[str, Any]]
     stages: list[StageTime]  # of the run that the report is first written in
     settings: ReportSettings
-    has_vectors: bool = True  # without, what is measured of vectors is left out
 
     def depends_on(self) -> Dependencies:
-        """Return the report's settings, the dataset, the files that are looked into, and whether there are vectors."""
+        """Return the report's settings, the dataset, and the files that are looked into."""
         files = [
             [file.name, file.fingerprint]
             for shard in self.shards
             for file in (shard.documents, shard.scores, shard.embeddings, shard.masks)
         ]
-        without = [] if self.has_vectors else ["without vectors"]
-        return Dependencies(settings=self.settings.model_dump(), inputs=[self.dataset.fingerprint, files, *without])
+        return Dependencies(settings=self.settings.model_dump(), inputs=[self.dataset.fingerprint, files])
 
 
 @stage_task
@@ -89,7 +87,7 @@ def _groups(job: ReportJob) -> list[Section]:
 
 def _page(job: ReportJob) -> Page:
     breakdown = break_down(job.workspace, job.shards, job.settings.by)
-    measured = measure(job.workspace, job.shards, job.settings) if job.has_vectors else None
+    measured = measure(job.workspace, job.shards, job.settings)
     code, recipe = job.dataset.details["code"], job.dataset.details["recipe"]
     sections = [
         funnel(job.counts, job.shards),

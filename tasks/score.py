@@ -1,6 +1,6 @@
 """Score documents: write the score of every scorer, and the quality that combines them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,13 +19,12 @@ from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
     batch_scores,
-    by_column,
     columns_read,
     groups_of,
     load_models,
     load_sidecars,
 )
-from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_file
+from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_batches
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -34,9 +33,6 @@ from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
 
 BATCH_ROWS = 2_000
-POOL_SHARE = 0.95
-"""Share of a shard's work that is done by the models in the process pool, if there are any."""
-
 
 Scores = dict[str, NDArray[np.float32]]
 """Every scorer's scores (n,), by its name; of kind `classes` its outputs, (n, labels)."""
@@ -52,7 +48,7 @@ class Scored(NamedTuple):
 class ScoreJob(ShardJob):
     """Score one shard's documents; with two `processes` or more, fastText scores in a process pool.
 
-    The pool is kept from shard to shard, until `end_scoring_processes`.
+    The pool is kept from shard to shard, until `end_workers`.
     """
 
     stage: ClassVar[Stage] = Stage(
@@ -100,11 +96,6 @@ class ScoreJob(ShardJob):
             ],
         )
 
-    def columns_read(self, scorers: Iterable[Scorer], documents: pa.Schema) -> list[str]:
-        """Return the columns of the documents that are read for these scorers and to combine all scores."""
-        by = [] if self.settings.by is None else [self.settings.by]
-        return list(dict.fromkeys([*columns_read(scorers, documents, self.name), *by_column(by, documents)]))
-
     def scored(self, batch: pa.RecordBatch, scores: Scores) -> Scored:
         """Return the scores of a batch of documents with the groups that they are standardised in."""
         return Scored(scores, None if self.settings.by is None else groups_of(batch, self.settings.by))
@@ -133,18 +124,15 @@ def score(job: ScoreJob) -> None:
         VerifiedFile(path) as documents,
         score_writer(job, documents.schema_arrow, scorers) as writer,
     ):
-        columns = job.columns_read(scorers.values(), documents.schema_arrow)
-        pool_scores: Scores = {}
-        if pooled:
-            found = score_file(job.workspace, pooled, path, job.processes, part=(0, POOL_SHARE))
-            pool_scores = dict(zip((model.settings.name for model in pooled), found, strict=True))
-        start = 0
-        batches, part = documents.iter_batches(BATCH_ROWS, columns=columns), (POOL_SHARE if pooled else 0.0, 1.0)
-        for batch in track_by_size("documents", batches, job.documents.rows, lambda batch: batch.num_rows, part=part):
-            stop = start + batch.num_rows
-            scores = {name: column[start:stop] for name, column in pool_scores.items()}
-            writer.write(writer.batch(batch["row"], job.scored(batch, scores | batch_scores(scorers, batch, job.name))))
-            start = stop
+        columns = columns_read(
+            scorers.values(), documents.schema_arrow, job.name, with_text=bool(pooled), by=job.settings.by
+        )
+        batches = documents.iter_batches(BATCH_ROWS, columns=columns)
+        done = score_batches(job.workspace, pooled, job.processes, batches)
+        total = job.documents.rows
+        for batch, scores in track_by_size("documents", done, total, lambda pair: pair[0].num_rows, part=(0, 1)):
+            others = batch_scores(scorers, batch, job.name)
+            writer.write(writer.batch(batch["row"], job.scored(batch, scores | others)))
 
 
 class ScoreWriter:

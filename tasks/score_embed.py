@@ -20,7 +20,7 @@ from fineweb_mask.models.settings.quality import EduScorerSettings
 from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob, vector_writer
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
-from fineweb_mask.tasks.inference.scorers import batch_scores, load_models, load_sidecars
+from fineweb_mask.tasks.inference.scorers import batch_scores, columns_read, load_models, load_sidecars
 from fineweb_mask.tasks.score import Scored, ScoreJob, score, score_writer
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
@@ -118,14 +118,14 @@ def score_embed(job: ScoreEmbedJob) -> None:
         path = opened.enter_context(with_texts(job.workspace, job.score.documents))
         opened.enter_context(gpu_slot(edu.device))
         documents = opened.enter_context(VerifiedFile(path))
-        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions, job.embed.output))
+        writer = opened.enter_context(vector_writer(job.embed, edu.dimensions))
         vectors = Checkpoints(writer, job.embed.output)
         scores = None
         columns = ["row", edu.column]
         if job.force or job.score.current() is None:
             writer_of_scores = opened.enter_context(score_writer(job.score, documents.schema_arrow, scorers))
             scores = Checkpoints(writer_of_scores, job.score.output)
-            columns = job.score.columns_read([edu, *scorers.values()], documents.schema_arrow)
+            columns = columns_read([edu, *scorers.values()], documents.schema_arrow, job.name, by=job.score.settings.by)
         later = opened.enter_context(background_writer())
         chunks = Prefetched(_chunks(documents, columns, edu, vectors, scores))
         total = job.score.documents.rows

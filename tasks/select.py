@@ -16,9 +16,14 @@ from fineweb_mask.tasks.selection.budgets import Budgets
 from fineweb_mask.tasks.selection.corpus.groups import count_groups, select_by_group, times_used
 from fineweb_mask.tasks.selection.corpus.learning import read_learned
 from fineweb_mask.tasks.selection.corpus.near_duplicates import read_charges
-from fineweb_mask.tasks.selection.shard_documents import ShardColumns, read_parts, read_without_vectors, read_worth
-from fineweb_mask.tasks.workspace.counts import add_groups
+from fineweb_mask.tasks.selection.inputs.shard_documents import (
+    ShardColumns,
+    read_parts,
+    read_without_vectors,
+    read_worth,
+)
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
+from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
@@ -94,7 +99,7 @@ def _select_by_rule(job: SelectJob, kept: StageFile, group: Group, masks: Masks)
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.measures import relative_gap
+    from fineweb_mask.models.selection.problem.measures import relative_gap
 
     device = torch.device("cpu" if not job.uses_gpu else choose_device(job.settings.device))
     columns, counts = ShardColumns(group.quality, group.candidate, group.tokens, group.excluded), [0, 0, 0, 0]

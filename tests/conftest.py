@@ -190,7 +190,8 @@ def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     """Return the function that sets the environment for a server's URL, with nothing left of another."""
 
     def set_environment(url: str, cache: Path | None = None) -> None:
-        from fineweb_mask.tasks.storage import mirror, retries
+        from fineweb_mask.tasks.storage import mirror
+        from fineweb_mask.tasks.storage.remote import retries
 
         monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
         monkeypatch.setattr(mirror, "_mirrors", {})

@@ -20,7 +20,7 @@ from fineweb_mask.flows.processes import temporary_server
 from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.processes.signals import interrupted_code
 from fineweb_mask.flows.recipe import load_recipe
-from fineweb_mask.models.errors import FinewebMaskError
+from fineweb_mask.models.errors import FinewebMaskError, message_of
 from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
@@ -32,13 +32,15 @@ RESUME = "interrupted; run the same command again to resume"
 VERBOSE = "FINEWEB_MASK_VERBOSE"
 
 Result = TypeVar("Result")
+Checked = TypeVar("Checked")
+Found = TypeVar("Found", bound="PageSummary")
 Recipe = Annotated[Path, typer.Argument(help="Recipe file, or the name of a packaged recipe such as fineweb.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting (repeatable)."),
 ]
 WorkspaceFolder = Annotated[
-    str | None, typer.Option("--workspace", help="Workspace folder or URL in place of the recipe's.", metavar="DIR")
+    str | None, typer.Option("--workspace", help="Workspace folder or URL instead of the recipe's.", metavar="DIR")
 ]
 BudgetBy = Annotated[
     Unit,
@@ -47,7 +49,7 @@ BudgetBy = Annotated[
     ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step, in place of bars.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step instead of drawing bars.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object last on stdout.")]
 
 
@@ -99,6 +101,7 @@ def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
     """Run a flow in this process and return its result; on failure print the reason and exit."""
     if not as_json:
         echo("starting Prefect, which records the run", err=True)  # its import and its server take seconds
+    from prefect import flow  # noqa: F401 - its logs are then there to be narrowed
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from fineweb_mask.flows.display.listeners import shown_as_bars
@@ -157,19 +160,25 @@ def exit_on_failure(
 
 
 NO_SERVER = re.compile(r"Failed to reach API at (\S+)")
-"""What Prefect says."""
+"""What Prefect says of a server that does not answer."""
+SLOW_SERVER = "Timed out while attempting to connect to ephemeral Prefect API server"
+"""What Prefect says of a temporary server that does not start in time."""
 
 
 def _words_of(error: Exception) -> str:
     """Return what a person can use of an error; of a bug, what to report."""
-    if isinstance(error, FinewebMaskError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if (message := message_of(error)) is not None:
+        return message
     if isinstance(error, RuntimeError) and (unreachable := NO_SERVER.search(str(error))):
         return (
             f"the Prefect server at {unreachable[1]} does not answer: start it, or unset PREFECT_API_URL "
             "(in a profile: `prefect config unset PREFECT_API_URL`) for a temporary one"
+        )
+    if isinstance(error, RuntimeError) and str(error).startswith(SLOW_SERVER):
+        return (
+            "the temporary Prefect server does not answer in time: run again, with "
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS=300 where the machine is busy, or with a server of "
+            "your own in PREFECT_API_URL"
         )
     return f"this should not happen, please report it with what --verbose prints: {type(error).__name__}: {error}"
 
@@ -187,6 +196,44 @@ def open_page(page: str) -> None:
     """Open a page in the user's browser, or print where it is."""
     if "://" in page or not webbrowser.open(Path(page).absolute().as_uri()):
         echo(f"fineweb-mask: no browser can open it from here; open {page} yourself", err=True)
+
+
+def run_to_page(
+    recipe: Path,
+    overrides: Sequence[str] | None,
+    workspace: str | None,
+    *,
+    check: "Callable[[PipelineSettings], Checked]",
+    run: "Callable[[PipelineSettings, Checked], Found]",
+    tell: "Callable[[PipelineSettings, Found], None]",
+    show: bool,
+    as_json: bool,
+) -> None:
+    """Run a flow that ends with a page, print what it found, and open the page if asked to.
+
+    Parameters
+    ----------
+    recipe, overrides, workspace, as_json
+        See `load_settings_or_exit`.
+    check
+        Checks that what the settings and options name exists, and returns what `run` takes besides the settings.
+    run
+        Runs the flow.
+    tell
+        Prints what was found, for a person.
+    show
+        Whether the page is opened.
+    """
+    checked: list[Checked] = []
+    settings = load_settings_or_exit(
+        recipe, overrides, workspace, lambda settings: checked.append(check(settings)), as_json=as_json
+    )
+    summary = run_or_exit(lambda: run(settings, checked[0]), as_json=as_json)
+    if as_json:
+        typer.echo(summary.model_dump_json(ensure_ascii=True))
+    else:
+        tell(settings, summary)
+    end_with_page(settings, summary, show=show)
 
 
 def end_with_page(settings: "PipelineSettings", summary: "PageSummary", *, show: bool) -> None:

@@ -45,14 +45,15 @@ def explore(
     """
     set_environment()
     from fineweb_mask.flows.display.explorer import page_files, serve, write_folder
-    from fineweb_mask.flows.engine.inspection import last_run
+    from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.tasks.explore import explore as prepare
 
     with exit_on_error(as_json=False):
         page_files()
-        opened, last, begun = last_run(workspace)
+        free = port if export is not None else _free_port(port)
+        opened, last, folder = last_run(workspace)
         other = None if against is None else _other(against, workspace)
-    with chdir(begun), exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"):
+    with chdir(folder), exit_on_failure(as_json=False, interrupted="interrupted; run the same command again"):
         job = _job(opened, last.settings, documents, other)
         if not (job.current() or sys.stderr.isatty()):
             echo("preparing the map", err=True)
@@ -63,19 +64,19 @@ def explore(
             write_folder(job.path, export)
         echo(f"map      {export}: show it by `{Path(sys.executable).name} -m http.server --directory {export}`")
         return
-    free = _free_port(port)
     url = f"http://127.0.0.1:{free}/"
     echo(f"map      {url}  {prepared.rows:,} documents; Ctrl-C ends it")
     serve(job.path, free, (lambda: open_page(url)) if show else None)
 
 
 def _job(workspace: "Workspace", settings: object, documents: int, other: "OtherSelection | None") -> "ExploreJob":
-    from fineweb_mask.flows.engine.inspection import inspect_recipe
+    from fineweb_mask.flows.pipeline.records import shard_files
+    from fineweb_mask.flows.status.inspection import inspect_recipe
     from fineweb_mask.models.settings import PipelineSettings
     from fineweb_mask.tasks.explore import ExploreJob
 
     assert isinstance(settings, PipelineSettings)  # noqa: S101 - those of the last run
-    shards = _selected(inspect_recipe(workspace, settings).plan.catalog_files(), str(workspace.root), vectors=True)
+    shards = _selected(shard_files(inspect_recipe(workspace, settings)), str(workspace.root), vectors=True)
     return ExploreJob(root=workspace.url or str(workspace.root.absolute()), shards=shards, most=documents, other=other)
 
 
@@ -89,14 +90,13 @@ def _selected(shards: "list[ShardFiles]", folder: str, *, vectors: bool) -> "lis
     """
     selected = [shard for shard in shards if shard.masks.path and (shard.embeddings.path or not vectors)]
     if not selected:
-        raise SettingsError(
-            f"{folder} has no selected documents with vectors: run its recipe to the end, with embedding.keep=true"
-        )
+        raise SettingsError(f"{folder} has no selected documents with vectors: run its recipe to the end")
     return selected
 
 
 def _other(folder: str, own: str) -> "OtherSelection":
-    from fineweb_mask.flows.engine.inspection import inspect_workspace
+    from fineweb_mask.flows.pipeline.records import shard_files
+    from fineweb_mask.flows.status.inspection import inspect_workspace
     from fineweb_mask.tasks.explore import OtherSelection
 
     found = inspect_workspace(folder)
@@ -104,7 +104,7 @@ def _other(folder: str, own: str) -> "OtherSelection":
     root = found.workspace.url or str(found.workspace.root.absolute())
     if name == own.rstrip("/").rpartition("/")[2]:
         name = folder
-    return OtherSelection(name=name, root=root, shards=_selected(found.plan.catalog_files(), folder, vectors=False))
+    return OtherSelection(name=name, root=root, shards=_selected(shard_files(found), folder, vectors=False))
 
 
 def _free_port(first: int) -> int:

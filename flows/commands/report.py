@@ -51,18 +51,18 @@ def report(
     Example: fineweb-mask report workspaces/sample --by language --open
     """
     set_environment(show_bars=shows_bars(as_json))
-    from fineweb_mask.flows.engine.inputs import check_inputs
-    from fineweb_mask.flows.engine.inspection import last_run
+    from fineweb_mask.flows.pipeline.inputs import find_inputs
     from fineweb_mask.flows.stages import run_stage
+    from fineweb_mask.flows.status.inspection import last_run
     from fineweb_mask.tasks.reporting.breakdown import check_columns
 
     with exit_on_error(as_json):
-        opened, last, begun = last_run(workspace)
+        opened, last, folder = last_run(workspace)
         settings = _changed(last.settings, opened.url or str(opened.root), by=by, sample=sample, map=kind_of_map)
         check_columns(opened, settings.report.by)
-    with chdir(begun):
+    with chdir(folder):
         with exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
-            check_inputs(settings)
+            find_inputs(settings)
         [stage] = run_or_exit(lambda: run_stage("report", settings, refresh=True), as_json=as_json)
     page, metrics, plots = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
     if as_json:

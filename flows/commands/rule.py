@@ -24,8 +24,8 @@ def export(
 
     Example: fineweb-mask rule export workspaces/sample --output rule.safetensors
     """
-    from fineweb_mask.flows.engine.inspection import inspect_workspace
-    from fineweb_mask.flows.engine.selection.rule import export_from
+    from fineweb_mask.flows.status.inspection import inspect_workspace
+    from fineweb_mask.flows.status.rule import export_from
 
     with exit_on_error(as_json):
         found = inspect_workspace(workspace)
@@ -50,8 +50,8 @@ def apply(
 
     Example: fineweb-mask rule apply rule.safetensors new_dump/ --workspace workspaces/sample
     """
-    from fineweb_mask.flows.engine.inspection import inspect_workspace
-    from fineweb_mask.flows.engine.selection.rule import apply_to
+    from fineweb_mask.flows.status.inspection import inspect_workspace
+    from fineweb_mask.flows.status.rule import apply_to
 
     with exit_on_error(as_json):
         found = inspect_workspace(workspace)

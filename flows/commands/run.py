@@ -82,7 +82,7 @@ def run(
         _print_estimate(settings, as_json)
         return
     if shards is not None:
-        from fineweb_mask.flows.engine.choices import Share
+        from fineweb_mask.flows.pipeline.choices import Share
         from fineweb_mask.flows.share import run_share
 
         share = Share.parse(shards)
@@ -128,7 +128,7 @@ def _finished(settings: "PipelineSettings", as_json: bool) -> "RunSummary | None
     """Return the summary of a run that has nothing to do; None if it has, or a Prefect server is to show it."""
     if not temporary_server.is_surely_used():
         return None
-    from fineweb_mask.flows.engine.inspection import finished_run
+    from fineweb_mask.flows.status.inspection import finished_run
 
     with exit_on_failure(as_json):
         return finished_run(settings)
@@ -143,9 +143,9 @@ def _run_all(settings: "PipelineSettings", refit: list[str] | None, refresh: lis
 def _check(
     settings: "PipelineSettings", refit: list[str], refresh: list[str], only: str | None, shards: str | None
 ) -> None:
-    from fineweb_mask.flows.engine.choices import Refit, Share
-    from fineweb_mask.flows.engine.inputs import check_inputs
-    from fineweb_mask.flows.engine.registry import REFRESHED, STAGE_FLOWS
+    from fineweb_mask.flows.pipeline.choices import Refit, Share
+    from fineweb_mask.flows.pipeline.inputs import check_inputs
+    from fineweb_mask.tasks.registry import REFRESHED, STAGE_FLOWS
 
     _check_known("--refit", refit, Refit.__args__)  # type: ignore[attr-defined]
     _check_known("--refresh", refresh, REFRESHED)
@@ -176,7 +176,7 @@ def _print_stages(stages: list["StageSummary"], as_json: bool) -> None:
 
 
 def _print_summary(console: Console, summary: "RunSummary", *, licensed: bool) -> None:
-    from fineweb_mask.flows.engine.registry import amounts_through
+    from fineweb_mask.tasks.registry import amounts_through
 
     counts = summary.counts
     through = amounts_through(counts)

@@ -14,7 +14,7 @@ from fineweb_mask.flows.recipe import validate
 from fineweb_mask.models.settings.selection import METRICS
 
 if TYPE_CHECKING:
-    from fineweb_mask.tasks.selection.vector_file import FileSelection
+    from fineweb_mask.tasks.comparison.vector_file import FileSelection
 
 ALGORITHMS = dict(sorted((entry.paper_name or name, name) for name, entry in METRICS.items()))
 
@@ -38,7 +38,7 @@ def select(
     near_duplicate_weight: Annotated[
         float,
         typer.Option(
-            "--near_duplicate_weight", help="Charge for selected near-duplicates; the paper has none. A recipe's is 1."
+            "--near_duplicate_weight", help="Penalty for selected near-duplicates; the paper has none. A recipe's is 1."
         ),
     ] = 0.0,
     n_epochs: Annotated[int, typer.Option("--n_epochs", help="policy_gradient: learning steps.")] = 10_000,
@@ -66,7 +66,7 @@ def select(
     Example: fineweb-mask select --input in.parquet --output out.parquet --solver mean_field --algorithm Pair_simi
     """
     from fineweb_mask.models.settings.selection import SelectionSettings
-    from fineweb_mask.tasks.selection.vector_file import VectorColumns, check_output, check_vector_file, select_file
+    from fineweb_mask.tasks.comparison.vector_file import VectorColumns, check_output, check_vector_file, select_file
 
     if algorithm not in ALGORITHMS:
         fail(f"--algorithm takes one of {', '.join(ALGORITHMS)}, received {algorithm!r}", as_json, WRONG_USAGE)

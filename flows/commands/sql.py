@@ -109,7 +109,7 @@ def _ensure_catalog(workspace: "Workspace", folder: str, as_json: bool) -> None:
     if is_current(workspace):
         return
     set_environment()
-    from fineweb_mask.flows.engine.inspection import CatalogError, rewrite_catalog
+    from fineweb_mask.flows.status.inspection import CatalogError, rewrite_catalog
 
     try:
         rewrite_catalog(folder)

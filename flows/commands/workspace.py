@@ -1,4 +1,4 @@
-"""`fineweb-mask status`, `gc`, `migrate`: look at the files of a workspace, remove stale ones, rename old ones."""
+"""`fineweb-mask status`, `gc`: look at the files of a workspace, and remove stale ones."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from fineweb_mask.flows.processes.environment import set_environment
 from fineweb_mask.flows.recipe import load_recipe
 
 if TYPE_CHECKING:
-    from fineweb_mask.flows.engine.inspection import WorkspaceStatus
+    from fineweb_mask.flows.status.inspection import WorkspaceStatus
 
 
 def status(
@@ -29,7 +29,7 @@ def status(
     Example: fineweb-mask status workspaces/sample
     """
     set_environment()
-    from fineweb_mask.flows.engine.inspection import workspace_status
+    from fineweb_mask.flows.status.inspection import workspace_status
 
     with exit_on_error(as_json):
         found = workspace_status(workspace)
@@ -67,7 +67,7 @@ def gc(
     Example: fineweb-mask gc workspaces/sample --dry-run
     """
     set_environment()
-    from fineweb_mask.flows.engine.garbage import collect_garbage
+    from fineweb_mask.flows.status.garbage import collect_garbage
 
     with exit_on_error(as_json):
         settings = [load_recipe(path, workspace=workspace) for path in recipe or []]
@@ -88,21 +88,3 @@ def gc(
         if one.undecided:
             line = f"{one.folder}: {one.undecided:,} files are left: a recipe's work on their shards is not finished"
             print_line(console, line)
-
-
-def migrate(
-    workspace: Annotated[str, typer.Argument(help="Workspace folder or URL.")], *, as_json: AsJson = False
-) -> None:
-    """Rename the files that an earlier version wrote to the names of this one, to go on from them.
-
-    The next run only looks for duplicates across source files again, which gives the same ones.
-
-    Example: fineweb-mask migrate workspaces/sample
-    """
-    set_environment()
-    from fineweb_mask.flows.engine.inspection import open_workspace
-    from fineweb_mask.tasks.workspace.old_names import rename_old_files
-
-    with exit_on_error(as_json), open_workspace(workspace).idle() as opened:
-        renamed = rename_old_files(opened)
-    typer.echo(json.dumps({"renamed": renamed}) if as_json else f"{workspace}: {renamed:,} files renamed")

@@ -1,7 +1,11 @@
 """Serve the map of a workspace's documents to a browser on this machine, or write it as a folder for any web server.
 
 The page is embedding-atlas's (https://apple.github.io/embedding-atlas), of which only the files for browsers are used:
-the packages that it asks for make vectors and places, which are there. Releases after 0.22 need WebGPU in the browser.
+the packages that it asks for make vectors and places, which are there. The page reads the table once and runs its
+queries in the browser, so that what is served is files. Releases after 0.22 need WebGPU in the browser.
+
+embedding-atlas's own server is not used: it answers under any host name, so that other pages can read the documents,
+runs any SQL that it is sent, and writes what it is sent into a cache.
 """
 
 import json
@@ -14,15 +18,14 @@ from socket import socket
 from typing import Any
 
 import duckdb
-import pyarrow as pa
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.tasks.catalog.views import literal, pattern_of
+from fineweb_mask.tasks.catalog.views import pattern_of
 
 PACKAGE = "embedding-atlas==0.22.0"
 TABLE = "dataset"
@@ -42,7 +45,6 @@ TITLES = {
     "token_count": "Tokens",
     "n_chars": "Characters",
 }
-MEMORY_LIMIT = "4GB"
 
 
 def page_files() -> Path:
@@ -59,16 +61,13 @@ def page_files() -> Path:
     return Path(found.origin).with_name("static")
 
 
-def metadata(table: duckdb.DuckDBPyRelation, database: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page reads first: which columns hold what, and what it shows at the beginning.
+def metadata(path: Path) -> dict[str, Any]:
+    """Return what the page reads first of a table: which columns hold what, and what it shows at the beginning."""
+    with duckdb.connect() as connection:
+        return _metadata(connection.from_parquet(pattern_of(str(path))))
 
-    Parameters
-    ----------
-    table
-        The documents, as `fineweb_mask.tasks.explore` wrote them.
-    database
-        Where queries run: on this server, `{"type": "rest"}`, or in the browser, `{"type": "wasm", "load": True}`.
-    """
+
+def _metadata(table: duckdb.DuckDBPyRelation) -> dict[str, Any]:
     types = dict(zip(table.columns, map(str, table.types), strict=True))
     labels = table.aggregate("topic AS content, median(x) AS x, median(y) AS y, count(*) AS priority", "topic")
     # The smaller half of the topics is labelled when a person zooms in.
@@ -100,7 +99,8 @@ def metadata(table: duckdb.DuckDBPyRelation, database: dict[str, Any]) -> dict[s
             },
             "embeddingViewLabels": labels.order("content").to_arrow_table().to_pylist(),
         },
-        "database": database,
+        "database": {"type": "wasm", "load": True},  # in the browser
+        "isStatic": True,
     }
 
 
@@ -121,41 +121,14 @@ def _histogram(name: str) -> dict[str, Any]:
 def application(table: Path) -> FastAPI:
     """Return the web application that shows a table, which `fineweb_mask.tasks.explore` wrote.
 
-    Queries of the page run in this process, in memory, where they reach neither files nor the network. Only browsers
-    that ask this machine by its own name are answered, so that no other page can read the documents.
+    It only answers requests for files, and only browsers that ask this machine by its own name, so that no other page
+    can read the documents.
     """
-    connection = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT})
-    connection.execute(f"CREATE TABLE {TABLE} AS FROM read_parquet({literal(pattern_of(str(table)))})")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    shown = metadata(connection.table(TABLE), {"type": "rest"})
+    shown = metadata(table)
     app = FastAPI(openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", "testserver"])
-
-    @app.get("/data/metadata.json")
-    def read_metadata() -> dict[str, Any]:
-        return shown
-
-    @app.get("/data/query")
-    async def get_query(request: Request) -> Response:
-        return await run_in_threadpool(_answer, connection, json.loads(request.query_params["query"]))
-
-    @app.post("/data/query")
-    async def post_query(request: Request) -> Response:
-        return await run_in_threadpool(_answer, connection, json.loads(await request.body()))
-
-    @app.post("/data/selection")
-    async def post_selection(request: Request) -> Response:
-        return await run_in_threadpool(_chosen, connection, json.loads(await request.body()))
-
-    @app.get("/data/cache/{name}")
-    def read_cache(name: str) -> Response:  # noqa: ARG001 - nothing is kept
-        return Response(status_code=404)
-
-    @app.post("/data/cache/{name}")
-    def write_cache(name: str) -> Response:  # noqa: ARG001
-        return Response(status_code=204)
-
+    app.get("/data/metadata.json")(lambda: shown)
+    app.api_route("/data/dataset.parquet", methods=["GET", "HEAD"])(lambda: FileResponse(table))
     app.mount("/", StaticFiles(directory=page_files(), html=True))
     return app
 
@@ -174,59 +147,6 @@ def serve(table: Path, port: int, when_ready: Callable[[], None] | None = None) 
         Server(uvicorn.Config(application(table), host="127.0.0.1", port=port, log_level="warning")).run()
 
 
-def _answer(connection: duckdb.DuckDBPyConnection, query: dict[str, Any]) -> Response:
-    """Run a query of the page, which wants nothing (`exec`), an Arrow stream or JSON."""
-    try:
-        with connection.cursor() as cursor:
-            result = cursor.sql(query["sql"])
-            if query["type"] == "exec" or result is None:
-                return JSONResponse({})
-            if query["type"] == "json":
-                return Response(_json(result.to_arrow_table()), media_type="application/json")
-            return Response(_stream(result.to_arrow_table()), media_type="application/octet-stream")
-    except duckdb.Error as error:
-        return JSONResponse({"error": str(error)}, status_code=500)
-
-
-def _chosen(connection: duckdb.DuckDBPyConnection, query: dict[str, Any]) -> Response:
-    """Return the documents that a person chose on the page, as a file."""
-    where = f" WHERE {query['predicate']}" if query.get("predicate") else ""
-    try:
-        with connection.cursor() as cursor:
-            table = cursor.sql(f"SELECT * EXCLUDE (neighbours) FROM {TABLE}{where}").to_arrow_table()  # noqa: S608
-    except duckdb.Error as error:
-        return JSONResponse({"error": str(error)}, status_code=500)
-    return Response(_as_file(table, query["format"]), media_type="application/octet-stream")
-
-
-def _as_file(table: pa.Table, kind: str) -> bytes:
-    sink = pa.BufferOutputStream()
-    if kind == "parquet":
-        import pyarrow.parquet as pq
-
-        pq.write_table(table, sink)
-    elif kind == "csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(table, sink)
-    elif kind == "jsonl":
-        sink.write("".join(json.dumps(row, default=str) + "\n" for row in table.to_pylist()).encode())
-    else:
-        sink.write(_json(table).encode())
-    return bytes(sink.getvalue())
-
-
-def _json(table: pa.Table) -> str:
-    return json.dumps(table.to_pylist(), default=str)
-
-
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
 def write_folder(table: Path, folder: Path) -> None:
     """Write the page and its table as files that any web server can show, without Python.
 
@@ -240,6 +160,4 @@ def write_folder(table: Path, folder: Path) -> None:
     shutil.copytree(page_files(), folder, dirs_exist_ok=True)
     (folder / "data").mkdir(exist_ok=True)
     shutil.copy(table, folder / "data" / "dataset.parquet")
-    with duckdb.connect() as connection:
-        content = metadata(connection.from_parquet(pattern_of(str(table))), {"type": "wasm", "load": True})
-    (folder / "data" / "metadata.json").write_text(json.dumps({**content, "isStatic": True}))
+    (folder / "data" / "metadata.json").write_text(json.dumps(metadata(table)))

@@ -27,8 +27,8 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
 from fineweb_mask.flows.display.listeners import Listener, listener
-from fineweb_mask.flows.engine.registry import amounts_through, documents_through
 from fineweb_mask.models.runtime.progress import Step
+from fineweb_mask.tasks.registry import amounts_through, documents_through
 from fineweb_mask.tasks.reporting.charts import on_any_background
 from fineweb_mask.tasks.reporting.templating import markdown as as_markdown
 from fineweb_mask.tasks.storage.mirror import ensure_local

@@ -65,8 +65,8 @@ class _Visible(logging.Filter):
 
 class _NoTaskRuns(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Leave out that Prefect's task runs begin and end: each job has a line of our own."""
-        return record.levelno > logging.INFO or record.name != "prefect.task_runs"
+        """Leave out that Prefect's task runs begin, end and fail: each job has a line of our own."""
+        return record.name != "prefect.task_runs"
 
 
 def logs_made_visible(*, verbose: bool = False) -> None:

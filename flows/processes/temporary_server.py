@@ -2,6 +2,9 @@
 
 In a session of its own it gets no Ctrl-C of the run's terminal, and no signal to the run's process group: the run stops
 first, and then stops it. It reads a pipe from the run, which the system closes when the run ends for any reason.
+
+Prefect's own temporary server outlives a run that is killed, for good, and ends before one that is interrupted;
+`prefect server start --background` never ends with a run, and there is one for all runs of a user.
 """
 
 import os
@@ -64,8 +67,7 @@ def install() -> None:
             self._restarts_left = 0
             super().stop()
 
-    if SubprocessASGIServer._instances.get(None) is None:  # private, but Prefect's release is fixed
-        TemporaryServer()  # the one that Prefect finds
+    TemporaryServer()  # the one that Prefect finds; if there is one already, it is that
 
 
 def is_surely_used() -> bool:

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from fineweb_mask.flows.engine.inspection import rewrite_catalog
+from fineweb_mask.flows.status.inspection import rewrite_catalog
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 from fineweb_mask.tasks.catalog.query import Answer, answers, open_catalog
 from fineweb_mask.tasks.catalog.views import ensure_views_local, is_current
 from fineweb_mask.tasks.storage.scratch import pinned
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from fineweb_mask.models.settings.selection import Unit
 
 if TYPE_CHECKING:
     from fineweb_mask.flows.compare import CompareSummary
-    from fineweb_mask.flows.engine.choices import Refit
-    from fineweb_mask.flows.engine.registry import Refreshed
+    from fineweb_mask.flows.pipeline.choices import Refit
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.flows.sweep import SweepSummary
+    from fineweb_mask.tasks.registry import Refreshed
 
 Result = TypeVar("Result")
 Recipe = str | Path | Mapping[str, Any] | PipelineSettings

@@ -5,13 +5,13 @@ from numpy.typing import NDArray
 
 
 def first_of_clusters(
-    documents: NDArray[np.uint64], twins: NDArray[np.uint64]
+    documents: NDArray[np.uint64], others: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the documents that are dropped, ascending, and the first document of the cluster of each, (d,) both.
 
     Parameters
     ----------
-    documents, twins
+    documents, others
         Pairs of near-duplicates, (m,): numbers in the order in which documents are to be kept. Documents that pairs
         connect, through others, too, are one cluster.
 
@@ -24,7 +24,7 @@ def first_of_clusters(
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    found, places = np.unique(np.concatenate([documents, twins]), return_inverse=True)
+    found, places = np.unique(np.concatenate([documents, others]), return_inverse=True)
     left, right = np.split(places.ravel(), 2)
     graph = coo_array((np.ones(len(left), dtype=bool), (left, right)), shape=(len(found), len(found)))
     count, clusters = connected_components(graph, directed=False)

@@ -1,8 +1,8 @@
-"""Find documents whose vectors are nearly those of an earlier one, as SemDeDup does, within cells of k-means.
+"""Find documents whose vectors are nearly those of an earlier one, as SemDeDup does, within k-means clusters.
 
 Source: Abbas et al. 2023, "SemDeDup: Data-efficient learning at web-scale through semantic deduplication"
-(arXiv 2303.09540). There a document is dropped for any similar one of its cell; here only for one that is kept, so that
-no chain of documents drops one that resembles none of those that are left.
+(arXiv 2303.09540). There a document is dropped for any similar one of its cluster; here only for one that is kept, so
+that no chain of documents drops one that resembles none of those that are left.
 """
 
 from typing import NamedTuple
@@ -28,16 +28,16 @@ class Similar(NamedTuple):
     kept: NDArray[np.int64]
 
 
-def cell_centres(vectors: NDArray[np.float32], cells: int, seed: int = 0) -> NDArray[np.float32]:
-    """Return the centres of so many cells of unit vectors (n, d), by spherical k-means: (c, d)."""
+def cluster_centres(vectors: NDArray[np.float32], clusters: int, seed: int = 0) -> NDArray[np.float32]:
+    """Return the centres of so many clusters of unit vectors (n, d), by spherical k-means: (c, d)."""
     generator = torch.Generator().manual_seed(seed)
     rows = Rows(torch.from_numpy(vectors))
-    centres: NDArray[np.float32] = fit_centres(rows, min(cells, len(vectors)), MOVES, generator).numpy()
+    centres: NDArray[np.float32] = fit_centres(rows, min(clusters, len(vectors)), MOVES, generator).numpy()
     return centres
 
 
-def cells_of(vectors: NDArray[np.float32], centres: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the cell of each unit vector (n, d), that of the nearest centre: (n,)."""
+def clusters_of(vectors: NDArray[np.float32], centres: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the cluster of each unit vector (n, d), that of the nearest centre: (n,)."""
     found: NDArray[np.int64] = nearest_centres(Rows(torch.from_numpy(vectors)), torch.from_numpy(centres)).numpy()
     return found
 
@@ -56,7 +56,7 @@ def first_similar(vectors: NDArray[np.float32], threshold: float) -> Similar:
     """
     rows = torch.from_numpy(vectors)
     kept = torch.empty(0, dtype=torch.int64)
-    dropped, twins = list[int](), list[int]()
+    dropped, copies = list[int](), list[int]()
     for start in range(0, len(rows), BLOCK):
         raise_if_stopped()
         block = rows[start : start + BLOCK]
@@ -71,6 +71,6 @@ def first_similar(vectors: NDArray[np.float32], threshold: float) -> Similar:
                 first[place] = start + near[0, 0]
         is_dropped = first >= 0
         dropped += (is_dropped.nonzero().flatten() + start).tolist()
-        twins += first[is_dropped].tolist()
+        copies += first[is_dropped].tolist()
         kept = torch.cat([kept, (~is_dropped).nonzero().flatten() + start])
-    return Similar(np.array(dropped, dtype=np.int64), np.array(twins, dtype=np.int64))
+    return Similar(np.array(dropped, dtype=np.int64), np.array(copies, dtype=np.int64))

@@ -6,6 +6,7 @@ does it. Source: https://github.com/huggingface/datatrove, of the authors of Fin
 
 import inspect
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -119,7 +120,7 @@ def _load(settings: FilterSettings) -> Filter:
         return _adapted(settings.kind, step, model)
     except ImportError as error:
         raise FilterError(f"ingest.filters: {settings.kind} cannot be loaded: {error}: {NEEDED}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, re.error) as error:
         raise SettingsError(f"ingest.filters: {settings.kind} refuses {options}: {error}: mend the options") from error
 
 

@@ -4,6 +4,8 @@ from typing import Literal
 
 import torch
 
+from fineweb_mask.models.errors import SettingsError
+
 ComputePrecision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -17,6 +19,19 @@ def choose_devices(device: str) -> list[str]:
     if device != "auto":
         return [device]
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+
+
+def check_device(device: str, setting: str) -> None:
+    """Check that this machine has the GPU that a setting names.
+
+    Raises
+    ------
+    SettingsError
+        If it has not.
+    """
+    kind, _, number = device.partition(":")
+    if kind == "cuda" and int(number or 0) >= (count := torch.cuda.device_count()):
+        raise SettingsError(f"{setting}: {device} needs a GPU that torch can use, there are {count}: set it to auto")
 
 
 def compute_dtype(precision: ComputePrecision, device: str) -> torch.dtype:

@@ -1,7 +1,7 @@
 """Train a small Llama on packed tokens with `transformers.Trainer`, and measure it on held-out documents.
 
 A loss is the mean over the last few checkpoints, which is less noisy than the last one alone
-(https://arxiv.org/abs/2508.13144). A training that was interrupted goes on from its last checkpoint.
+(https://arxiv.org/abs/2508.13144). A training that was interrupted resumes from its last checkpoint.
 """
 
 import math
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.forward.device import compute_dtype
 from fineweb_mask.models.probe.packing import IGNORED, DocumentStarts, PackedTokens, padded
+from fineweb_mask.models.probe.settings import Preset
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.settings.probe import Preset
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, Trainer

@@ -1,6 +1,6 @@
 """Select documents jointly for quality and diversity: numbers only, no files.
 
-Importing the package does not import torch: settings, `knee` and `measures` serve pages that compute nothing. `select`
+Importing the package does not import torch: settings and `measures` serve pages that compute nothing. `select`
 and the names that belong to it are loaded on first use.
 """
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 if TYPE_CHECKING:
+    from fineweb_mask.models.selection.block import Selection
     from fineweb_mask.models.selection.inputs import Given, SelectionInputError, SelectorInputs, Targets
-    from fineweb_mask.models.selection.selector import Selection, select
+    from fineweb_mask.models.selection.selector import select
 
 __all__ = ["Given", "Selection", "SelectionInputError", "SelectionSettings", "SelectorInputs", "Targets", "select"]
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fineweb_mask.models.selection.ranges import Ranges, Term
-from fineweb_mask.models.selection.selector import checked_block
+from fineweb_mask.models.selection.block import checked_block
+from fineweb_mask.models.selection.problem.normalisation import Ranges, Term
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings.selection import METRICS, SelectionSettings
 

@@ -4,12 +4,18 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 DeviceName = Annotated[
-    str, Field(description="`auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.")
+    str,
+    Field(
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="`auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.",
+    ),
 ]
 
+LARGEST = 2**63 - 1
+"""Largest number of Arrow's, NumPy's and DuckDB's integers."""
 
 NO_SECRET = (
     r"^(?![^]*://[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@)"
@@ -66,6 +72,13 @@ class Settings(BaseModel):
         json_schema_extra=_as_form,
         hide_input_in_errors=True,  # the input may be a URL with a password
     )
+
+    @field_validator("*")
+    @classmethod
+    def _integers_fit(cls, value: Any) -> Any:  # noqa: ANN401 - of every setting
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ValueError(f"must be at most {LARGEST}")
+        return value
 
     CONSTANTS: ClassVar[Mapping[str, Any]] = constants()
     """Values of former settings, which are constants now: keys digest them still, so that older files stay current."""

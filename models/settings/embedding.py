@@ -28,12 +28,6 @@ class EmbeddingSettings(Settings):
         description="`static` (built in, fitted on this corpus), `from_quality` (the encoder of the scorer of kind "
         "`edu`; one forward pass computes score and vector), or a sentence-transformers model (folder or hub name).",
     )
-    keep: bool = Field(
-        True,
-        description="Whether vectors are stored. false, only with selection.scope: global: a shard is embedded when it "
-        "is selected from, and its vectors are deleted; learning a rule embeds the corpus once to draw the sample, and "
-        "once for each of selection.passes. A corpus that is selected from as one block stores them.",
-    )
     prompt: str | None = Field(
         None,
         description='Text put before each document, such as "passage: " for E5; null takes the prompt that the model '

@@ -65,7 +65,7 @@ class ExportSettings(Settings):
 class MaterializeSettings(Settings):
     """How the dataset is written."""
 
-    CONSTANTS = constants(row_group_size=20_000)
+    CONSTANTS = constants(row_group_size=20_000, shuffle=False, seed=0)
 
     output: str | None = Field(
         None,
@@ -96,12 +96,6 @@ class MaterializeSettings(Settings):
         "files of their own. A killed run writes only unfinished partitions again. A corpus that would have more than "
         "512 has larger ones.",
     )
-    shuffle: bool = Field(
-        False,
-        description="Put the documents of each folder in random order, so that the files can be used for training "
-        "unchanged; with the layout `flat`, the whole dataset is shuffled.",
-    )
-    seed: int = Field(0, ge=0, description="Seed of the random order.")
     memory_limit: str = Field(
         "2GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", description="Memory that DuckDB may use before it spills to disk."
     )

@@ -53,8 +53,7 @@ class PipelineSelectionSettings(SelectionSettings):
     passes: int = Field(
         2,
         ge=1,
-        description="global: times that all vectors are read to improve the selection (count). 1 with embedding.keep: "
-        "false, where each embeds the corpus again.",
+        description="global: times that all vectors are read to improve the selection (count).",
     )
     sample: int | None = Field(
         None,
@@ -83,6 +82,13 @@ class PipelineSelectionSettings(SelectionSettings):
         "together; no block gives less than a quarter or more than four times its share.",
     )
     device: DeviceName = "auto"
+
+    @field_validator("metrics")
+    @classmethod
+    def _some_metric_takes_part(cls, metrics: str | dict[str, float]) -> str | dict[str, float]:
+        if not metrics:
+            raise ValueError(f"must name one of {', '.join(METRICS)} or more; with lamb: 1 it counts for nothing")
+        return metrics
 
     @model_validator(mode="after")
     def _price_divides_a_share_of_an_objective(self) -> Self:
@@ -149,7 +155,7 @@ class PipelineSelectionSettings(SelectionSettings):
     def sample_for(self, documents: int, dimensions: int) -> int:
         """Return how many documents a selection is learned on: enough to select 20 for every number of a first moment.
 
-        For every number of a second moment it is 5 (measured: docs/benchmarks.md).
+        For every number of a second moment it is 5 (measured: benchmarks/notebook/corpus.md).
         """
         if self.sample is not None:
             return self.sample
@@ -204,27 +210,6 @@ class PipelineSettings(Settings):
             raise ValueError(f"quality.by: received {by!r}: {TEXT_IS_NO_GROUP}")
         if by is not None and kept != "all" and by not in {*LABEL_COLUMNS, *kept}:
             raise ValueError(f"quality.by: {by!r} is not read: add it to source.extra_columns")
-        return self
-
-    @model_validator(mode="after")
-    def _vectors_are_kept_where_they_are_read_again(self) -> Self:
-        if self.embedding.keep:
-            return self
-        if self.ingest.near_dedup == "semantic":
-            raise ValueError(
-                "embedding.keep: false stores no vectors, by which ingest.near_dedup: semantic compares documents: "
-                "set keep to true, or near_dedup to minhash"
-            )
-        if self.selection.scope != "global":
-            raise ValueError(
-                "embedding.keep: false needs selection.scope: global, because a block is selected from by all of its "
-                f"vectors together, received scope: {self.selection.scope}: set scope to global, or keep to true"
-            )
-        if self.embedding.model == FROM_QUALITY:
-            raise ValueError(
-                f"embedding.keep: false needs a model of its own, because {FROM_QUALITY} makes the vectors when "
-                "documents are scored: name another embedding.model, or set keep to true"
-            )
         return self
 
     @model_validator(mode="after")

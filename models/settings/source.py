@@ -1,5 +1,6 @@
 """Define the settings of the sections `source` and `ingest`."""
 
+import re
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -110,6 +111,16 @@ class FilterSettings(Settings):
         description="What differs from the class's own defaults, by the names of its arguments; `language` also takes "
         "`model`, the file of a fastText model of languages.",
     )
+
+    @model_validator(mode="after")
+    def _pattern_compiles(self) -> Self:
+        pattern = self.options.get("regex_exp")
+        if self.kind == "regex" and isinstance(pattern, str):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"options.regex_exp must be a regular expression: {error}") from error
+        return self
 
 
 class IngestSettings(Settings):

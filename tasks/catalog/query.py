@@ -130,7 +130,7 @@ def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 def open_catalog(workspace: Workspace, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a copy of a workspace's catalog, without access to anything outside the workspace.
 
-    DuckDB opens a file once in a process, with one configuration, and goes on with it when a run replaces the file; a
+    DuckDB opens a file once in a process, with one configuration, and keeps it when a run replaces the file; a
     copy may be opened beside others.
 
     Raises

@@ -28,8 +28,8 @@ from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.storage.parquet import read_table
 from fineweb_mask.tasks.storage.scratch import pinned
+from fineweb_mask.tasks.workspace.records.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.references import StageFile
-from fineweb_mask.tasks.workspace.runs import FOLDER as RUNS
 from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import read_footer
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN, Workspace
@@ -47,6 +47,8 @@ VIEWS = (
     "known",
     "near_duplicates",
 )
+FILES = pa.schema([(name, pa.string()) for name in ("stage", "shard", "path")])
+DROPS = pa.schema([*((name, pa.string()) for name in ("shard", "stage", "reason")), ("documents", pa.int64())])
 ROOT = r"regexp_extract(current_setting('temp_directory'), '^(.*/|)catalog[.]duckdb[.]tmp$', 1, 's')"
 """SQL expression for the workspace with a trailing slash; empty if the catalog is attached to another database."""
 ESCAPED = rf"regexp_replace({ROOT}, '([*?\[])', '[\1]', 'g')"
@@ -248,28 +250,20 @@ def _runs(workspace: Workspace) -> str:
 
 
 def _write_files(connection: duckdb.DuckDBPyConnection, shards: Sequence[ShardFiles]) -> None:
-    connection.execute("CREATE TABLE stored.files (stage VARCHAR, shard VARCHAR, path VARCHAR)")
     stages = ("documents", "duplicates", "scores", "embeddings", "masks")
     files = [(stage, getattr(shard, stage)) for shard in shards for stage in stages]
-    _insert(connection, "stored.files", [(stage, file.name, file.path) for stage, file in files if file.path])
-
-
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
-    if rows:
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        values = ", ".join(f"unnest(${place + 1})" for place in range(len(columns)))
-        connection.execute(f"INSERT INTO {table} SELECT {values}", columns)
+    rows = [{"stage": stage, "shard": file.name, "path": file.path} for stage, file in files if file.path]
+    connection.from_arrow(pa.Table.from_pylist(rows, schema=FILES)).create("stored.files")
 
 
 def _write_drops(connection: duckdb.DuckDBPyConnection, workspace: Workspace, shards: Sequence[ShardFiles]) -> None:
-    connection.execute("CREATE TABLE stored.drops (shard VARCHAR, stage VARCHAR, reason VARCHAR, documents BIGINT)")
     rows = [
-        (shard.documents.name, stage, reason, documents)
+        {"shard": shard.name, "stage": stage, "reason": reason, "documents": documents}
         for shard in shards
         for (stage, reason), documents in _dropped(workspace, shard).items()
         if documents
     ]
-    _insert(connection, "stored.drops", rows)
+    connection.from_arrow(pa.Table.from_pylist(rows, schema=DROPS)).create("stored.drops")
 
 
 def _dropped(workspace: Workspace, shard: ShardFiles) -> Counter[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fineweb_mask.tasks.reporting.breakdown import Edges, NumberCounts, add_numbers, as_metrics
+from fineweb_mask.tasks.reporting.breakdown import Breakdown, as_metrics
 from fineweb_mask.tasks.reporting.page import Figure, Table
 from fineweb_mask.tasks.reporting.sections import distributions, retention
 from fineweb_mask.tasks.reporting.templating import render
@@ -25,9 +25,8 @@ class Kept(NamedTuple):
     tables: list[Table]
 
 
-def what_was_kept(edges: Mapping[str, Edges], counts: Sequence[Mapping[str, NumberCounts]]) -> Kept:
-    """Return the selected shares by group, from the counts of all partitions; a column with one group has no table."""
-    breakdown = add_numbers(edges, counts)
+def what_was_kept(breakdown: Breakdown) -> Kept:
+    """Return the selected shares by group; a column with one group has no table."""
     kept = retention(breakdown)
     groups = [pair for pair in zip(kept.figures, kept.tables, strict=True) if len(pair[1].rows) > 1]
     return Kept(

@@ -7,7 +7,7 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE, VERSION_FOLDER, publishing_to
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import read_manifest
 from fineweb_mask.tasks.workspace.workspace import Workspace
 

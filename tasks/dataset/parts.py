@@ -17,7 +17,7 @@ run's; where that was killed, `fineweb-mask gc` removes them.
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -28,7 +28,7 @@ from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, publish
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
 from fineweb_mask.tasks.storage.mirror import size_of, upload_order
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -115,7 +115,7 @@ class Parts(NamedTuple):
         return manifest if all(sizes) else None
 
     def _size(self, key: StageKey, name: str) -> int | None:
-        if self.is_local or not name.startswith(f"{DATA}/"):  # a stream of a shuffle
+        if self.is_local:
             return size_of(self.manifest_path(key).parent / name)
         if self.output.url is None:
             return size_of(self.output.folder / self._placed(name))
@@ -158,17 +158,11 @@ class Parts(NamedTuple):
         return manifests
 
     @contextmanager
-    def put_in_place(self, parts: list[Manifest], used: Iterable[StageFile]) -> Iterator[Path]:
+    def put_in_place(self, parts: Sequence[Manifest]) -> Iterator[Path]:
         """Yield a folder for the card and the provenance record; if the block succeeds, this is the dataset.
 
-        The record, which the block writes, names the files of the dataset. The last dataset is replaced.
-
-        Parameters
-        ----------
-        parts
-            The manifests of the parts with the dataset's files.
-        used
-            All parts that are not needed any more.
+        The record, which the block writes, names the files of the dataset. The last dataset is replaced, and the parts
+        are removed.
         """
         if self.is_local:
             with atomic_folder(self.output.folder) as folder:
@@ -185,12 +179,12 @@ class Parts(NamedTuple):
             else:
                 self._replace_mirrored(folder)
             shutil.rmtree(folder)
-        self.remove(used)
+        self.remove(part.key for part in parts)
 
-    def remove(self, references: Iterable[StageFile]) -> None:
-        """Delete parts, in this order."""
-        for reference in references:
-            self._remove(self.workspace.root / reference.path)
+    def remove(self, keys: Iterable[StageKey]) -> None:
+        """Delete the parts that were made with these keys, or what is left of them."""
+        for key in keys:
+            self._remove(self.manifest_path(key))
 
     def _link(self, part: Manifest, folder: Path) -> None:
         source = self.manifest_path(part.key).parent

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fineweb_mask.models.errors import WorkspaceError
-from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import upload_order
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
 
 VERSION_FOLDER = re.compile(r"data-[0-9a-f]{8}")

@@ -60,9 +60,9 @@ def planned(folder: Path, manifest: Manifest, repository: str, revision: str) ->
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise PushError(f"{repository!r} is no name of a repository on the hub: {error}") from error
+        raise PushError(f"{repository!r} is not the name of a repository on the hub: {error}") from error
     if repository.count("/") != 1:
-        raise PushError(f"{repository!r} is no name of a repository on the hub: it takes the form owner/name")
+        raise PushError(f"{repository!r} is not the name of a repository on the hub: it takes the form owner/name")
     if license_of(manifest) is None:
         raise PushError(
             "the dataset's card names no licence: set materialize.license to that of its source, such as odc-by, and "

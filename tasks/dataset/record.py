@@ -15,8 +15,8 @@ from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
 from fineweb_mask.tasks.workspace.manifest import ManifestFile, write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey
 
-SEAL = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`\n"
-SEALED = re.compile(re.escape(SEAL).replace(r"\{\}", "([0-9a-f]{64})") + r"\Z")
+CHECKSUM = "\nSHA-256 of `provenance.json`, without the entry of this card: `{}`\n"
+CHECKSUM_LINE = re.compile(re.escape(CHECKSUM).replace(r"\{\}", "([0-9a-f]{64})") + r"\Z")
 
 
 def write_record(
@@ -26,7 +26,7 @@ def write_record(
     details: Mapping[str, Any],
     more: Mapping[str, ManifestFile] | None = None,
 ) -> None:
-    """Write the record of a dataset, and its hash at the end of the card, in place of an earlier one.
+    """Write the record of a dataset, and its hash at the end of the card, instead of an earlier one.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def write_record(
     """
     card, others = folder / CARD, [file for file in files if file != folder / CARD]
     write_manifest(folder / PROVENANCE, key, others, details, more=more)
-    text = SEALED.sub("", card.read_text(encoding="utf-8"))
-    seal = SEAL.format(record_digest((folder / PROVENANCE).read_bytes()))
-    card.write_text(text + seal, encoding="utf-8")
+    text = CHECKSUM_LINE.sub("", card.read_text(encoding="utf-8"))
+    checksum = CHECKSUM.format(record_digest((folder / PROVENANCE).read_bytes()))
+    card.write_text(text + checksum, encoding="utf-8")
     write_manifest(folder / PROVENANCE, key, [*others, card], details, more=more)
 
 
@@ -58,5 +58,5 @@ def record_digest(record: bytes) -> str:
 
 def digest_on_card(card: str) -> str | None:
     """Return the hash of the record that a card ends with, or None if it has none."""
-    found = SEALED.search(card)
+    found = CHECKSUM_LINE.search(card)
     return None if found is None else found[1]

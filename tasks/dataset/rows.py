@@ -1,19 +1,12 @@
 """Read the rows of a partition: DuckDB joins documents, scores and masks, and returns the selected rows in order.
 
 DuckDB compares no checksums, so those of the files are compared before it reads them. Every read is checked: rows come
-in the requested order, none is repeated, and at the end none is missing.
-
-A random order is that of a 64-bit hash of the seed, the shard's place in the corpus and the row. A large corpus is
-shuffled in streams: each stream has the rows of one range of hashes, so that the streams, one after the other, are in
-the order that sorting all rows at once would give.
+in their order, none is repeated, and at the end none is missing.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import duckdb
 import numpy as np
@@ -25,21 +18,13 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, TIMES, masks_schema
 from fineweb_mask.models.settings import FLAT, MaterializeSettings
 from fineweb_mask.tasks.catalog.views import identifier, pattern_of
+from fineweb_mask.tasks.dataset.folders import Folder, check_folders, folder_name
 from fineweb_mask.tasks.storage.parquet import check_columns, read_schema
-from fineweb_mask.tasks.workspace.references import digest
 
 UNKNOWN = "unknown"
-MAX_FOLDER_NAME = 200  # file systems allow 255 bytes
-DUMP = re.compile(r"CC-MAIN-[0-9-]+")
-"""A name of one of Common Crawl's dumps, which keeps its capitals."""
-UNSAFE = re.compile(r"%..|[A-Z]|^[._]|\.$")
-"""In a quoted name: an escape, or a character that some reader or disk does not take as it is."""
-TAKEN = re.compile(r"cc-main-[0-9-]+|(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
-"""Names that a disk which ignores case takes for a dump's, and names of Windows's devices."""
-MAX_FOLDERS = 10_000
 BATCH_ROWS = 8_192
-ORDER = ("_random", "_shard", "_row")
-"""The columns that rows are sorted by within a folder; `_random` is 0 unless they are shuffled."""
+ORDER = ("_folder", "_shard", "_row")
+"""The columns that rows are sorted by."""
 NESTED = 2.0
 """Maximum mean reads of a shard, one for each folder with documents of it. Above that, all rows are sorted instead."""
 
@@ -53,16 +38,6 @@ class ShardPaths(NamedTuple):
     texts: str  # documents with their texts; the same file, or one of the selected rows
 
 
-class Folder(NamedTuple):
-    """A folder of the dataset, with the documents that go into it."""
-
-    number: int
-    value: str  # of the layout's column
-    name: str  # empty for the data folder itself
-    shards: list[int]
-    rows: int
-
-
 class SelectedDocuments:
     """The selected documents of some shards, with their scores; creates the tables `shards` and `chosen`.
 
@@ -73,11 +48,9 @@ class SelectedDocuments:
     shards
         The files, in the order of the shards' names.
     settings
-        The layout and the order.
+        The layout.
     columns
         The columns of the documents of all shards of the corpus, as `common_schema` returns them.
-    first
-        The place of the first of these shards in the corpus.
 
     Raises
     ------
@@ -93,12 +66,10 @@ class SelectedDocuments:
         shards: Sequence[ShardPaths],
         settings: MaterializeSettings,
         columns: pa.Schema,
-        first: int = 0,
     ) -> None:
         self._connection = connection
         self._shards = list(shards)
         self._settings = settings
-        self._first = first
         check_columns({file for shard in shards for file in (shard.documents, shard.scores, shard.masks)})
         self._schemas = [read_schema(shard.texts) for shard in shards]
         self._documents = pa.schema([field for field in columns if field.name not in {ROW.name, SOURCE_ROW.name}])
@@ -233,7 +204,7 @@ class SelectedDocuments:
             If a row is repeated, missing or out of order.
         """
         pairs = sum(len(folder.shards) for folder in self.folders)
-        if self._settings.shuffle or pairs > NESTED * len(self._shards):
+        if pairs > NESTED * len(self._shards):
             yield from self._read_sorted()
             return
         for folder in self.folders:
@@ -294,219 +265,58 @@ class SelectedDocuments:
 
     def _read_sorted(self) -> Iterator[tuple[Folder, pa.Table]]:
         """Yield the rows of all shards, sorted by folder; DuckDB spills what does not fit into memory."""
-        query = self._query(
-            "folders.number AS _folder",
-            """
-            JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
-              ON chosen.folder = folders.folder
-            """,
-        )
-        parameters = self._parameters | {
-            "values": [folder.value for folder in self.folders],
-            "numbers": [folder.number for folder in self.folders],
-        }
-        batches = _in_order(self._connection, query, parameters, ("_folder", *ORDER))
-        for folder, table in _by_folder(batches, self.folders):
-            yield folder, self._documents_of(table)
-
-    def read_random(self) -> Iterator[tuple[NDArray[np.uint64], pa.Table]]:
-        """Yield the rows in random order: their hashes, (n,) ascending, and the rows as `stream_schema` has them.
-
-        Raises
-        ------
-        WorkspaceError
-            If a row is repeated, missing or out of order.
-        """
-        names = stream_schema(self.schema).names
-        rows = 0
-        for table in _in_order(self._connection, self._query("chosen.folder AS _folder"), self._parameters, ORDER):
-            rows += table.num_rows
-            columns = [*self._documents_of(table).columns, *(table[name] for name in ("_folder", *ORDER))]
-            yield table["_random"].to_numpy(), pa.table(columns, names=names)
-        if rows != self.rows:
-            raise WorkspaceError(f"{self.rows:,} documents were selected, {rows:,} found: run again")
-
-    def _query(self, folder: str, joined: str = "") -> str:
-        """Return the query for the documents and scores of all rows, with the columns that they are sorted by."""
-        shard = f"(chosen.shard + {self._first})"
-        random = f"md5_number_lower(concat_ws(' ', $seed, {shard}, chosen.row))" if self._settings.shuffle else "0"
-        columns = [f"documents.{identifier(name)} AS d{index}" for index, name in enumerate(self._present.names)]
-        return f"""
-            SELECT {", ".join(columns)}, chosen.* EXCLUDE (row, shard, folder),
-                   {folder}, {random}::UBIGINT AS _random, {shard}::UINTEGER AS _shard, chosen.row AS _row
+        names = self._present.names
+        columns = [f"d{index}" for index in range(len(names))]
+        documents = (f"documents.{identifier(name)} AS {column}" for name, column in zip(names, columns, strict=True))
+        query = f"""
+            SELECT {", ".join(documents)}, chosen.* EXCLUDE (row, shard, folder),
+                   folders.number AS _folder, chosen.shard AS _shard, chosen.row AS _row
             FROM (SELECT * FROM read_parquet($texts, filename = 'texts_file', union_by_name = true,
                                              hive_partitioning = false)
                   JOIN (SELECT shard, texts_file FROM shards) USING (texts_file)) AS documents
-            JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row {joined}
-            """  # noqa: S608 - quoted column names
-
-    @property
-    def _parameters(self) -> dict[str, Any]:
-        seed = {"seed": self._settings.seed} if self._settings.shuffle else {}
-        return {"texts": _patterns(shard.texts for shard in self._shards), **seed}
-
-    def _documents_of(self, table: pa.Table) -> pa.Table:
-        """Return the columns of `schema` of what `_query` found."""
-        names = self._present.names
-        documents = table.select([f"d{index}" for index in range(len(names))]).rename_columns(names)
-        return self._joined(documents, table)
-
-
-class StreamDocuments:
-    """The documents of one stream of a shuffle, from the files that every partition wrote for it.
-
-    Parameters
-    ----------
-    connection
-        An empty database.
-    files
-        Parquet files with the columns of `stream_schema(schema)`.
-    schema
-        The columns of the dataset.
-    settings
-        The layout.
-    """
-
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        files: Sequence[str],
-        schema: pa.Schema,
-        settings: MaterializeSettings,
-    ) -> None:
-        self.schema = schema
-        self._connection = connection
-        check_columns(files)
-        self._files = _patterns(files)
-        found = connection.execute(
-            """
-            SELECT _folder, count(*) FROM read_parquet($files, hive_partitioning = false)
-            GROUP BY _folder ORDER BY _folder
-            """,
-            {"files": self._files},
-        ).fetchall()
-        check_folders(len(found), settings.layout)
-        self.folders = [
-            Folder(number, value, folder_name(value) if value else "", [], rows)
-            for number, (value, rows) in enumerate(found)
-        ]
-        self.rows = sum(folder.rows for folder in self.folders)
-
-    def read(self) -> Iterator[tuple[Folder, pa.Table]]:
-        """Yield the rows folder by folder in random order, with the columns of `schema`.
-
-        Raises
-        ------
-        WorkspaceError
-            If a row is repeated, missing or out of order.
-        """
-        query = """
-            SELECT stream.* EXCLUDE (_folder), folders.number AS _folder
-            FROM read_parquet($files, hive_partitioning = false) AS stream
+            JOIN chosen ON documents.shard = chosen.shard AND documents.row = chosen.row
             JOIN (SELECT unnest($values) AS folder, unnest($numbers)::UINTEGER AS number) AS folders
-              ON stream._folder = folders.folder
-            """
+              ON chosen.folder = folders.folder
+            ORDER BY {", ".join(ORDER)}
+            """  # noqa: S608 - quoted column names
         parameters = {
-            "files": self._files,
+            "texts": _patterns(shard.texts for shard in self._shards),
             "values": [folder.value for folder in self.folders],
             "numbers": [folder.number for folder in self.folders],
         }
-        batches = _in_order(self._connection, query, parameters, ("_folder", *ORDER))
-        for folder, table in _by_folder(batches, self.folders):
-            columns = [table[f"c{index}"] for index in range(len(self.schema))]
-            yield folder, pa.table(columns, names=self.schema.names).cast(self.schema)
+        found = [0] * len(self.folders)
+        last = np.empty((len(ORDER), 0), dtype=np.int64)
+        for batch in self._connection.sql(query, params=parameters).to_arrow_reader(BATCH_ROWS):
+            places = np.stack([batch.column(name).to_numpy() for name in ORDER]).astype(np.int64)  # (3, rows)
+            if not _increases(np.concatenate([last, places], axis=1)):
+                raise WorkspaceError("rows of the dataset came out of order or twice: please report this bug")
+            last = places[:, -1:] if len(batch) else last
+            table = pa.table(batch)
+            rows = self._joined(table.select(columns).rename_columns(names), table)
+            for number in np.unique(places[0]):
+                start, stop = np.searchsorted(places[0], [number, number + 1]).tolist()
+                found[number] += stop - start
+                yield self.folders[number], rows.slice(start, stop - start)
+        for folder in self.folders:
+            if found[folder.number] != folder.rows:
+                raise WorkspaceError(
+                    f"data/{folder.name}: {folder.rows:,} documents were selected, {found[folder.number]:,} found: "
+                    "run again"
+                )
 
 
-def _patterns(paths: Iterable[str]) -> list[str]:
-    return [pattern_of(path) for path in paths]
-
-
-def stream_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of a stream's files: the dataset's as c0, c1, ..., the value for the folder, and the order."""
-    columns = [pa.field(f"c{index}", kind) for index, kind in enumerate(schema.types)]
-    keys = [("_folder", pa.string()), ("_random", pa.uint64()), ("_shard", pa.uint32()), ("_row", pa.uint32())]
-    return pa.schema([*columns, *keys])
-
-
-def _in_order(
-    connection: duckdb.DuckDBPyConnection, query: str, parameters: dict[str, Any], order: Sequence[str]
-) -> Iterator[pa.Table]:
-    """Yield what a query finds, sorted by the columns `order`, which no two rows may share."""
-    last: list[Any] = []
-    ordered = connection.sql(f"SELECT * FROM ({query}) ORDER BY {', '.join(order)}", params=parameters)  # noqa: S608
-    for batch in ordered.to_arrow_reader(BATCH_ROWS):
-        keys = [batch.column(name).to_numpy(zero_copy_only=False) for name in order]
-        if not _increases([np.concatenate(pair) for pair in zip(last, keys, strict=True)] if last else keys):
-            raise WorkspaceError("rows of the dataset came out of order or twice: please report this bug")
-        last = [key[-1:] for key in keys] if len(batch) else last
-        if len(batch):
-            yield pa.table(batch)
-
-
-def _by_folder(tables: Iterator[pa.Table], folders: Sequence[Folder]) -> Iterator[tuple[Folder, pa.Table]]:
-    """Yield tables that are sorted by `_folder`, a folder's number, folder by folder; check that none lacks rows."""
-    rows = [0] * len(folders)
-    for table in tables:
-        numbers = table["_folder"].to_numpy()
-        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), table.num_rows]
-        for start, stop in pairwise(starts):
-            folder = folders[numbers[start]]
-            rows[folder.number] += stop - start
-            yield folder, table.slice(start, stop - start)
-    for folder in folders:
-        if rows[folder.number] != folder.rows:
-            raise WorkspaceError(
-                f"data/{folder.name}: {folder.rows:,} documents were selected, {rows[folder.number]:,} found: run again"
-            )
-
-
-def check_folders(folders: int, layout: str) -> None:
-    """Check that a layout does not make too many folders.
-
-    Raises
-    ------
-    WorkspaceError
-        If it makes more than 10,000.
-    """
-    if folders > MAX_FOLDERS:
-        raise WorkspaceError(
-            f"materialize.layout: {layout!r} has {folders:,} values, a folder each: "
-            f"choose a column with at most {MAX_FOLDERS:,}, or {FLAT!r}"
-        )
-
-
-def _increases(keys: Sequence[Any]) -> bool:
-    """Return whether rows increase strictly; each key is an (n,) array, the first the most significant."""
-    larger = np.zeros(max(0, len(keys[0]) - 1), dtype=bool)
+def _increases(places: NDArray[np.int64]) -> bool:
+    """Return whether columns of numbers, (k, n) with the most significant first, increase strictly from row to row."""
+    larger = np.zeros(max(0, places.shape[1] - 1), dtype=bool)
     equal = np.ones_like(larger)
-    for key in keys:
+    for key in places:
         larger |= equal & (key[1:] > key[:-1])
         equal &= key[1:] == key[:-1]
     return bool(larger.all())
 
 
-def folder_name(value: str) -> str:
-    """Return the folder name for a column's value, which every reader and disk takes as it is.
-
-    Characters other than small letters, digits and `._-~` are %-escaped, so that no two values share a folder where a
-    disk ignores case or normalises Unicode; only names of Common Crawl's dumps keep their capitals. Also escaped are
-    `.` and `_` at the beginning, where readers take a folder for a hidden one, a dot at the end, and the first letter
-    of a device's name, such as `con`. `urllib.parse.unquote` returns the value, unless the name was too long: it is
-    then cut, and a digest of the value is appended.
-
-    >>> folder_name("CC-MAIN-2024-10"), folder_name("a/b"), folder_name("Case"), folder_name("__x__")
-    ('CC-MAIN-2024-10', 'a%2Fb', '%43ase', '%5F_x__')
-    """
-    name = quote(value, safe="")
-    if DUMP.fullmatch(name) is None:
-        name = UNSAFE.sub(lambda found: found[0] if len(found[0]) > 1 else _escaped(found[0]), name)
-        if TAKEN.fullmatch(name):
-            name = _escaped(name[0]) + name[1:]
-    return name if len(name) <= MAX_FOLDER_NAME else f"{name[:MAX_FOLDER_NAME]}-{digest(value)}"
-
-
-def _escaped(character: str) -> str:
-    return f"%{ord(character):02X}"
+def _patterns(paths: Iterable[str]) -> list[str]:
+    return [pattern_of(path) for path in paths]
 
 
 def common_schema(schemas: list[pa.Schema]) -> pa.Schema:

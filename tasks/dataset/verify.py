@@ -32,12 +32,12 @@ from fineweb_mask.models.urls import is_url, reject_credentials
 from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
 from fineweb_mask.tasks.dataset.record import digest_on_card, record_digest
 from fineweb_mask.tasks.source.hub import pin_commit
-from fineweb_mask.tasks.storage.filesystem import is_local, open_filesystem
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
-from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.storage.remote.filesystem import is_local, open_filesystem
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.manifest import Manifest, ManifestFile
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import LAST_RUN
 
 CHUNK_BYTES = 4 * 2**20

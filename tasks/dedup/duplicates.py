@@ -13,7 +13,6 @@ file is written again, and no selection is made again.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -22,22 +21,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES, DUPLICATES_OF_SHARDS
-from fineweb_mask.tasks.dedup.lists import ListsJob
+from fineweb_mask.tasks.dedup.lists import ListsJob, write_list, write_lists
 from fineweb_mask.tasks.dedup.sorted_rows import read_range, runs
-from fineweb_mask.tasks.storage.mirror import size_of
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, content_key, digest, stage_file_name
-from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint, stage_file_writer
-from fineweb_mask.tasks.workspace.workspace import Workspace
 
 GATHERED_ROWS = 16_000_000
 """Documents of the shards whose duplicates are in memory at the same time, unless one shard has more."""
-
-WRITERS = 32
-"""Files that are written at the same time: at a URL, most of the time is spent waiting."""
 
 
 class DedupJob(ListsJob):
@@ -51,19 +43,12 @@ class DedupJob(ListsJob):
         run_with=("select",),
         counts=("ingested", "eligible"),
     )
-    name: ClassVar[str] = "corpus"
     summaries: ClassVar[str] = "repeats"
-    hashes: list[StageFile]  # in the order in which the shards came
-    repeats: tuple[StageFile, ...] = ()  # of all buckets: needed to build the output, not to find it
-
-    @property
-    def shard_names(self) -> list[str]:
-        """The names of the shards."""
-        return [file.name for file in self.hashes]
+    listed_rows: ClassVar[str] = "duplicates"
 
     def depends_on(self) -> Dependencies:
         """Return the shards and the fingerprints of their hashes, in their order."""
-        return Dependencies(settings=None, inputs=[[file.name, file.fingerprint] for file in self.hashes])
+        return Dependencies(settings=None, inputs=[[file.name, file.fingerprint] for file in self.sorted_rows])
 
     def listed(self, row: dict[str, Any]) -> StageFile:
         """Return the reference to a shard's duplicates, from its row of the summary."""
@@ -103,41 +88,26 @@ def dedup(job: DedupJob) -> None:
     WorkspaceError
         If what the buckets found is not given.
     """
-    if not job.repeats:
-        raise WorkspaceError(
-            "the duplicates of a corpus are listed from what its buckets found, which is not there: run again"
-        )
-    with (
-        stage_file_writer(job.summary, DUPLICATES_OF_SHARDS, job.key) as summary,
-        ThreadPoolExecutor(WRITERS) as pool,
-    ):
-        for places in track("shards", list(runs([file.rows for file in job.hashes], GATHERED_ROWS)), part=(0, 1)):
-            found = zip(job.shard_names[places.start : places.stop], _rows_of(job, places), strict=True)
-            files = list(pool.map(partial(_write, job.workspace, force=job.force), *zip(*found, strict=True)))
-            columns = [[getattr(file, name) for file in files] for name in ("name", "rows", "bytes", "fingerprint")]
-            summary.write(pa.record_batch(columns, schema=DUPLICATES_OF_SHARDS))
+    portions = list(runs([file.rows for file in job.sorted_rows], GATHERED_ROWS))
+    found = (_duplicates(job, places) for places in track("shards", portions, part=(0, 1)))
+    write_lists(job, DUPLICATES_OF_SHARDS, found, partial(_write, job))
 
 
-def _rows_of(job: DedupJob, places: range) -> Iterator[NDArray[np.uint32]]:
-    """Yield the duplicates of each of some neighbouring shards."""
-    tables = [read_range(job.workspace, file, places.start, places.stop) for file in job.repeats]
-    shards, rows = (np.concatenate([table[name].to_numpy() for table in tables]) for name in ("shard", "row"))
-    order = np.lexsort((rows, shards))
-    shards, rows = shards[order], rows[order]
-    starts = np.searchsorted(shards, [*places, places.stop])
-    for start, stop in pairwise(starts):
-        yield rows[start:stop]
+def _duplicates(job: DedupJob, places: range) -> Iterator[tuple[str, NDArray[np.uint32]]]:
+    """Yield the names and the duplicates of some neighbouring shards."""
+    tables = [read_range(job.workspace, file, places.start, places.stop - 1) for file in job.compared()]
+    found = pa.concat_tables(tables).sort_by([("shard", "ascending"), ("row", "ascending")])
+    starts = np.searchsorted(found["shard"].to_numpy(), [*places, places.stop])
+    for place, (start, stop) in zip(places, pairwise(starts), strict=True):
+        yield job.shard_names[place], found["row"][start:stop].to_numpy()
 
 
-def _write(workspace: Workspace, shard: str, rows: NDArray[np.uint32], *, force: bool) -> StageFile:
+def _write(job: DedupJob, duplicates: tuple[str, NDArray[np.uint32]]) -> StageFile:
     """Write a shard's duplicates, if it has any and they are not there yet."""
+    shard, rows = duplicates
     content = content_of(shard, rows)
     found = duplicates_of(shard, len(rows), 0, content)
     if not found.path:
         return found
-    path = workspace.root / found.path
-    if force or read_fingerprint(path) != content:
-        with stage_file_writer(path, DUPLICATES, content_key(content)) as writer:
-            writer.write(pa.record_batch([pa.array(rows)], schema=DUPLICATES))
-            writer.details = {"content": content}
-    return found.model_copy(update={"bytes": size_of(path)})
+    size = write_list(job.workspace.root / found.path, pa.table([rows], schema=DUPLICATES), content, force=job.force)
+    return found.model_copy(update={"bytes": size})

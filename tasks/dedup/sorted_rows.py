@@ -3,12 +3,13 @@
 Row groups are small, and each records its first and its last value: a reader opens only those in its range.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey
 from fineweb_mask.tasks.workspace.stage_parquet import open_parquet, stage_file_writer
@@ -30,10 +31,10 @@ def write_sorted(
                 writer.flush()
 
 
-def read_range(workspace: Workspace, file: StageFile, first: bytes | int, end: bytes | int) -> pa.Table:
-    """Return the row groups of a sorted file that hold a value from `first` on and below `end`, whole.
+def read_range(workspace: Workspace, file: StageFile, first: bytes | int, last: bytes | int) -> pa.Table:
+    """Return the rows of a sorted file whose first column is from `first` to `last`, both included.
 
-    At a URL, only these row groups and the footer are downloaded.
+    At a URL, only the row groups that hold some of them and the footer are downloaded.
     """
     with open_parquet(workspace.root / file.path) as opened:
         footer = opened.metadata
@@ -45,8 +46,13 @@ def read_range(workspace: Workspace, file: StageFile, first: bytes | int, end: b
             return footer.row_group(group).column(0).statistics.max
 
         groups = range(footer.num_row_groups)
-        start, stop = bisect_left(groups, first, key=highest), bisect_left(groups, end, key=lowest)
-        return opened.read_row_groups(list(groups[start:stop]))
+        start, stop = bisect_left(groups, first, key=highest), bisect_right(groups, last, key=lowest)
+        table = opened.read_row_groups(list(groups[start:stop]))
+    kind = table.schema.field(0).type
+    is_inside = pc.and_(
+        pc.greater_equal(table[0], pa.scalar(first, kind)), pc.less_equal(table[0], pa.scalar(last, kind))
+    )
+    return table.filter(is_inside)
 
 
 def runs(sizes: Sequence[float], most: float) -> Iterator[range]:

@@ -1,6 +1,7 @@
 """Fit the quality classifier, the score statistics and the built-in encoder."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,14 +21,13 @@ from fineweb_mask.tasks.fit.job import FitJob, sampled_documents, sampled_texts
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
     batch_scores,
-    by_column,
     columns_read,
     groups_of,
     load_models,
     load_sidecars,
     score_columns,
 )
-from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_texts
+from fineweb_mask.tasks.inference.scoring_pool import pooled_models, score_batches
 from fineweb_mask.tasks.source.labels import read_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
@@ -119,28 +119,31 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     groups: list[str] = []
     places: list[tuple[str, int]] = []  # shard and row
     limit, annotated = job.settings.statistics_documents, _Annotated(job, documents)
-    by = [] if job.settings.by is None else [job.settings.by]
+    by = job.settings.by
 
     def columns(schema: pa.Schema, shard: str) -> list[str]:
-        read = columns_read(scorers.values(), schema, shard, with_text=bool(pooled))
-        return list(dict.fromkeys([*read, *annotated.columns, *by_column(by, schema)]))
+        read = columns_read(scorers.values(), schema, shard, with_text=bool(pooled), by=by)
+        return list(dict.fromkeys([*read, *annotated.columns]))
 
-    for shard, batch in sampled_documents(job.workspace, documents, limit, columns):
-        if not annotated.add(shard, batch):
-            continue
-        for column in {one for scorer in scorers.values() for one in columns_of(scorer)} | (
-            {"text"} if pooled else set()
-        ):
+    def batches() -> Iterator[pa.RecordBatch]:
+        for shard, batch in sampled_documents(job.workspace, documents, limit, columns):
+            if annotated.add(shard, batch):
+                places.extend((shard, row) for row in batch["row"].to_pylist())
+                yield batch
+
+    pool_scores: dict[str, list[NDArray[np.float32]]] = defaultdict(list)
+    for batch, found in score_batches(job.workspace, pooled, job.processes, batches()):
+        for column in {one for scorer in scorers.values() for one in columns_of(scorer)}:
             sample[column] += batch[column].to_pylist()
-        groups += [name for column in by for name in groups_of(batch, column)]
-        places += [(shard, row) for row in batch["row"].to_pylist()]
+        groups += [] if by is None else groups_of(batch, by)
+        for name, part in found.items():
+            pool_scores[name].append(part)
     scores = score_columns(scorers, sample, lambda position: "{}, row {}".format(*places[position]))
-    pool_scores = score_texts(job.workspace, pooled, sample["text"], job.processes)
-    scores |= zip((model.settings.name for model in pooled), pool_scores, strict=True)
+    scores |= {name: np.concatenate(parts) for name, parts in pool_scores.items()}
     scores |= annotated.scores()
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
     details: dict[str, Any] = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
-    if by:
+    if by is not None:
         details["by_group"] = combine.fit_group_statistics(in_order, groups, job.group_documents)
     job.publish([], details, documents)
 

@@ -15,9 +15,9 @@ from fineweb_mask.models.settings import EmbeddingSettings, SourceSettings
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.tasks.fit.job import FitJob, sampled_texts
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.corpus.arrays import write_arrays
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import ShardReader
+from fineweb_mask.tasks.workspace.arrays import write_arrays
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
 
 SAMPLE_DOCUMENTS = 20_000

@@ -45,6 +45,28 @@ def model_folder(model: str, setting: str) -> ModelFolder:
     return ModelFolder(snapshot, f"{model}@{snapshot.name}")
 
 
+def check_model_folder(model: str, setting: str) -> None:
+    """Check that a model is a folder, or may be the name of one on the hub, without asking the hub.
+
+    Raises
+    ------
+    ModelNotFoundError
+        If not.
+    """
+    if Path(model).is_dir():
+        return
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(model)
+    except HFValidationError as error:
+        raise ModelNotFoundError(
+            f"{setting}: there is no folder {model!r}, and a model on the hub has a name such as owner/model: check "
+            "its spelling"
+        ) from error
+
+
 def model_file(model: str, setting: str) -> Path:
     """Return a model's file, downloading it if `model` is an address on the hub: `hf://owner/repository[@revision]/file`.
 
@@ -106,6 +128,6 @@ def _download_errors_explained(model: str, arguments: str) -> Iterator[None]:
         yield
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise ModelNotFoundError(
-            f"{model} cannot be downloaded from the hub: {error}; "
+            f"{model} cannot be downloaded from the hub: {' '.join(str(error).split())}; "
             f"without a network, download it first with `hf download {arguments}`"
         ) from error

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fineweb_mask.models.quality.column import ColumnValueError
+from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
 from fineweb_mask.models.quality.sidecar import SidecarScorer
 from fineweb_mask.models.settings.quality import (
@@ -21,7 +22,14 @@ from fineweb_mask.models.settings.quality import (
     SidecarScorerSettings,
     TransformerSettings,
 )
-from fineweb_mask.tasks.inference.model_files import ModelNotFoundError, check_model_file, model_file, model_folder
+from fineweb_mask.models.urls import HUB
+from fineweb_mask.tasks.inference.model_files import (
+    ModelNotFoundError,
+    check_model_file,
+    check_model_folder,
+    model_file,
+    model_folder,
+)
 from fineweb_mask.tasks.source.labels import LabelsError, check_labels
 from fineweb_mask.tasks.source.sidecars import Sidecar, read_sidecar
 from fineweb_mask.tasks.workspace.job import BadShardError
@@ -53,7 +61,7 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
     Raises
     ------
     ModelNotFoundError
-        If a file or one of its columns is missing, or an address on the hub is malformed.
+        If a file or one of its columns is missing, a file is no fastText model, or an address on the hub is malformed.
     """
     for index, scorer in enumerate(scorers):
         where = f"quality.scorers.{index}"
@@ -61,6 +69,8 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
             check_folder(scorer.model, where)
         elif isinstance(scorer, FastTextScorerSettings) and scorer.model is not None:
             check_model_file(scorer.model, f"{where}.model")
+            if not scorer.model.startswith(HUB):
+                _check_fasttext(scorer.model, f"{where}.model")
         elif isinstance(scorer, FastTextScorerSettings) and scorer.labels is not None:
             try:
                 check_labels(scorer.labels)
@@ -68,14 +78,22 @@ def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
                 raise ModelNotFoundError(f"{where}.labels: {error}") from error
 
 
+def _check_fasttext(model: str, where: str) -> None:
+    try:
+        check_fasttext_file(model)
+    except FastTextFormatError as error:
+        raise ModelNotFoundError(f"{where}: {error}") from error
+
+
 def check_folder(model: str, where: str) -> None:
-    """Check that a transformer's folder holds what it needs; a name on the hub is checked when it is fetched.
+    """Check that a transformer's folder holds what it needs; whether the hub has one is found when it is fetched.
 
     Raises
     ------
     ModelNotFoundError
         If a file is missing.
     """
+    check_model_folder(model, f"{where}.model")
     folder = Path(model)
     if folder.is_dir():
         for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
@@ -141,8 +159,12 @@ def _load(path: str, model: QualityModel) -> Scorer:
     return load_scorer(model.settings, path)
 
 
-def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *, with_text: bool = False) -> list[str]:
+def columns_read(
+    scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *, with_text: bool = False, by: str | None = None
+) -> list[str]:
     """Return the columns of the documents that the scorers read, after `row`; `with_text` adds `text`.
+
+    `by` names the column that scores are standardised by, which documents may lack: it is then "" in all of them.
 
     Raises
     ------
@@ -155,12 +177,8 @@ def columns_read(scorers: Iterable[Scorer], documents: pa.Schema, shard: str, *,
             f"{shard}: no column {missing[0]!r} to take a score from: add it to the source, "
             "or set the scorer's column to another"
         )
-    return ["row", *sorted(wanted)]
-
-
-def by_column(by: Sequence[str], documents: pa.Schema) -> list[str]:
-    """Return the columns that scores are standardised by which the documents have: others are "" in all of them."""
-    return [name for name in by if name in documents.names]
+    grouped_by = [by] if by is not None and by in documents.names and by not in wanted else []
+    return ["row", *sorted(wanted), *grouped_by]
 
 
 def groups_of(batch: pa.RecordBatch, by: str) -> list[str]:

@@ -7,6 +7,7 @@ if its vector has a cosine of `near_duplicates.threshold` with that of a held-ou
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,17 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.ngrams import COMMON, ngram_hashes, places
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.probe.ngrams import COMMON, ngram_hashes, places
+from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import DUPLICATES
-from fineweb_mask.models.settings.probe import GROUPS, POOL
 from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.texts import documents_of
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.parquet import read_schema, read_table, write_table
-from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, FolderJob, Stage, find_file, stage_task
+from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles, duplicate_rows
@@ -53,9 +55,9 @@ class HeldOutError(DataError):
 
 
 class HeldOutJob(FolderJob):
-    """Draw the held-out documents of a corpus, read those of the user, and hash what no model may be trained on."""
+    """Draw the held-out documents of a corpus, read those of the user, and find what no model may be trained on."""
 
-    stage: ClassVar[Stage] = Stage("hold_out", version=1, folders=("probe/held_out",), product=True)
+    stage: ClassVar[Stage] = Stage("hold_out", version=2, folders=("probe/held_out", "probe/excluded"), product=True)
     name: ClassVar[str] = "held-out documents"
     shards: list[ShardFiles]
     files: dict[str, list[SourceShard]]  # of the user's sets, by name
@@ -64,17 +66,38 @@ class HeldOutJob(FolderJob):
     most: int  # documents of a set
     most_per_group: int
     share: float  # of the corpus, or of a group
+    threshold: float  # the least cosine of near-duplicates
 
     def depends_on(self) -> Dependencies:
-        """Return how documents are drawn, and the fingerprints of the corpus and of the files."""
+        """Return how documents are drawn and compared, and the fingerprints of the corpus and of the files."""
+        shards = [(shard.documents, shard.duplicates, shard.embeddings) for shard in self.shards]
         return Dependencies(
-            settings=[self.by, self.most, self.most_per_group, self.share],
+            settings=[self.by, self.most, self.most_per_group, self.share, self.threshold],
             inputs=[
-                [[shard.documents.fingerprint, shard.duplicates.fingerprint] for shard in self.shards],
+                [[file.fingerprint for file in files] for files in shards],
                 {name: [file.fingerprint for file in files] for name, files in self.files.items()},
                 [file.fingerprint for file in self.benchmarks],
             ],
         )
+
+    def current(self, listing: Listing | None = None) -> StageFile | None:
+        """Return a reference to the documents if these and the rows that are left out are there, else None."""
+        found = super().current(listing)
+        return None if found is None or self.excluded() is None else found
+
+    def excluded_path(self, shard: ShardFiles) -> Path:
+        """Return the file of a shard's rows that no model may be trained on."""
+        return self.workspace.shard_path(self.stage.folders[1], shard.name, self.key)
+
+    def excluded(self) -> dict[str, StageFile] | None:
+        """Return by shard the rows that no model may be trained on, a file each; None if one is not current."""
+        files = {shard.name: find_file(self, self.stage.folders[1], shard.name, None) for shard in self.shards}
+        found = {name: file for name, file in files.items() if file is not None}
+        return found if len(found) == len(files) else None
+
+    def paths(self) -> list[Path]:
+        """Return the folder, and the files of the rows."""
+        return [self.folder, *map(self.excluded_path, self.shards)]
 
 
 class HeldOut(NamedTuple):
@@ -92,7 +115,7 @@ class HeldOut(NamedTuple):
 
 @stage_task
 def hold_out(job: HeldOutJob) -> None:
-    """Write the held-out documents and the n-grams of all texts that are kept away from training.
+    """Write the held-out documents, the n-grams of all texts that are kept away from training, and the rows like them.
 
     Raises
     ------
@@ -106,11 +129,8 @@ def hold_out(job: HeldOutJob) -> None:
     protected = [ngram_hashes(text) for text in documents["text"].to_pylist()]
     protected += [ngram_hashes(text) for text in texts_of(job.benchmarks)]
     ngrams = np.unique(np.concatenate(protected))
-    counts = np.zeros(len(ngrams), dtype=np.int64)
-    for shard in track("shards searched for common phrases", job.shards, part=(0, 1)):
-        for texts in corpus_texts(job.workspace, shard.documents):
-            for text in texts.to_pylist():
-                counts[places(ngram_hashes(text), ngrams)] += 1
+    counts, sharing = _search(job, ngrams)
+    _exclude(job, documents, sharing)
     path = job.folder / "documents.parquet"
     with atomic_write(path) as partial:
         write_table(documents, partial)
@@ -154,7 +174,7 @@ def _drawn(job: HeldOutJob) -> pa.Table:
 def _candidates(
     job: HeldOutJob,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint32], list[str | None]]:
-    """Return the rank, shard, row and group of every document that is no duplicate."""
+    """Return the rank, shard, row and group of every document but the duplicates."""
     ranks: list[int] = []
     shards: list[int] = []
     rows: list[int] = []
@@ -204,78 +224,62 @@ def _table(columns: list[Any]) -> pa.Table:
     return pa.table([pa.array(one, field.type) for one, field in zip(columns, HELD_OUT, strict=True)], schema=HELD_OUT)
 
 
-class ExcludeJob(ShardJob):
-    """Find the documents of a shard that no arm may select."""
+def _search(job: HeldOutJob, ngrams: NDArray[np.uint64]) -> tuple[NDArray[np.int64], list[list[int]]]:
+    """Return how many documents of the corpus hold each n-gram, (m,), and by shard the rows with one that is rare.
 
-    stage: ClassVar[Stage] = Stage("exclude", version=1, folders=("probe/excluded",))
-    shard: ShardFiles
-    embeddings: list[StageFile]  # of all shards that held-out documents come from
-    held_out: StageFile
-    threshold: float
-
-    @property
-    def name(self) -> str:
-        """The name of the shard."""
-        return self.shard.name
-
-    def depends_on(self) -> Dependencies:
-        """Return the least cosine of a near-duplicate, and the fingerprints of what is compared."""
-        return Dependencies(
-            settings=self.threshold,
-            inputs=[
-                self.shard.documents.fingerprint,
-                self.shard.duplicates.fingerprint,
-                [file.fingerprint for file in self.embeddings],
-                self.held_out.fingerprint,
-            ],
-        )
+    Of an n-gram no more rows are remembered than make it a common phrase.
+    """
+    counts = np.zeros(len(ngrams), dtype=np.int64)
+    found = []
+    for shard in track("shards searched for shared words", job.shards, part=(0, 0.9)):
+        held, row = list[tuple[int, NDArray[np.intp]]](), 0
+        for texts in corpus_texts(job.workspace, shard.documents):
+            for text in texts.to_pylist():
+                at = places(ngram_hashes(text), ngrams)
+                counts[at] += 1
+                held += [(row, rare)] if len(rare := at[counts[at] <= COMMON]) else []
+                row += 1
+        found.append(held)
+    return counts, [[row for row, at in held if (counts[at] <= COMMON).any()] for held in found]
 
 
-@stage_task
-def exclude(job: ExcludeJob) -> None:
-    """Write the rows that are duplicates, held out, near-duplicates of held-out documents, or share n-grams with them.
+def _exclude(job: HeldOutJob, documents: pa.Table, sharing: list[list[int]]) -> None:
+    """Write each shard's rows that are duplicates, held out, near-duplicates of held-out documents, or share n-grams.
 
     `details` count them by the first reason that holds.
     """
-    held_out = HeldOut.read(job.workspace, job.held_out)
-    n = job.shard.rows
-    reasons: dict[str, NDArray[np.bool_]] = {name: np.zeros(n, dtype=bool) for name in ("duplicate", "held_out")}
-    reasons["duplicate"][duplicate_rows(job.workspace, job.shard.duplicates)] = True
-    own = held_out.documents.filter(pc.equal(held_out.documents["shard"], job.name))
-    reasons["held_out"][own["row"].to_numpy()] = True
-    reasons["near_duplicate"] = _near(job, held_out)
-    reasons["shared_words"] = np.zeros(n, dtype=bool)
-    row = 0
-    for texts in corpus_texts(job.workspace, job.shard.documents):
-        for text in texts.to_pylist():
-            reasons["shared_words"][row] = len(places(ngram_hashes(text), held_out.ngrams)) > 0
-            row += 1
-    excluded = np.zeros(n, dtype=bool)
-    counts = {}
-    for name, rows in reasons.items():
-        counts[name] = int((rows & ~excluded).sum())
-        excluded |= rows
-    with stage_file_writer(job.output, DUPLICATES, job.key) as writer:
-        writer.write(pa.record_batch([pa.array(np.flatnonzero(excluded).astype(np.uint32))], schema=DUPLICATES))
-        writer.details = {"excluded": counts, "documents": n}
+    held_out = {
+        shard.name: documents.filter(pc.equal(documents["shard"], shard.name))["row"].to_numpy() for shard in job.shards
+    }
+    drawn = [_unit(job.workspace, shard.embeddings)[rows] for shard in job.shards if len(rows := held_out[shard.name])]
+    others = np.concatenate(drawn)
+    for shard, shared in zip(track("shards compared", job.shards, part=(0.9, 1)), sharing, strict=True):
+        reasons = {
+            "duplicate": duplicate_rows(job.workspace, shard.duplicates),
+            "held_out": held_out[shard.name],
+            "near_duplicate": _near(_unit(job.workspace, shard.embeddings), others, job.threshold),
+            "shared_words": np.array(shared, dtype=np.int64),
+        }
+        excluded, counts = np.zeros(shard.rows, dtype=bool), {}
+        for reason, rows in reasons.items():
+            counts[reason] = int((~excluded[rows]).sum())
+            excluded[rows] = True
+        with stage_file_writer(job.excluded_path(shard), DUPLICATES, job.key) as writer:
+            writer.write(pa.record_batch([pa.array(np.flatnonzero(excluded).astype(np.uint32))], schema=DUPLICATES))
+            writer.details = {"excluded": counts, "documents": shard.rows}
 
 
-def _near(job: ExcludeJob, held_out: HeldOut) -> NDArray[np.bool_]:
-    """Return which rows have a cosine of the threshold or more with a held-out document of the corpus."""
-    vectors = _unit(job.workspace, job.shard.embeddings)
-    known = []
-    for file in job.embeddings:
-        rows = held_out.documents.filter(pc.equal(held_out.documents["shard"], file.name))["row"].to_numpy()
-        if len(rows):
-            known.append(_unit(job.workspace, file)[rows])
-    if not known:
-        return np.zeros(len(vectors), dtype=bool)
-    others = np.concatenate(known)
+def _near(
+    vectors: NDArray[np.float32],  # (rows, d)
+    others: NDArray[np.float32],  # (k, d)
+    threshold: float,
+) -> NDArray[np.intp]:
+    """Return the rows that have a cosine of the threshold or more with one of the others."""
     near = np.zeros(len(vectors), dtype=bool)
     step = max(1, COSINES_AT_ONCE // len(others))
     for start in track("rows compared", range(0, len(vectors), step)):
-        near[start : start + step] = (vectors[start : start + step] @ others.T >= job.threshold).any(1)
-    return near
+        near[start : start + step] = (vectors[start : start + step] @ others.T >= threshold).any(1)
+    return np.flatnonzero(near)
 
 
 def _unit(workspace: Workspace, file: StageFile) -> NDArray[np.float32]:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fineweb_mask.models.quality.losses.predictive import predictive_strength
-from fineweb_mask.models.settings.probe import GROUPS, POOL
+from fineweb_mask.models.probe.predictive import predictive_strength
+from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.tasks.probe.downstream import read_answers
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.training import read_bits
@@ -20,7 +20,7 @@ LOSSES = "losses.parquet"
 """File beside the page: set, group, text, bytes and `predictive_strength` of each document, and bits per byte."""
 
 
-class ArmFiles(NamedTuple):
+class VariantFiles(NamedTuple):
     """What was made of one arm."""
 
     tokens: StageFile
@@ -40,7 +40,7 @@ class Losses(NamedTuple):
     texts: NDArray[np.object_]  # None for an answer
 
     @classmethod
-    def read(cls, workspace: Workspace, held_out: StageFile, arms: Mapping[str, ArmFiles]) -> Self:
+    def read(cls, workspace: Workspace, held_out: StageFile, arms: Mapping[str, VariantFiles]) -> Self:
         """Read what the trainings of all arms measured."""
         documents = HeldOut.read(workspace, held_out).documents
         bits, sizes = {}, np.empty(0, dtype=np.int64)

@@ -1,26 +1,27 @@
-"""Write the page of the probe: what models learn from each arm, with intervals, on every held-out set."""
+"""Write the page of the probe: what models learn from each variant, with intervals, on every held-out set."""
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.probe.comparison import bits_per_byte, compare_all, holm
+from fineweb_mask.models.probe.settings import GROUPS, POOL, ProbeSettings
 from fineweb_mask.models.settings import PipelineSelectionSettings
-from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
+from fineweb_mask.tasks.comparison.figures import described_settings, over_blocks
 from fineweb_mask.tasks.probe.held_out import excluded_counts
-from fineweb_mask.tasks.probe.losses import LOSSES, ArmFiles, Losses, task_set
+from fineweb_mask.tasks.probe.losses import LOSSES, Losses, VariantFiles, task_set
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
-from fineweb_mask.tasks.selection.contenders import described_settings, over_blocks
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
 BASELINE = "random"
 DRAWN_GROUPS = 40
 MOST_LINES = 6  # of a chart, one for each colour
+DIFFERENCE = ("difference", "low", "high", "visible", "adjusted", "verdict")
+"""What tables show of a comparison."""
 OWN_DISTRIBUTION = (
     "These documents were drawn from the corpus itself. A random selection has their distribution and is expected to "
     "win here; a selection that moves away from the corpus, for better or worse, loses."
@@ -30,19 +31,19 @@ GOLD_ANSWERS = (
     "whose right answer is the likeliest; at this size it is mostly noise."
 )
 NOT_A_VERDICT = (
-    "Models of this size show that the machinery works and catch large effects. They are no verdict on larger models: "
+    "Models of this size show that the machinery works and catch large effects. They prove nothing of larger models: "
     "run the preset 20m or 150m on a GPU for that."
 )
 DEFINITIONS = (
-    "Every arm trains models of the same size on the same number of tokens, one for each seed. The seed decides the "
-    "first weights, which documents are read, and their order; all arms have the same seeds, so that they are compared "
-    "in pairs. Bits per byte is the loss on held-out text, for each byte of it: less is better.",
+    "Models of the same size are trained on the same number of tokens of every variant, one for each seed. The seed "
+    "decides the first weights, which documents are read, and their order; all variants have the same seeds, so that "
+    "they are compared in pairs. Bits per byte is the loss on held-out text, for each byte of it: less is better.",
     "Intervals are of 95%. They hold the error of the choice of documents, by a bootstrap in which pages of one host "
-    "are drawn together, and that of the seeds, by the analysis of variance of arms and seeds. p values are adjusted "
-    "for all pairs of a set by Holm's method. The smallest visible difference is the one that would be found in 80% of "
-    "such experiments, if it were the only comparison.",
-    "Held-out documents were drawn by a hash of their text before anything was selected. No arm holds a document that "
-    "shares 13 words in a row with one of them, or with a benchmark, phrases of more than 10 documents aside. Of "
+    "are drawn together, and that of the seeds, by the analysis of variance of variants and seeds. p values are "
+    "adjusted for all pairs of a set by Holm's method. The smallest visible difference is the one that would be found "
+    "in 80% of such experiments, if it were the only comparison.",
+    "Held-out documents were drawn by a hash of their text before anything was selected. No variant holds a document "
+    "that shares 13 words in a row with one of them, or with a benchmark, phrases of more than 10 documents aside. Of "
     "the corpus, near-duplicates of held-out documents are left out, too.",
 )
 
@@ -55,7 +56,7 @@ class ProbeJob(PageJob):
     selection: PipelineSelectionSettings
     n_tokens: int
     is_verdict: bool  # whether models of this size predict larger ones
-    arms: dict[str, ArmFiles]
+    arms: dict[str, VariantFiles]
     excluded: dict[str, StageFile]  # by shard
     held_out: StageFile
 
@@ -131,7 +132,7 @@ def _arm(job: ProbeJob, name: str) -> dict[str, Any]:
     }
 
 
-def _accuracy(files: ArmFiles) -> dict[str, float]:
+def _accuracy(files: VariantFiles) -> dict[str, float]:
     """Return the mean accuracy over the seeds, by the set of the task."""
     found = [file.details["accuracy"] for file in files.answers]
     return {task_set(task): float(np.mean([one[task] for one in found])) for task in (found[0] if found else {})}
@@ -158,7 +159,7 @@ def _compared(losses: Losses, rows: NDArray[np.intp], seeds: int) -> list[dict[s
 
 
 def _of_groups(losses: Losses, by: str | None) -> dict[str, Any]:
-    """Return, by group, the number of held-out documents and each arm's mean bits per byte on them."""
+    """Return, by group, the number of held-out documents and each variant's mean bits per byte on them."""
     if by is None:
         return {}
     of_corpus = np.isin(losses.sets, [POOL, GROUPS]) & (losses.sizes > 0)
@@ -172,7 +173,7 @@ def _of_groups(losses: Losses, by: str | None) -> dict[str, Any]:
     return dict(sorted(found.items(), key=lambda item: -len(rows_of[item[0]])))
 
 
-def _curve(arm: ArmFiles) -> list[list[float]]:
+def _curve(arm: VariantFiles) -> list[list[float]]:
     """Return tokens seen and the training's loss there in nats per token, the mean over the seeds."""
     curves = np.array([file.details["losses"] for file in arm.models], dtype=np.float64)  # (seeds, points, 2)
     return [[float(value) for value in point] for point in curves.mean(0)]
@@ -190,11 +191,11 @@ def _page(job: ProbeJob, metrics: Mapping[str, Any]) -> Page:
     seeds = metrics["seeds"]
     return Page(
         title="Does the subset train a better model?",
-        lead=f"Small language models, trained on {metrics['tokens']:,} tokens of each arm and measured on held-out "
-        f"text. {described_settings(job.selection)} Weight of quality: {job.selection.lamb:g}. An arm may change these "
-        "settings.",
+        lead=f"Small language models, trained on {metrics['tokens']:,} tokens of each variant and measured on held-out "
+        f"text. {described_settings(job.selection)} Weight of quality: {job.selection.lamb:g}. A variant may change "
+        "these settings.",
         tiles=[
-            Tile(str(len(job.arms)), "arms"),
+            Tile(str(len(job.arms)), "variants"),
             Tile(str(seeds), "seeds of each" if seeds > 1 else "seed: no verdict"),
             Tile(f"{metrics['parameters']:,}", "parameters"),
             Tile(f"{metrics['tokens']:,}", "tokens of each training"),
@@ -204,13 +205,12 @@ def _page(job: ProbeJob, metrics: Mapping[str, Any]) -> Page:
             *sections,
             Section("How to read this", DEFINITIONS),
         ],
-        footer=f"fineweb-mask {version('fineweb-mask')}",
         metrics=metrics,
     )
 
 
 def _finding(metrics: Mapping[str, Any], name: str) -> str:
-    """Return what one held-out set says of all arms, in a sentence."""
+    """Return what one held-out set says of all variants, in a sentence."""
     against, baseline = _against(metrics, name), metrics["baseline"]
     verdicts = [
         f"{arm} is {one['verdict']} than {baseline} by {abs(one['difference']):.3f} bits per byte"
@@ -228,7 +228,7 @@ def _finding(metrics: Mapping[str, Any], name: str) -> str:
 
 
 def _against(metrics: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Return the comparison of every other arm with the baseline on one set."""
+    """Return the comparison of every other variant with the baseline on one set."""
     baseline, found = metrics["baseline"], {}
     for one in metrics["comparisons"][name]:
         if one["arm"] == baseline:
@@ -255,31 +255,20 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
     figure = Figure(
         f"set-{''.join(letter if letter.isalnum() else '-' for letter in name.lower())}",
         chart,
-        f"Difference in bits per byte of each arm from {baseline} on {name}, with 95% intervals.",
+        f"Difference in bits per byte of each variant from {baseline} on {name}, with 95% intervals.",
         f"Left of zero is better than {baseline}. Lines: 95% intervals. {note}.",
     )
     order = sorted(losses, key=lambda arm: losses[arm]["mean"])
-    rows = [
-        [
-            arm,
-            losses[arm]["mean"],
-            losses[arm]["sd"],
-            *([against[arm][key] for key in ("difference", "low", "high", "visible", "adjusted", "verdict")]
-              if arm in against else [None, None, None, None, None, "baseline"]),
-        ]
-        for arm in order
-    ]  # fmt: skip
-    columns = [
-        Column("arm"), Column("bits per byte", "bits"), Column("sd of seeds", "bits"),
-        Column(f"minus {baseline}", "bits"), Column("from", "bits"), Column("to", "bits"),
-        Column("smallest visible", "bits"), Column("p, adjusted", "number"), Column(f"verdict against {baseline}"),
-    ]  # fmt: skip
-    tables = [Table(f"Arms on {name}", columns, rows, note=note, wide=True)]
+    itself = dict.fromkeys(DIFFERENCE) | {"verdict": "baseline"}
+    rows = [[arm, losses[arm]["mean"], losses[arm]["sd"], *_difference(against.get(arm, itself))] for arm in order]
+    columns = [Column("variant"), Column("bits per byte", "bits"), Column("sd of seeds", "bits")]
+    columns += _difference_columns(f"minus {baseline}", f"verdict against {baseline}")
+    tables = [Table(f"Variants on {name}", columns, rows, note=note, wide=True)]
     title = {POOL: "Documents of the corpus"}.get(name, f"Held-out set {name}")
     if name.startswith("task "):
         text: tuple[str, ...] = (GOLD_ANSWERS,)
         accuracy = [[arm, of["accuracy"][name]] for arm, of in metrics["arms"].items()]
-        tables.append(Table(f"Accuracy on {name}", [Column("arm"), Column("accuracy", "share")], accuracy))
+        tables.append(Table(f"Accuracy on {name}", [Column("variant"), Column("accuracy", "share")], accuracy))
         title = name.capitalize()
     else:
         text = (OWN_DISTRIBUTION,) if name == POOL else ()
@@ -287,27 +276,28 @@ def _of_set(metrics: Mapping[str, Any], name: str) -> Section:
 
 
 def _pairs(metrics: Mapping[str, Any]) -> Section:
-    """Compare every two arms on every set."""
-    columns = [
-        Column("pair"), Column("difference", "bits"), Column("from", "bits"), Column("to", "bits"),
-        Column("smallest visible", "bits"), Column("p, adjusted", "number"), Column("verdict on the first"),
-    ]  # fmt: skip
+    """Compare every two variants on every set."""
+    columns = [Column("pair"), *_difference_columns("difference", "verdict on the first")]
     tables = [
         Table(
             f"All pairs on {name}",
             columns,
-            [
-                [
-                    f"{one['arm']} - {one['other']}",
-                    *(one[key] for key in ("difference", "low", "high", "visible", "adjusted", "verdict")),
-                ]
-                for one in found
-            ],
+            [[f"{one['arm']} - {one['other']}", *_difference(one)] for one in found],
             wide=True,
         )
         for name, found in metrics["comparisons"].items()
     ]
     return Section("All pairs", tables=tables)
+
+
+def _difference_columns(first: str, last: str) -> list[Column]:
+    """Return the columns of a table for what `_difference` returns."""
+    bits = [Column(name, "bits") for name in (first, "from", "to", "smallest visible")]
+    return [*bits, Column("p, adjusted", "number"), Column(last)]
+
+
+def _difference(one: Mapping[str, Any]) -> list[Any]:
+    return [one[key] for key in DIFFERENCE]
 
 
 def _groups(job: ProbeJob, metrics: Mapping[str, Any]) -> Section:
@@ -339,7 +329,7 @@ def _groups(job: ProbeJob, metrics: Mapping[str, Any]) -> Section:
 
 def _arms(metrics: Mapping[str, Any]) -> Section:
     columns = [
-        Column("arm"), Column("is"), Column("documents", "count"), Column("tokens", "count"),
+        Column("variant"), Column("is"), Column("documents", "count"), Column("tokens", "count"),
         Column("times read", "number"), Column("mean quality", "number"), Column("near-dup.", "share"),
         Column("facility", "number"), Column("shared words", "count"),
     ]  # fmt: skip
@@ -355,7 +345,7 @@ def _arms(metrics: Mapping[str, Any]) -> Section:
         "share 13 words in a row with a held-out document or a benchmark."
     )
     note = "Shared words: documents of a dataset that were dropped because of them."
-    return Section("Arms", (text,), tables=[Table("What the arms hold", columns, rows, note=note, wide=True)])
+    return Section("Variants", (text,), tables=[Table("What the variants hold", columns, rows, note=note, wide=True)])
 
 
 def _described(arm: Mapping[str, Any]) -> str:
@@ -366,7 +356,7 @@ def _described(arm: Mapping[str, Any]) -> str:
 
 
 def _assignments(changes: Mapping[str, Any], section: str = "") -> Iterator[str]:
-    """Yield changed settings as they are written in an arm: `near_duplicates.weight=0`."""
+    """Yield changed settings as they are written in `--arms`: `near_duplicates.weight=0`."""
     for key, value in changes.items():
         if isinstance(value, dict):
             yield from _assignments(value, f"{section}{key}.")
@@ -379,9 +369,9 @@ def _training(metrics: Mapping[str, Any]) -> Section:
     for name, curve in list(metrics["losses"].items())[:MOST_LINES]:
         points = np.array(curve)[:: max(1, len(curve) // 12)]
         series.append(charts.Series(name, (points[:, 0] / 1e6).tolist(), points[:, 1].tolist()))
-    some = "" if len(series) == len(metrics["losses"]) else f", the first {MOST_LINES} arms"
+    some = "" if len(series) == len(metrics["losses"]) else f", the first {MOST_LINES} variants"
     note = f"mean over {metrics['seeds']} seeds{some}"
     chart = charts.lines("Training", "tokens (millions)", "training loss (nats per token)", series,
                          note=note)  # fmt: skip
-    caption = f"A lower loss here only means that the arm's documents are easier to predict. {note}."
-    return Section("Training", figures=[Figure("training", chart, "Training loss of the arms by tokens.", caption)])
+    caption = f"A lower loss here only means that the variant's documents are easier to predict. {note}."
+    return Section("Training", figures=[Figure("training", chart, "Training loss of the variants by tokens.", caption)])

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fineweb_mask.models.dedup.ngrams import ngram_hashes, places
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.probe.ngrams import ngram_hashes, places
+from fineweb_mask.models.probe.settings import MOST_REPEATS, Preset
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.settings.probe import MOST_REPEATS, Preset
 from fineweb_mask.tasks.inference.model_files import model_file
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.texts import corpus_texts, texts_of

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 
-from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.filters.datatrove import Outcome, load_filters
 from fineweb_mask.models.settings.source import FilterSettings
-from fineweb_mask.tasks.processes.text_workers import cores, text_workers
+from fineweb_mask.tasks.processes import text_worker
+from fineweb_mask.tasks.processes.workers import WorkerProcessError, cores, running_workers
 
 ROWS_WORTH_PROCESSES = 2_000
 """With fewer rows, starting the processes takes about as long as they save."""
@@ -16,10 +16,6 @@ SECONDS = 3600.0
 
 TextFilter = Callable[[Sequence[str], Sequence[str | None]], Sequence[Outcome]]
 """Takes texts and their URLs."""
-
-
-class FilterProcessError(ModelError, ConnectionError):
-    """The processes ended before they answered; a retry may help."""
 
 
 def text_filter(settings: Sequence[FilterSettings], rows: int) -> TextFilter:
@@ -35,12 +31,13 @@ def text_filter(settings: Sequence[FilterSettings], rows: int) -> TextFilter:
     apply = load_filters(settings)
     if rows < ROWS_WORTH_PROCESSES or cores() == 1:
         return lambda texts, urls: [apply(text, url) for text, url in zip(texts, urls, strict=True)]
-    workers = text_workers([one.model_dump(mode="json") for one in settings], SECONDS)
+    work = json.dumps([one.model_dump(mode="json") for one in settings])
+    workers = running_workers(text_worker.__name__, work, cores(), seconds=SECONDS)
 
     def ask(piece: list[tuple[str, str | None]]) -> list[Outcome]:
         answer = workers.ask(json.dumps(piece).encode())
         if not isinstance(answer, bytes):
-            raise FilterProcessError("a process that filters texts ended before it answered: run again")
+            raise WorkerProcessError("a process that filters texts ended before it answered: run again")
         return [Outcome(*one) for one in json.loads(answer)]
 
     def filtered(texts: Sequence[str], urls: Sequence[str | None]) -> list[Outcome]:

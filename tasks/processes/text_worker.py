@@ -1,7 +1,7 @@
-"""Extract or filter the texts that come in over a socket; run with `python -m`.
+"""Extract or filter texts; run with `python -m`.
 
-Usage: `python -m fineweb_mask.tasks.processes.text_worker SOCKET WORK`. SOCKET is an inherited file descriptor, WORK is
-JSON: `"extract"`, or a list of `FilterSettings`. Each message gets one answer. It ends when the other end is closed.
+Usage: `python -m fineweb_mask.tasks.processes.text_worker WORK SOCKET`. WORK is JSON: `"extract"`, or a list of
+`FilterSettings`. SOCKET is an inherited file descriptor.
 
 - A page, as bytes, gets `+` and its text in UTF-8, `-` if it has none, or `!` and the kind of error.
 - A JSON list of texts with their URLs gets a JSON list of the outcomes.
@@ -11,12 +11,11 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Connection
 
 from fineweb_mask.models.filters.datatrove import load_filters
 from fineweb_mask.models.pages import extract_text
 from fineweb_mask.models.settings.source import FilterSettings
+from fineweb_mask.tasks.processes.worker import serve
 
 TEXT, NO_TEXT, ERROR = b"+", b"-", b"!"
 EXTRACT = "extract"
@@ -43,16 +42,9 @@ def filtering(settings: list[FilterSettings]) -> Callable[[bytes], bytes]:
     return filtered
 
 
-def main() -> None:
-    """Answer until the socket is closed."""
+if __name__ == "__main__":
     logging.disable(logging.CRITICAL)  # of pages that cannot be parsed, which are counted
     sys.setrecursionlimit(RECURSION)
-    connection, work = Connection(int(sys.argv[1])), json.loads(sys.argv[2])
+    work = json.loads(sys.argv[1])
     answer = extracted if work == EXTRACT else filtering([FilterSettings.model_validate(one) for one in work])
-    with suppress(EOFError, ConnectionError, KeyboardInterrupt):
-        while True:
-            connection.send_bytes(answer(connection.recv_bytes()))
-
-
-if __name__ == "__main__":
-    main()
+    serve(answer, [int(sys.argv[2])])

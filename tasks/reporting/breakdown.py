@@ -1,25 +1,26 @@
 """Count eligible and selected documents by group: dump, domain, length, quality, language score or any column.
 
-It makes two passes over all shards, with one shard in memory at a time. The first takes the edges of numeric groups
-from a sample; the second counts every eligible document. Numeric groups can also be counted part by part: with edges
-from `number_edges`, `count_numbers` counts some of the shards, and `add_numbers` adds the counts of all parts up.
+It makes two passes over all shards, with a few of them in memory at a time. The first takes the edges of numeric groups
+from a sample; the second counts every eligible document.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from fineweb_mask.models.analysis.groups import counts_of, decile_edges, domains, group_of
 from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.reporting.charts import Share
-from fineweb_mask.tasks.reporting.samples import eligible_tables, evenly_spaced
+from fineweb_mask.tasks.reporting.samples import eligible_table, eligible_tables
 from fineweb_mask.tasks.storage.parquet import read_schema
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
@@ -35,6 +36,8 @@ TALLIED, KEPT = 200_000, 100_000
 """Groups that a tally holds at most, and that it keeps when it forgets the smallest."""
 LABELS_AT_ONCE = 10_000
 """Counted labels that are Python objects at the same time."""
+COUNTED_AT_ONCE = 4
+"""Shards that are counted at the same time."""
 NUMBERS = ("n_chars", "quality", "language_score")
 
 
@@ -78,10 +81,8 @@ class Tally:
         self._selected: Counter[str | None] = Counter()
         self._forgotten = np.zeros(3, dtype=np.int64)  # groups, documents, selected
 
-    def add(self, labels: pa.Array | pa.ChunkedArray, selected: pa.ChunkedArray) -> None:
-        """Count documents by label; null is also a group."""
-        counted = pa.table({"label": labels, "selected": pc.cast(selected, pa.int64())})
-        counted = counted.group_by("label").aggregate([("selected", "count"), ("selected", "sum")])
+    def add(self, counted: pa.Table) -> None:
+        """Add documents that `count_labels` counted."""
         for batch in counted.to_batches(LABELS_AT_ONCE):
             for row in batch.to_pylist():
                 self._documents[row["label"]] += row["selected_count"]
@@ -110,53 +111,43 @@ class Tally:
         return shares
 
 
-class Edges(BaseModel):
-    """Edges of the groups of one numeric column."""
+def count_labels(labels: pa.Array | pa.ChunkedArray, selected: pa.ChunkedArray) -> pa.Table:
+    """Return how many documents have each label, and how many of them are selected; null is a label, too."""
+    counted = pa.table({"label": labels, "selected": pc.cast(selected, pa.int64())})
+    return counted.group_by("label").aggregate([("selected", "count"), ("selected", "sum")])
 
-    deciles: list[float]  # ascending, at most 11; none if no document has a number
-    bins: list[float]  # (BINS + 1,) of the histogram
+
+class _Edges(NamedTuple):
+    """Edges of the groups of one numeric column, ascending."""
+
+    deciles: NDArray[np.float64]  # at most 11; none if no document has a number
+    bins: NDArray[np.float64]  # (BINS + 1,) of the histogram
 
 
-class NumberCounts(BaseModel):
+class _Counts(NamedTuple):
     """Eligible documents (first) and selected documents (second) of one numeric column."""
 
-    deciles: list[list[int]]  # (2, groups)
-    bins: list[list[int]]  # (2, BINS)
-    missing: list[int]  # (2,) documents without a number
+    deciles: NDArray[np.int64]  # (2, groups)
+    bins: NDArray[np.int64]  # (2, BINS)
+    missing: NDArray[np.int64]  # (2,) documents without a number
 
 
-class _NumberTally:
-    """Counter of one numeric column, by decile and by bin."""
-
-    def __init__(self, edges: Edges) -> None:
-        self._edges = np.array(edges.deciles)
-        self._bins = np.array(edges.bins)
-        self._groups = np.zeros((2, max(0, len(self._edges) - 1)), dtype=np.int64)  # eligible, selected
-        self._histogram = np.zeros((2, BINS), dtype=np.int64)
-        self._missing = np.zeros(2, dtype=np.int64)
-
-    def add(self, values: NDArray[np.float64], selected: NDArray[np.bool_]) -> None:
-        """Count documents with `values` (n,), NaN if unknown, of which `selected` (n,) are selected."""
-        groups = group_of(values, self._edges)
-        absent = np.isnan(values)
-        for row, part in enumerate((np.ones_like(selected), selected)):
-            self._groups[row] += counts_of(groups[part], self._groups.shape[1])
-            self._missing[row] += (absent & part).sum()
-            inside = np.clip(values[part & ~absent], self._bins[0], self._bins[-1])
-            self._histogram[row] += np.histogram(inside, self._bins)[0]
-
-    @property
-    def counts(self) -> NumberCounts:
-        return NumberCounts(
-            deciles=self._groups.tolist(), bins=self._histogram.tolist(), missing=self._missing.tolist()
-        )
+def _count_numbers(values: NDArray[np.float64], selected: NDArray[np.bool_], edges: _Edges) -> _Counts:
+    """Count documents with `values` (n,), NaN if unknown, of which `selected` (n,) are selected."""
+    deciles, bins = (
+        np.stack([counts_of(groups, n), counts_of(groups[selected], n)])
+        for one in edges
+        for groups, n in [(group_of(values, one), max(0, len(one) - 1))]
+    )
+    absent = np.isnan(values)
+    return _Counts(deciles, bins, np.array([absent.sum(), (absent & selected).sum()]))
 
 
-def _shares(edges: Sequence[float], counts: NumberCounts) -> list[Share]:
+def _shares(edges: NDArray[np.float64], counts: NDArray[np.int64]) -> list[Share]:
     """Return the deciles, lowest first, labelled with just enough decimals to distinguish their edges."""
     whole = all(edge == int(edge) for edge in edges)
     digits = 0 if whole else next((n for n in (2, 3, 4, 5) if len({f"{e:.{n}f}" for e in edges}) == len(edges)), 6)
-    counted = zip(*counts.deciles, edges, edges[1:], strict=False)
+    counted = zip(*counts.tolist(), edges, edges[1:], strict=False)
     return [
         Share(f"{rank}: {low:,.{digits}f} to {high:,.{digits}f}", before, after)
         for rank, (before, after, low, high) in enumerate(counted, 1)
@@ -222,89 +213,60 @@ def break_down(
     """
     _check_columns((name for shard in shards for name in _columns_of(workspace, shard)), by)
     by = [name for name in by if name not in NUMBERS]  # always included
-    sample = _sample(workspace, shards, sum(shard.documents.rows for shard in shards))
-    edges = _edges(sample)
+    sample = _sample(workspace, shards)
+    edges = {
+        name: _Edges(decile_edges(values), _bins(values, logarithmic=name == "n_chars"))
+        for name, values in sample.items()
+    }
     tallies = {name: Tally() for name in (*groups, *by)}
-    counts = _count(workspace, shards, edges, tallies)
+    nothing = np.empty(0), np.empty(0, dtype=bool)
+    total = {name: _count_numbers(*nothing, one) for name, one in edges.items()}
+    for numbers, labels in _counted(workspace, shards, edges, list(tallies)):
+        for name, counts in numbers.items():
+            total[name] = _Counts(*map(np.add, total[name], counts))
+        for name, counted in labels.items():
+            tallies[name].add(counted)
     unknown = {"domain": "no url"}
-    return add_numbers(edges, [counts])._replace(
+    return Breakdown(
+        deciles={name: _shares(edges[name].deciles, counts.deciles) for name, counts in total.items()},
+        missing={name: Share("unknown", *counts.missing.tolist()) for name, counts in total.items()},
+        histograms={
+            name: Distribution(edges[name].bins, *total[name].bins) for name in NUMBERS if name != "language_score"
+        },
         groups={name: tally.largest(LARGEST, unknown.get(name, "unknown")) for name, tally in tallies.items()},
         quality=np.sort(sample["quality"]).astype(np.float32),
     )
 
 
-def sampled_for_edges(shards: Sequence[ShardFiles]) -> list[ShardFiles]:
-    """Return the shards that the edges of numeric groups are taken from."""
-    return [shards[index] for index in evenly_spaced(len(shards), EDGE_SHARDS)]
+def _counted(
+    workspace: Workspace, shards: Sequence[ShardFiles], edges: Mapping[str, _Edges], labels: Sequence[str]
+) -> Iterator[tuple[dict[str, _Counts], dict[str, pa.Table]]]:
+    """Yield the counts of every shard: of its numbers, by their edges, and of its labels."""
+    count = partial(_count_shard, workspace, edges, labels)
+    with ThreadPoolExecutor(COUNTED_AT_ONCE) as pool:
+        for first in range(0, len(shards), COUNTED_AT_ONCE):
+            yield from pool.map(count, shards[first : first + COUNTED_AT_ONCE])
 
 
-def number_edges(workspace: Workspace, sampled: Sequence[ShardFiles], rows: int) -> dict[str, Edges]:
-    """Return the edges of every numeric column's groups, from the `sampled_for_edges` of a corpus of `rows` documents.
-
-    They are those of `break_down` of all shards.
-    """
-    return _edges(_sample(workspace, sampled, rows))
-
-
-def count_numbers(
-    workspace: Workspace, shards: Sequence[ShardFiles], edges: Mapping[str, Edges]
-) -> dict[str, NumberCounts]:
-    """Count the eligible and the selected documents of some of the shards, by numeric column."""
-    return _count(workspace, shards, edges, {})
-
-
-def add_numbers(edges: Mapping[str, Edges], parts: Sequence[Mapping[str, NumberCounts]]) -> Breakdown:
-    """Add up what `count_numbers` returned of all parts of a corpus; the result has no groups and no sample."""
-    total = {
-        name: NumberCounts(
-            deciles=_sums([part[name].deciles for part in parts]),
-            bins=_sums([part[name].bins for part in parts]),
-            missing=_sums([part[name].missing for part in parts]),
-        )
-        for name in edges
-    }
-    return Breakdown(
-        deciles={name: _shares(edges[name].deciles, counts) for name, counts in total.items()},
-        missing={name: Share("unknown", *counts.missing) for name, counts in total.items()},
-        histograms={
-            name: Distribution(np.array(edges[name].bins), *np.array(counts.bins, dtype=np.int64))
-            for name, counts in total.items()
-            if name != "language_score"
+def _count_shard(
+    workspace: Workspace, edges: Mapping[str, _Edges], labels: Sequence[str], shard: ShardFiles
+) -> tuple[dict[str, _Counts], dict[str, pa.Table]]:
+    raise_if_stopped()
+    read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in labels)]
+    table = eligible_table(workspace, shard, list(dict.fromkeys(read)))
+    selected = table["selected"]
+    return (
+        {name: _count_numbers(_numbers(table, name), selected.to_numpy(), edges[name]) for name in NUMBERS},
+        {
+            name: count_labels(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
+            for name in labels
         },
-        groups={},
-        quality=np.empty(0, dtype=np.float32),
     )
 
 
-def _sums(arrays: Sequence[Any]) -> Any:  # noqa: ANN401 - a list of integers, or of lists of them
-    return np.sum(np.array(arrays, dtype=np.int64), axis=0).tolist()
-
-
-def _count(
-    workspace: Workspace, shards: Sequence[ShardFiles], edges: Mapping[str, Edges], tallies: Mapping[str, Tally]
-) -> dict[str, NumberCounts]:
-    """Count numbers, and add the other groups to `tallies`, in one pass over the shards."""
-    numbers = {name: _NumberTally(edges[name]) for name in NUMBERS}
-    read = ["n_chars", "language_score", *("url" if name == "domain" else name for name in tallies)]
-    for table in eligible_tables(workspace, shards, list(dict.fromkeys(read))):
-        selected = table["selected"]
-        for name, number in numbers.items():
-            number.add(_numbers(table, name), selected.to_numpy())
-        for name, tally in tallies.items():
-            tally.add(domains(table["url"]) if name == "domain" else _labels(table[name]), selected)
-    return {name: number.counts for name, number in numbers.items()}
-
-
-def _edges(sample: Mapping[str, NDArray[np.float64]]) -> dict[str, Edges]:
-    return {
-        name: Edges(deciles=decile_edges(values).tolist(), bins=_bins(values, logarithmic=name == "n_chars").tolist())
-        for name, values in sample.items()
-    }
-
-
-def _sample(workspace: Workspace, shards: Sequence[ShardFiles], rows: int) -> dict[str, NDArray[np.float64]]:
-    """Return some values of each numeric column of a corpus of `rows` documents, (n,), NaN if unknown."""
-    step = max(1, rows // EDGE_VALUES)
+def _sample(workspace: Workspace, shards: Sequence[ShardFiles]) -> dict[str, NDArray[np.float64]]:
+    """Return some values of each numeric column, (n,), NaN if unknown."""
+    step = max(1, sum(shard.documents.rows for shard in shards) // EDGE_VALUES)
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.empty(0)] for name in NUMBERS}
     for table in eligible_tables(workspace, shards, ["n_chars", "language_score"], EDGE_SHARDS):
         for name, part in parts.items():
@@ -313,7 +275,7 @@ def _sample(workspace: Workspace, shards: Sequence[ShardFiles], rows: int) -> di
 
 
 def _labels(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as text, with null in place of empty text.
+    """Return a column as text, with null instead of empty text.
 
     Raises
     ------

@@ -190,7 +190,7 @@ def trade_off(
     curve: Series | None = None,
     note: str = "",
 ) -> bytes:
-    """Draw labelled points of a trade-off between x and y, and optionally a curve with points of its own."""
+    """Draw labelled points of a trade-off between x and y, and optionally a curve."""
     figure, axes = _figure(title, x_label, y_label, note, height=4.6)
     axes.grid(color=FAINT)
     if curve is not None:
@@ -342,20 +342,17 @@ Box = tuple[float, float, float]  # centre of a label, x and y, and half its wid
 
 
 def _label_points(axes: "Axes", points: Sequence[MapLabel], curve: Series | None) -> None:
-    """Label all points, then as many of the curve as there is room for: marked points and ends first."""
+    """Label all points, then as many of the curve as there is room for beside points: marked ones and ends first."""
     labels = [(point, True) for point in points]
     if curve is not None and curve.labels:
         last = len(curve.labels) - 1
         order = sorted(range(last + 1), key=lambda index: (index not in curve.marked, index not in {0, last}, index))
         labels += [(MapLabel(curve.x[index], curve.y[index], curve.labels[index]), False) for index in order]
-    taken: list[Box] = []
+    taken = [(*_box(axes, label)[:2], GAP / 2) for label, _ in labels]
     for label, required in labels:
         x, y, half = _box(axes, label)
-        near = [
-            (x + side * (half + GAP), y + line * LINE_HEIGHT, half)
-            for line in (0.5, -0.5, 1.5, -1.5)
-            for side in (1, -1)
-        ]
+        beside = [(side * (half + GAP), line) for line in (0.5, -0.5, 1.5, -1.5) for side in (1, -1)]
+        near = [(x + right, y + up * LINE_HEIGHT, half) for right, up in (*beside, (0, 1.1), (0, -1.1))]
         near = [box for box in near if half < box[0] < 1 - half and 0 < box[1] < 1]
         free = [box for box in near if not _overlaps(box, taken)]
         if free or required:

@@ -9,7 +9,7 @@ from fineweb_mask.tasks.reporting.charts import Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
 from fineweb_mask.tasks.reporting.page import Finding
 from fineweb_mask.tasks.reporting.sections import GROUPS, claim
-from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.records.counts import Counts
 
 DROPPED = 0.5  # share of the source above which it is said that most of it never came to the selection
 DUPLICATES = 0.01  # share of near-duplicates from which they are reported

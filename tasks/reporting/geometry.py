@@ -18,7 +18,7 @@ from fineweb_mask.models.analysis.vectors import (
     spectrum,
     unit_rows,
 )
-from fineweb_mask.models.selection.measures import near_duplicate_rate
+from fineweb_mask.models.selection.problem.measures import near_duplicate_rate
 from fineweb_mask.models.settings import ReportSettings
 from fineweb_mask.tasks.reporting.samples import DocumentRef, Sample, draw, texts_at, vectors_at
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ class Page:
     lead: str
     tiles: Sequence[Tile]
     sections: Sequence[Section]
-    footer: str
+    footer: str = field(default_factory=lambda: f"fineweb-mask {version('fineweb-mask')}")
     metrics: Mapping[str, Any] = field(default_factory=dict)  # content of `metrics.json`
     facts: Sequence[tuple[str, str]] = ()  # what the page is about: names and values
     findings: Sequence[Finding] = ()

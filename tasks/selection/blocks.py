@@ -21,19 +21,19 @@ from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.selection.given import EarlierSelection
 from fineweb_mask.tasks.selection.groups import group_name
-from fineweb_mask.tasks.selection.selector_inputs import InputColumns
-from fineweb_mask.tasks.selection.shard_documents import lots, read_columns, read_groups, read_vectors
-from fineweb_mask.tasks.workspace.counts import add_groups
+from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
+from fineweb_mask.tasks.selection.inputs.selector_inputs import InputColumns
+from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_groups, read_vectors
 from fineweb_mask.tasks.workspace.job import Dependencies, GroupJob
+from fineweb_mask.tasks.workspace.records.counts import add_groups
 from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 
 if TYPE_CHECKING:
     from fineweb_mask.models.selection import Selection, SelectorInputs
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 
 NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.blocks import Block, BlocksJob, Group, block_key, block_settings
-from fineweb_mask.tasks.selection.corpus.arrays import write_arrays
+from fineweb_mask.tasks.workspace.arrays import write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import key_and_details, read_footer
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 
 class _InterimJob(ShardJob):
@@ -118,7 +118,7 @@ class Budgets:
     def of(self, settings: PipelineSelectionSettings, block: Block) -> Budget:
         """Return what is selected from a block."""
         from fineweb_mask.models.selection.budgets import scales_at
-        from fineweb_mask.models.selection.ranges import Ranges
+        from fineweb_mask.models.selection.problem.normalisation import Ranges
 
         budget = self._details["budgets"][block.name]
         available = int(block.tokens.sum()) if settings.budget_by == "tokens" else len(block.rows)

@@ -1,9 +1,10 @@
-"""Check that the columns named in the recipe exist in the source, before any work starts."""
+"""Check that the files and columns that a recipe names can be read, before any work starts."""
 
 from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
+from fineweb_mask.models.columns import is_text
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.schemas import MEASURED, ROW, SOURCE_ROW, documents_schema
 from fineweb_mask.models.settings import FLAT, PipelineSettings, SourceSettings
@@ -11,9 +12,9 @@ from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP
 from fineweb_mask.tasks.source.column_types import schema_of
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.jsonl import first_columns
-from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, ShardReader
+from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, ShardReader, open_parquet_source
 from fineweb_mask.tasks.source.warc.records import COLUMNS as WARC_COLUMNS
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 FIRST_FILES = 100
@@ -83,13 +84,54 @@ def _columns_of(shard: SourceShard, source: SourceSettings) -> list[str] | None:
         return []
 
 
+def check_texts(files: Sequence[SourceShard], setting: str, text_column: str = "text") -> None:
+    """Check that the first of some Parquet files can be opened, and hold a column of texts, or a workspace's documents.
+
+    Raises
+    ------
+    ColumnError
+        If one cannot or does not; the message names the `setting`. Those of other formats say nothing.
+    """
+    for file in files[:FIRST_FILES]:
+        if file.format != "parquet":
+            continue
+        schema = schema_of(file)
+        if schema is None:
+            raise ColumnError(f"{setting}: {file.relative} cannot be read: {_reason(file)}: give a whole file")
+        if text_column not in schema.names and not set(MEASURED.names) <= set(schema.names):
+            raise ColumnError(
+                f"{setting}: {file.relative} has no column {text_column!r}, its columns are {', '.join(schema.names)}: "
+                "name its column of texts so"
+            )
+
+
+def _reason(file: SourceShard) -> str:
+    try:
+        open_parquet_source(file.url).close()
+    except (*BROKEN_FILE_ERRORS, OSError) as error:
+        return " ".join(str(error).split()).rstrip(".")
+    return "it is no Parquet file"
+
+
+def _check_numbers(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
+    """Check that the columns of scores hold numbers in one of the first Parquet files that have them."""
+    schemas = [schema for shard in shards[:FIRST_FILES] if (schema := schema_of(shard)) is not None]
+    for index, scorer in enumerate(settings.quality.scorers):
+        for key, column in scorer.source_columns.items():
+            kinds = [schema.field(column).type for schema in schemas if column in schema.names]
+            if kinds and all(is_text(kind) and not pa.types.is_null(kind) for kind in kinds):
+                raise ColumnError(
+                    f"quality.scorers.{index}.{key}: {column!r} must hold numbers, its type is {kinds[0]}: name another"
+                )
+
+
 def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> None:
     """Check that the documents will have the columns that the recipe names.
 
     Raises
     ------
     ColumnError
-        If no readable source file has a column, or `report.by` names the text.
+        If no readable source file has a column, `report.by` names the text, or a column of scores holds texts.
     """
     if "text" in settings.report.by:
         raise ColumnError(f"report.by: {TEXT_IS_NO_GROUP}")
@@ -105,6 +147,7 @@ def check_columns(settings: PipelineSettings, shards: Sequence[SourceShard]) -> 
             raise ColumnError(
                 f"{key}: no document will have a column {column!r}, it may be one of {', '.join(others)}{remedy}"
             )
+    _check_numbers(settings, shards)
 
 
 def _named(settings: PipelineSettings) -> Iterator[tuple[str, str, list[str]]]:

@@ -13,7 +13,7 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 
 READERS = 16
 """Footers that are read at the same time."""

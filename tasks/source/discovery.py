@@ -1,10 +1,13 @@
 """Find the source files; each is a shard, which `fineweb_mask.tasks.source.reader` reads."""
 
 import hashlib
+import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from threading import Timer
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -13,10 +16,10 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.source.hub import pin_commit
-from fineweb_mask.tasks.storage.errors import is_missing, is_transient
-from fineweb_mask.tasks.storage.filesystem import file_info, is_local, open_filesystem, version_of
-from fineweb_mask.tasks.storage.remote_file import open_source
-from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
+from fineweb_mask.tasks.storage.remote.filesystem import file_info, is_local, open_filesystem, version_of
+from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.retries import attempt
 
 Format = Literal["parquet", "jsonl", "warc"]
 
@@ -34,6 +37,10 @@ MOST_NAME_BYTES = 150
 GLOB_CHARACTERS = frozenset("*?[")
 HIDDEN = (".", "_")
 """Beginnings of the names of files and folders that are left out."""
+SLOW_SECONDS = 5.0
+"""Time after which a line says that files are still being listed."""
+
+logger = logging.getLogger(__name__)
 
 
 class SourceError(SettingsError):
@@ -66,7 +73,8 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     """
     filesystem, root = open_filesystem(pin_commit(settings.path))
     try:
-        base, found = attempt(settings.path, _list_files, filesystem, root, settings)
+        with _told_when_slow(settings.path):
+            base, found = attempt(settings.path, _list_files, filesystem, root, settings)
     except SourceError:
         raise
     except ValueError as error:  # fsspec refuses some paths, such as a bucket without a name
@@ -75,6 +83,18 @@ def discover(settings: SourceSettings) -> list[SourceShard]:
     files_of = Counter(shard.name for shard in shards)
     shards = [_told_apart(shard) if files_of[shard.name] > 1 else shard for shard in shards]
     return sorted(shards, key=lambda shard: shard.name)
+
+
+@contextmanager
+def _told_when_slow(path: str) -> Iterator[None]:
+    message = "listing the files of %s; if it holds much else, name the folder of the documents, or a pattern of files"
+    timer = Timer(SLOW_SECONDS, logger.warning, (message, path))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _list_files(filesystem: Any, root: str, settings: SourceSettings) -> tuple[str, dict[str, dict[str, Any]]]:  # noqa: ANN401
@@ -187,7 +207,7 @@ def content_of(url: str) -> str:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def check_apart(source: str, shards: Sequence[SourceShard], written: Mapping[str, str]) -> None:
+def check_apart(source: str, written: Mapping[str, str], shards: Sequence[SourceShard] = ()) -> None:
     """Check that no folder that a run writes to is one that the source is read from: its files would be documents.
 
     They are refused rather than left out, for what a folder holds is then read whole or not at all.
@@ -196,10 +216,10 @@ def check_apart(source: str, shards: Sequence[SourceShard], written: Mapping[str
     ----------
     source
         The setting `source.path`.
-    shards
-        The files found there.
     written
         Folders or URLs, by the setting that names them.
+    shards
+        The files found there, if they are listed.
 
     Raises
     ------
@@ -213,7 +233,8 @@ def check_apart(source: str, shards: Sequence[SourceShard], written: Mapping[str
     for setting, folder in written.items():
         place = f"{_resolved(folder)}/"
         inside = next((shard.url for shard in shards if _resolved(shard.url).startswith(place)), None)
-        below = place.removeprefix(f"{fixed}/") if is_deep and place.startswith(f"{fixed}/") else None
+        around = f"{fixed.rstrip('/')}/"
+        below = place.removeprefix(around) if is_deep and place.startswith(around) else None
         if inside is None and (below is None or any(part.startswith(HIDDEN) for part in below.split("/") if part)):
             continue
         read = inside or source
@@ -226,7 +247,8 @@ def check_apart(source: str, shards: Sequence[SourceShard], written: Mapping[str
 def _resolved(path: str) -> str:
     """Return a URL without the slash at its end, or a local path without links."""
     local = path.removeprefix("file://")
-    return path.rstrip("/") if is_url(local) else os.path.realpath(local)
+    is_no_path = is_url(local) or "\0" in local  # that no file has such a name is said when it is looked for
+    return path.rstrip("/") if is_no_path else os.path.realpath(local)
 
 
 def find_files(path: str, setting: str) -> list[SourceShard]:

@@ -20,7 +20,7 @@ from fineweb_mask.tasks.source.jsonl import jsonl_records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
 from fineweb_mask.tasks.source.warc.pages import with_texts
 from fineweb_mask.tasks.source.warc.records import warc_records
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 
 FILES, ROWS = 4, 1_000
 """Files that are looked into, evenly spaced, and rows that are read of each."""

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fineweb_mask.models.urls import HUB
-from fineweb_mask.tasks.storage.errors import RemoteError, redacted
-from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, redacted
+from fineweb_mask.tasks.storage.remote.retries import attempt
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri

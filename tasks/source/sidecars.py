@@ -20,10 +20,10 @@ from fineweb_mask.tasks.source.discovery import SourceShard, content_of, fingerp
 from fineweb_mask.tasks.source.hub import pin_commit
 from fineweb_mask.tasks.source.jsonl import records
 from fineweb_mask.tasks.source.reader import BROKEN_FILE_ERRORS, open_parquet_source
-from fineweb_mask.tasks.storage.errors import is_missing, is_transient
-from fineweb_mask.tasks.storage.filesystem import open_filesystem
-from fineweb_mask.tasks.storage.remote_file import open_source
-from fineweb_mask.tasks.storage.retries import attempt
+from fineweb_mask.tasks.storage.remote.errors import is_missing, is_transient
+from fineweb_mask.tasks.storage.remote.filesystem import open_filesystem
+from fineweb_mask.tasks.storage.remote.remote_file import open_source
+from fineweb_mask.tasks.storage.remote.retries import attempt
 from fineweb_mask.tasks.workspace.job import BadShardError
 
 MOST_LINE_BYTES = 32 * 2**20

@@ -9,12 +9,13 @@ import errno
 import os
 import shutil
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.errors import SettingsError, WorkspaceError
 from fineweb_mask.tasks.storage.mirror import mirror_of
 
 AT_FDCWD = -100  # "relative to the working folder", which an absolute path ignores
@@ -53,6 +54,24 @@ def make_folder(path: Path) -> None:
                 f"workspace: {marker.parent} was moved or removed while the run went on: put it back, and run again"
             )
     path.mkdir(parents=True, exist_ok=True)
+
+
+def check_can_write(folder: Path, setting: str) -> None:
+    """Check that files can be written to a folder, or to that in which it would be made; nothing is left there.
+
+    Raises
+    ------
+    SettingsError
+        If not; the message names the `setting`.
+    """
+    try:
+        place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=place):
+            return
+    except OSError as error:
+        raise SettingsError(
+            f"{setting}: nothing can be written to {folder}: {error.strerror}: choose another folder"
+        ) from error
 
 
 def _partial(path: Path) -> Path:
@@ -125,16 +144,6 @@ def remove_file(path: Path) -> None:
     mirror = mirror_of(path)
     if mirror is not None:
         mirror.delete(path)
-
-
-def move_file(path: Path, target: Path) -> None:
-    """Rename a file; in a mirrored workspace, at the URL, without downloading it."""
-    mirror = mirror_of(path)
-    if mirror is not None:
-        mirror.rename(path, target)
-    if path.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(target)
 
 
 def tree_files(folder: Path) -> list[Path]:

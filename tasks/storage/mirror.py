@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from fineweb_mask.tasks.storage.buckets import endpoint
-from fineweb_mask.tasks.storage.filesystem import FileInfo
-from fineweb_mask.tasks.storage.object_store import Store
 from fineweb_mask.tasks.storage.parquet import read_metadata
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote.buckets import endpoint
+from fineweb_mask.tasks.storage.remote.filesystem import FileInfo
+from fineweb_mask.tasks.storage.remote.object_store import Store
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
 from fineweb_mask.tasks.storage.scratch import Scratch, ScratchError, pinned
 
 ORIGIN = ".url"
@@ -227,15 +227,6 @@ class Mirror:
         """Delete a file at the URL, but not the local one."""
         name = self.remote_name(path)
         if name is not None:
-            self._delete([name])
-
-    def rename(self, path: Path, target: Path) -> None:
-        """Rename a file at the URL, but not the local one."""
-        name, new = self.remote_name(path), self.remote_name(target)
-        if name is not None and new is not None and name in self.listing:
-            found = self.store.copy(name, new)
-            with self._lock:
-                self.listing[new] = found
             self._delete([name])
 
     def _delete(self, names: list[str]) -> None:

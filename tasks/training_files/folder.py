@@ -1,6 +1,6 @@
-"""Write an export: the training files of a dataset, with a card and a record, in place of the last one.
+"""Write an export: the training files of a dataset, with a card and a record, which replace the last one.
 
-A killed export goes on with the files that it finished, which wait in a hidden folder beside it.
+A killed export resumes from the files that it finished, which wait in a hidden folder beside it.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fineweb_mask.models.errors import SettingsError, WorkspaceError
+from fineweb_mask.models.errors import FinewebMaskError, SettingsError
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.settings.output import TOKENIZED, ExportSettings
 from fineweb_mask.tasks.dataset.publish import CARD, PROVENANCE
@@ -18,11 +18,11 @@ from fineweb_mask.tasks.dataset.record import write_record
 from fineweb_mask.tasks.dataset.verify import Dataset
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_files
 from fineweb_mask.tasks.training_files.order import write_documents
-from fineweb_mask.tasks.training_files.streaming import WRITERS
-from fineweb_mask.tasks.training_files.tokens import Tokenized, Tokenizer, write_tokens
-from fineweb_mask.tasks.workspace.build_info import code_and_packages
-from fineweb_mask.tasks.workspace.manifest import Manifest, is_whole, read_manifest
-from fineweb_mask.tasks.workspace.references import StageKey, digest, file_digest
+from fineweb_mask.tasks.training_files.streaming import WRITERS, load_package
+from fineweb_mask.tasks.training_files.tokens import Tokenized, Tokenizer, check_tokens, write_tokens
+from fineweb_mask.tasks.workspace.manifest import Manifest, read_manifest
+from fineweb_mask.tasks.workspace.records.build_info import code_and_packages
+from fineweb_mask.tasks.workspace.references import StageKey, file_digest
 
 EXPORT = "export"
 ORDERED = "ordered.json"
@@ -69,33 +69,21 @@ whose content has the digest `$dataset`.
 $reading"""
 
 
-def dependencies_of(settings: ExportSettings, dataset: str) -> tuple[dict[str, Any], list[str]]:
-    """Return what the files depend on: the settings, and the digests of the dataset's content and the tokenizer.
+def check_format(settings: ExportSettings, where: str) -> None:
+    """Check that the tokenizer of a format can be used, and that the package that writes it is installed.
 
     Raises
     ------
-    ModelNotFoundError
-        If the tokenizer does not exist, or cannot be downloaded.
+    SettingsError
+        If not; the message begins with `where`.
     """
-    inputs = [dataset]
-    if settings.format in TOKENIZED:
-        tokenizer = Tokenizer(settings)
-        inputs += [file_digest(tokenizer.path), tokenizer.end_token]
-    return settings.model_dump(exclude={"name", "tokenizer", "end_token"}), inputs
-
-
-def key_of(settings: ExportSettings, dataset: str, version: int) -> StageKey:
-    """Return the key of the files."""
-    found, inputs = dependencies_of(settings, dataset)
-    return StageKey(stage=EXPORT, version=version, settings=digest(found), inputs=digest(inputs))
-
-
-def find_export(folder: Path, key: StageKey) -> Manifest | None:
-    """Return the record of the export in a folder, if it is whole and was made with this key, else None."""
-    manifest = read_manifest(folder / PROVENANCE)
-    if manifest is None or manifest.key != key or not is_whole(folder / PROVENANCE, manifest, by_size=True):
-        return None
-    return manifest
+    try:
+        if settings.format in TOKENIZED:
+            check_tokens(settings)
+        elif settings.format in WRITERS:
+            load_package(settings.format)
+    except FinewebMaskError as error:
+        raise SettingsError(f"{where}: {error}") from error
 
 
 def check_folder(folder: Path) -> None:
@@ -113,10 +101,8 @@ def check_folder(folder: Path) -> None:
         raise SettingsError(f"{folder} holds something else than an export, and would be replaced: give a new folder")
 
 
-def write_export(
-    dataset: Dataset, manifest: Manifest, settings: ExportSettings, folder: Path, key: StageKey
-) -> Manifest:
-    """Write the training files of a dataset to a folder, and return their record.
+def write_export(dataset: Dataset, manifest: Manifest, settings: ExportSettings, folder: Path, key: StageKey) -> None:
+    """Write the training files of a dataset to a folder, with a card and a record.
 
     Raises
     ------
@@ -161,10 +147,6 @@ def write_export(
         (new / CARD).write_text(_card(settings, new, details), encoding="utf-8")
         write_record(new, key, tree_files(new), details)
     shutil.rmtree(unfinished, ignore_errors=True)
-    written = read_manifest(folder / PROVENANCE)
-    if written is None:
-        raise WorkspaceError(f"{folder} was changed while it was written: run again")
-    return written
 
 
 def _ordered(dataset: Dataset, manifest: Manifest, settings: ExportSettings, unfinished: Path) -> list[Path]:

@@ -141,15 +141,20 @@ def random_keys(first: int, count: int, seed: int) -> NDArray[np.uint64]:
 def _sorted(batches: Iterator[pa.RecordBatch], seed: int, folder: Path) -> Iterator[pa.RecordBatch]:
     """Yield the documents in the order of their keys; equal keys, which are rare, in that of the dataset."""
     columns = pa.schema([("key", pa.uint64()), ("place", pa.uint64()), *DOCUMENTS])
+    failed: list[Exception] = []  # while documents were read; DuckDB raises its text alone
 
     def with_keys() -> Iterator[pa.RecordBatch]:
         first = 0
-        for batch in batches:
-            raise_if_stopped()
-            keys = pa.array(random_keys(first, batch.num_rows, seed))
-            places = pa.array(np.arange(first, first + batch.num_rows, dtype=np.uint64))
-            yield pa.record_batch([keys, places, *batch.columns], schema=columns)
-            first += batch.num_rows
+        try:
+            for batch in batches:
+                raise_if_stopped()
+                keys = pa.array(random_keys(first, batch.num_rows, seed))
+                places = pa.array(np.arange(first, first + batch.num_rows, dtype=np.uint64))
+                yield pa.record_batch([keys, places, *batch.columns], schema=columns)
+                first += batch.num_rows
+        except Exception as error:
+            failed.append(error)
+            raise
 
     spilled = folder / "spilled"
     config: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "temp_directory": str(spilled)}
@@ -159,5 +164,7 @@ def _sorted(batches: Iterator[pa.RecordBatch], seed: int, folder: Path) -> Itera
             found = connection.sql("SELECT text, id FROM documents ORDER BY key, place").to_arrow_reader(BATCH_ROWS)
             for batch in found:
                 yield batch.cast(DOCUMENTS)
+    except duckdb.Error as error:
+        raise (failed[0] if failed else error) from None
     finally:
         shutil.rmtree(spilled, ignore_errors=True)

@@ -1,6 +1,7 @@
 """Write documents in the formats of libraries that stream them: MosaicML's MDS and litdata, by their own writers."""
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,28 @@ class WriterError(ModelError):
     """A format's own library is not installed."""
 
 
+PACKAGES = {"mds": ("streaming", "mosaicml-streaming"), "litdata": ("litdata.streaming.writer", "litdata")}
+"""The module that writes each format, and the package that it is in."""
+
+
+def load_package(kind: str) -> Any:  # noqa: ANN401 - a module that is not always there
+    """Return the module that writes a format.
+
+    Raises
+    ------
+    WriterError
+        If it is not installed.
+    """
+    module, package = PACKAGES[kind]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise WriterError(
+            f"the format {kind} needs {package}, received {error}: pip install '.[{kind}]' in a checkout, or that "
+            "package"
+        ) from error
+
+
 def _documents(files: Sequence[Path]) -> Iterator[dict[str, str]]:
     for path in files:
         with VerifiedFile(path) as file:
@@ -25,14 +48,9 @@ def _documents(files: Sequence[Path]) -> Iterator[dict[str, str]]:
 
 def write_mds(files: Sequence[Path], settings: ExportSettings, folder: Path) -> None:
     """Write the documents of Parquet files as MDS shards: https://docs.mosaicml.com/projects/streaming."""
-    try:
-        from streaming import MDSWriter
-    except ImportError as error:
-        raise WriterError(
-            f"the format mds needs mosaicml-streaming, received {error}: pip install '.[mds]' in a checkout, or that "
-            "package"
-        ) from error
-    writer = MDSWriter(out=str(folder), columns={"text": "str", "id": "str"}, size_limit=settings.file_size, hashes=[])
+    writer = load_package("mds").MDSWriter(
+        out=str(folder), columns={"text": "str", "id": "str"}, size_limit=settings.file_size, hashes=[]
+    )
     with writer:
         for document in _documents(files):
             writer.write(document)
@@ -40,14 +58,9 @@ def write_mds(files: Sequence[Path], settings: ExportSettings, folder: Path) -> 
 
 def write_litdata(files: Sequence[Path], settings: ExportSettings, folder: Path) -> None:
     """Write the documents of Parquet files as litdata chunks: https://github.com/Lightning-AI/litData."""
-    try:
-        from litdata.streaming.writer import BinaryWriter
-    except ImportError as error:
-        raise WriterError(
-            f"the format litdata needs litdata, received {error}: pip install '.[litdata]' in a checkout, or litdata"
-        ) from error
+    writing = load_package("litdata")
     folder.mkdir(parents=True, exist_ok=True)
-    writer: Any = BinaryWriter(str(folder), chunk_bytes=settings.file_size)
+    writer = writing.BinaryWriter(str(folder), chunk_bytes=settings.file_size)
     for index, document in enumerate(_documents(files)):
         writer.add_item(index, document)
     writer.done()

@@ -49,7 +49,7 @@ class Tokenizer:
     Raises
     ------
     TokenizerError
-        When it is used, if the file is no tokenizer, or it has no such token.
+        When it is used, if the file is not a tokenizer, or lacks the token.
     ModelNotFoundError
         If there is no such file, or it cannot be downloaded.
     """
@@ -114,6 +114,18 @@ def _tokenizer_file(name: str) -> Path:
     repository = name.removeprefix("hf://") if "/" in name else f"openai-community/{name}"  # gpt2 and its like
     address = repository if repository.endswith(".json") else f"{repository}/tokenizer.json"
     return model_file(f"hf://{address}", "tokenizer")
+
+
+def check_tokens(settings: ExportSettings) -> None:
+    """Check that a tokenizer can be used, and that what writes files of tokens is installed.
+
+    Raises
+    ------
+    ModelError, SettingsError
+        If not.
+    """
+    _module("tokenizer")
+    Tokenizer(settings).encode([""])
 
 
 def write_tokens(documents: Path, tokenizer: Tokenizer, kind: str, folder: Path) -> Tokenized:

@@ -1,34 +1,28 @@
-"""Define a job, which is one unit of a stage's work, and make a cached, retried Prefect task of a stage's function."""
+"""Define a job, which is one unit of a stage's work, and let a stage's function build only what is not current."""
 
 import json
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, update_wrapper
+from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fineweb_mask.models.errors import DataError, WorkspaceError
 from fineweb_mask.tasks.storage.atomic import make_folder
-from fineweb_mask.tasks.storage.errors import is_transient
+from fineweb_mask.tasks.storage.remote.errors import is_transient
 from fineweb_mask.tasks.storage.scratch import pinned
 from fineweb_mask.tasks.workspace.listing import FOLDERS, Listing
 from fineweb_mask.tasks.workspace.manifest import is_whole, manifest_reference, read_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, digest
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
-
-if TYPE_CHECKING:
-    from prefect import Task
-    from prefect.client.schemas.objects import State, TaskRun
 
 
 class BadShardError(DataError):
@@ -76,7 +70,7 @@ def rows_through(file: StageFile) -> tuple[int, int]:
 class Stage:
     """What all jobs of a stage have in common; every table of stages is read from these fields."""
 
-    name: str  # in keys and file footers
+    name: str  # in keys and file footers, unless its jobs are of several kinds
     version: int  # part of the key: raise it when equal inputs and settings would give another output than before
     label: str = ""  # the name that its jobs are counted and shown under; by default its own
     folders: tuple[str, ...] = ()  # of its files in the workspace: one file per shard, unless `product` is set
@@ -118,6 +112,11 @@ class StageJob(BaseModel, ABC):
     def name(self) -> str:
         """The shard, the group of shards, or the stage's only product."""
 
+    @property
+    def kind(self) -> str:
+        """The first part of the key: the stage's name, unless one stage makes outputs of several kinds."""
+        return self.stage.name
+
     @abstractmethod
     def depends_on(self) -> Dependencies:
         """Return what the output depends on: the settings that the stage reads, and the fingerprints of its inputs."""
@@ -137,9 +136,9 @@ class StageJob(BaseModel, ABC):
     def key(self) -> StageKey:
         """What the output is known by; two equal keys mean equal files."""
         if self._key is None:
-            stage, (settings, inputs) = self.stage, self.depends_on()
+            settings, inputs = self.depends_on()
             self._key = StageKey(
-                stage=stage.name, version=stage.version, settings=digest(settings), inputs=digest(inputs)
+                stage=self.kind, version=self.stage.version, settings=digest(settings), inputs=digest(inputs)
             )
         return self._key
 
@@ -208,9 +207,14 @@ class ShardJob(StageJob):
     """A job whose output is one row-aligned Parquet file of a shard."""
 
     @property
+    def folder(self) -> str:
+        """The folder of the output, in the workspace."""
+        return self.stage.folders[0]
+
+    @property
     def output(self) -> Path:
         """The path of the output."""
-        return self.workspace.shard_path(self.stage.folders[0], self.name, self.key)
+        return self.workspace.shard_path(self.folder, self.name, self.key)
 
     def paths(self) -> list[Path]:
         """Return the shard's file."""
@@ -219,7 +223,7 @@ class ShardJob(StageJob):
     def reference(self, rows: int = 0) -> StageFile:
         """Return the reference to the output of so many rows, which may not be built yet: its size is not known."""
         return StageFile(
-            stage=self.stage.name,
+            stage=self.kind,
             name=self.name,
             path=self.workspace.relative(self.output),
             rows=rows,
@@ -229,7 +233,7 @@ class ShardJob(StageJob):
 
     def current(self, listing: Listing | None = None) -> StageFile | None:
         """Return the shard's file if it is current, else None."""
-        return find_file(self, self.stage.folders[0], self.name, listing)
+        return find_file(self, self.folder, self.name, listing)
 
 
 class GroupJob(StageJob):
@@ -286,32 +290,10 @@ def find_file(job: StageJob, stage_folder: str, shard: str, listing: Listing | N
 Job = TypeVar("Job", bound=StageJob)
 
 
-class Executor(Protocol):
-    """Runs jobs somewhere else than in the calling thread."""
-
-    def submit(self, job: StageJob) -> Future[StageFile]:
-        """Start a job and return its output, or its error, when it is there."""
-
-
-_executor: ContextVar[Executor | None] = ContextVar("executor", default=None)
-
-
-@contextmanager
-def executed_by(executor: Executor | None) -> Iterator[None]:
-    """Let an executor run the jobs of all stages' Prefect tasks that are submitted in the block."""
-    token = _executor.set(executor)
-    try:
-        yield
-    finally:
-        _executor.reset(token)
-
-
 class StageTask(Generic[Job]):
-    """A stage's function, made by `stage_task`: call it with a job, or submit `task` to Prefect.
+    """A stage's function, made by `stage_task`.
 
-    A call builds the output of a job unless it is current, checks it, and returns the reference to it. `group` is a
-    task that does so for many jobs, and returns a bad shard's error in place of its reference. Prefect, whose import
-    takes seconds, is imported with the first of the two.
+    A call builds the output of a job unless it is current, checks it, and returns the reference to it.
     """
 
     def __init__(self, build: Callable[..., None]) -> None:
@@ -319,50 +301,6 @@ class StageTask(Generic[Job]):
         self._build = build
         self.job_type: type[Job] = build.__annotations__["job"]
         self.stage = self.job_type.stage
-
-    @cached_property
-    def task(self) -> "Task[..., StageFile]":
-        """The Prefect task of one job."""
-        from prefect.states import Completed
-
-        def run(job: StageJob) -> Any:  # noqa: ANN401 - a reference, or the state that holds it
-            executor = _executor.get()
-            file = self(job) if executor is None else executor.submit(job).result()  # type: ignore[arg-type]
-            return Completed(name="Cached", data=file) if file.cached else file
-
-        return self._task_of(run, "{job.name}")
-
-    @cached_property
-    def group(self) -> "Task[..., list[StageFile | BadShardError]]":
-        """The Prefect task of many jobs that an executor runs."""
-
-        def run_group(jobs: Sequence[StageJob], first: str, last: str) -> list[StageFile | BadShardError]:  # noqa: ARG001
-            executor = _executor.get()
-            assert executor is not None  # noqa: S101 - groups are made for one
-            futures = [executor.submit(job) for job in jobs]
-            wait(futures)
-            return [_file_or_bad_shard(future) for future in futures]
-
-        return self._task_of(run_group, "{first} to {last}")
-
-    def _task_of(self, function: Callable[..., Any], name: str) -> "Task[..., Any]":
-        from prefect import Task
-        from prefect.cache_policies import NO_CACHE
-        from prefect.tasks import exponential_backoff
-
-        function.__qualname__ = self._build.__qualname__
-        return Task(
-            function,
-            name=self.stage.name,
-            description=self._build.__doc__,
-            task_run_name=f"{self.stage.name} {name}",
-            cache_policy=NO_CACHE,  # the output itself says whether it is current
-            persist_result=False,
-            retries=3,
-            retry_delay_seconds=exponential_backoff(2),
-            retry_jitter_factor=0.5,
-            retry_condition_fn=_is_retried,
-        )
 
     def __call__(self, job: Job, *arguments: Any) -> StageFile:  # noqa: ANN401 - what the stage's function takes
         """Return the reference to a job's output, built now unless it is current.
@@ -379,35 +317,23 @@ class StageTask(Generic[Job]):
         if not job.force and (found := job.current()) is not None:
             return found
         started = time.perf_counter()
-        explained = disk_errors_explained(job.workspace.root, f"{self.stage.name} {job.name}")
+        explained = disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}")
         with explained, bad_data_explained(job):
             self._build(job, *arguments)
         built = job.current()
         if built is None:
             raise WorkspaceError(
-                f"{self.stage.name} {job.name}: the output was built but is not current: run again, one run at a time"
+                f"{job.kind} {job.name}: the output was built but is not current: run again, one run at a time"
             )
         return built.model_copy(update={"seconds": round(time.perf_counter() - started, 3), "cached": False})
-
-
-def _file_or_bad_shard(future: Future[StageFile]) -> StageFile | BadShardError:
-    try:
-        return future.result()
-    except BadShardError as error:
-        return error
 
 
 def stage_task(build: Callable[..., None]) -> StageTask[Any]:
     """Make the task of a stage from the function that builds a job's output.
 
-    The function's first parameter is `job`, annotated with the stage's job class. Transient errors are retried.
+    The function's first parameter is `job`, annotated with the stage's job class.
     """
     return StageTask(build)
-
-
-def _is_retried(_task: "Task[..., Any]", _run: "TaskRun", state: "State[Any]") -> bool:
-    error = state.result(raise_on_failure=False)
-    return isinstance(error, BaseException) and is_transient(error)
 
 
 def record_seconds(job: StageJob, seconds: float) -> None:
@@ -421,8 +347,6 @@ def recorded_seconds(job: StageJob, workspace: Workspace) -> float:
     """Return how long the job that built the current output took; 0 if that is not recorded."""
     try:
         record = json.loads((workspace.cache / job.key.cache_key).read_text())
-        if "result" in record:  # a result that Prefect persisted in a workspace of version 0.1
-            record = json.loads(record["result"])["data"]
         return float(record["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0

@@ -12,7 +12,6 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.atomic import atomic_write
 from fineweb_mask.tasks.storage.mirror import ensure_local
 from fineweb_mask.tasks.storage.parquet import read_table, write_table
@@ -56,10 +55,6 @@ INDEX = pa.schema(
 )
 
 
-class OldNamesError(WorkspaceError):
-    """A workspace has files with the names of an earlier version."""
-
-
 class Footer(NamedTuple):
     """What the index keeps of a file."""
 
@@ -83,22 +78,10 @@ class Listing:
 
     @classmethod
     def of(cls, workspace: Workspace, folders: Iterable[str] = FOLDERS) -> Self:
-        """List a workspace as it is now.
-
-        Raises
-        ------
-        OldNamesError
-            If a file's name does not tell its key.
-        """
+        """List a workspace as it is now; a file whose name does not tell its key is no stage file."""
         found: dict[str, Footer] = {}
         for folder in folders:
             found |= _footers(workspace, folder)
-        if (old := next((path for path in found if shard_and_tag(path) is None), None)) is not None:
-            where = workspace.display_path(workspace.root)
-            raise OldNamesError(
-                f"{where} has files with the names of an earlier version, such as {old}: run "
-                f"`fineweb-mask migrate {where}`, which renames them; nothing is computed again"
-            )
         return cls(found)
 
     def find(self, stage_folder: str, shard: str, key: StageKey) -> StageFile | None:
@@ -139,7 +122,8 @@ def update_index(workspace: Workspace) -> None:
 
 def _footers(workspace: Workspace, folder: str) -> dict[str, Footer]:
     """Return the footers of the complete files of a folder, from the index as far as it goes."""
-    sizes, known = workspace.sizes(folder), _indexed(workspace, folder)
+    sizes = {path: size for path, size in workspace.sizes(folder).items() if shard_and_tag(path) is not None}
+    known = _indexed(workspace, folder)
     found = {path: known[path] for path, size in sizes.items() if path in known and known[path].bytes == size}
     return found | _read(workspace, {path: size for path, size in sizes.items() if path not in found})
 

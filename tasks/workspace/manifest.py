@@ -70,11 +70,6 @@ def write_manifest(
         details=dict(details),
         fitted_on={file.name: file.fingerprint for file in fitted_on},
     )
-    save_manifest(path, manifest)
-
-
-def save_manifest(path: Path, manifest: Manifest) -> None:
-    """Write a manifest with its checksum."""
     whole = manifest.model_copy(update={"checksum": _checksum(manifest.model_dump_json())})
     with atomic_write(path) as partial:
         partial.write_text(whole.model_dump_json(indent=2) + "\n")

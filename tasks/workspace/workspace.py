@@ -22,8 +22,8 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.urls import is_url
 from fineweb_mask.tasks.storage.atomic import make_folder, written_beside
-from fineweb_mask.tasks.storage.lease import HeldError, lease
 from fineweb_mask.tasks.storage.mirror import LOCAL_ONLY, ensure_local, mirror_at, mirror_in
+from fineweb_mask.tasks.storage.remote.lease import HeldError, lease
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey, stage_file_name
 
 TAG = "[0-9a-f]" * 16

@@ -2,10 +2,12 @@
 
 import pytest
 
-from fineweb_mask.flows.engine.choices import PretrainedModels
-from fineweb_mask.flows.engine.planning.plan import Plan
+from fineweb_mask.flows.curate import pipeline
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.tasks import select
+from fineweb_mask.tasks.dataset import partitioning
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
 from fineweb_mask.tasks.embed import EmbeddingModel
@@ -21,7 +23,7 @@ quality:
   scorers: [{{kind: column, column: token_count}}, {{kind: edu, model: edu-classifier}}]
 embedding: {{model: e5-base}}
 """
-WRITE = {"survey", "partition", "count", "materialize", "report"}
+WRITE = {"partition", "materialize", "report"}
 SELECT = {"select"} | WRITE
 EMBED = {"embed"} | SELECT
 SCORE = {"score"} | SELECT
@@ -35,7 +37,6 @@ DETAILS = {
     "tokens_estimated": 0,
     "blocks": [],
     "statistics": {},
-    "columns": "",
 }
 
 
@@ -47,29 +48,18 @@ def done(job, name=None):
     )
 
 
-class DoneAtOnce:
-    """Every job is done as soon as it is planned."""
+class Planned(Run):
+    """Every job is done as soon as it is asked for."""
 
-    def __init__(self):
-        self.keys = {}
-        self.quarantined = {}
-        self.at_once = 2
+    remembers = False
+    at_once = 2
 
     def done(self, _job):
         return None
 
-    def expect(self, stage, jobs):
-        pass
-
-    def add(self, job, on_done):
-        self.keys[job.key.stage, job.name] = job.key.fingerprint
-        on_done(done(job))
-
-    def finish(self):
-        pass
-
-    def times(self):
-        return []
+    def _run(self, jobs, _at_once=None):
+        self.keys = getattr(self, "keys", {}) | {(job.key.stage, job.name): job.key.fingerprint for job in jobs}
+        return [done(job) for job in jobs]
 
 
 @pytest.fixture
@@ -78,6 +68,7 @@ def keys(tmp_path, monkeypatch):
     monkeypatch.setattr(
         select.SelectJob, "shard_files", lambda job, *_: [done(job, shard.name) for shard in job.shards]
     )
+    monkeypatch.setattr(partitioning, "_columns", lambda *_: "")
     monkeypatch.setattr(DedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
     monkeypatch.setattr(DedupJob, "current", lambda *_: None)
     monkeypatch.setattr(NearDedupJob, "shard_files", lambda job, *_: [done(job, name) for name in job.shard_names])
@@ -94,18 +85,16 @@ def keys(tmp_path, monkeypatch):
                 classifier.name: QualityModel(settings=classifier, path="/edu", fingerprint=edu),
             },
             encoder=EmbeddingModel(path="/e5", fingerprint=encoder),
+            sidecars={},
+            selecting=None,
         )
         shards = [
             SourceShard(name=name, relative=name, url=name, format="parquet", bytes=1, fingerprint=content)
             for name, content in zip("ab", sources, strict=True)
         ]
-        jobs = DoneAtOnce()
-        plan = Plan(jobs, Workspace(settings.workspace), settings, shards, given)
-        plan.prepare()
-        plan.select()
-        plan.materialize()
-        plan.report()
-        return jobs.keys
+        run = Planned(Workspace(settings.workspace), settings, shards, given)
+        pipeline(run)
+        return run.keys
 
     return of
 
@@ -140,7 +129,6 @@ def changed(before, after):
         ("selection.block_budget=price", set()),  # of one block
         ("selection.groups={column: dump}", SELECT),
         ("selection.passes=9", set()),  # of a rule, or with groups
-        ("embedding.keep=true", set()),
         ("selection.metrics=disf", SELECT),
         ("selection.block_size=999999", set()),
         ("selection.device=cuda:1", set()),
@@ -185,9 +173,7 @@ def test_a_changed_source_file_changes_its_own_shard_and_what_is_made_of_all(key
     group = {
         ("repeats", "0-of-1"),
         ("dedup", "corpus"),
-        ("survey", "survey"),
         ("partition", "00000"),
-        ("count", "00000"),
         ("select", "a..b"),
         ("materialize", "dataset"),
         ("report", "report"),

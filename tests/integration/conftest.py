@@ -35,7 +35,7 @@ from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.flows.sweep import SweepSummary, run_sweep
 from fineweb_mask.models.runtime.progress import Step
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]

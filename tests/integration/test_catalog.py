@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.engine.inspection import workspace_status
 from fineweb_mask.flows.stages import run_stage
+from fineweb_mask.flows.status.inspection import workspace_status
 from fineweb_mask.flows.sweep import run_sweep
 from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 RECONCILED = """

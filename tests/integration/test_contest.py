@@ -14,7 +14,7 @@ from fineweb_mask.flows.processes.environment import ENVIRONMENT_DEFAULTS
 from fineweb_mask.flows.sweep import run_sweep
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,9 +60,9 @@ def test_compare_reuses_the_workspace_and_leaves_its_run_alone(contest, service,
     assert len(json.loads(shown["compare-table"]["data"])) == 3
 
 
-def test_sweep_takes_over_the_contenders_of_a_comparison(contest):
+def test_sweep_takes_over_the_selections_of_a_comparison(contest):
     swept = contest.swept
-    assert built(swept) == {"frontier": 1, "contend": 2, "sweep": 1}  # random and greedy were there
+    assert built(swept) == {"contend": 3, "compare": 1}  # of the values, and of two: random and greedy were there
     assert [value["lamb"] for value in swept.values] == [0, 0.25, 0.5, 0.75, 1]
     assert swept.recommended_lamb in {0.25, 0.5, 0.75}
     assert swept.baselines.keys() == {"random", "top_quality", "semdedup", "greedy"}
@@ -83,7 +83,9 @@ def test_solvers_tell_how_far_they_are_from_the_threads_of_their_tasks(contest):
     shares = [share for share, _ in greedy]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    [frontier] = [track for (stage, _), track in contest.heard.items() if stage == "frontier"]
+    [frontier] = [
+        track for (stage, job), track in contest.heard.items() if stage == "contend" and job.startswith("sweep")
+    ]
     values = [steps[0].done for _, steps in frontier if len(steps) == 1 and steps[0].what == "values of lamb"]
     assert list(dict.fromkeys(values)) == [0, 1, 2, 3, 4, 5]
 

@@ -23,8 +23,9 @@ from fineweb_mask.models.settings import PipelineSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOK = sorted((ROOT / "benchmarks" / "notebook").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"(?:\]\(|href=\")([^)\"\s]+)")
 VARIABLE = re.compile(r"[A-Z_]+=\S*")
 
 
@@ -55,7 +56,7 @@ COMMANDS = [(block.page, arguments) for block in blocks("") for arguments in com
 RECIPES = [block for block in blocks("yaml") if not block.text.startswith("apiVersion")]  # the other is Kubernetes'
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOK], ids=lambda page: page.name)
 def test_links_lead_to_files(page: Path) -> None:
     text = BLOCK.sub("", page.read_text())
     links = [link.partition("#")[0] for link in LINK.findall(text) if "://" not in link]

@@ -1,5 +1,6 @@
 """The map of a workspace: what is on it, opened in a real browser, without the network."""
 
+import io
 import json
 import shutil
 import signal
@@ -17,7 +18,8 @@ from playwright.sync_api import Browser, expect
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.engine.inspection import inspect_workspace
+from fineweb_mask.flows.pipeline.records import shard_files
+from fineweb_mask.flows.status.inspection import inspect_workspace
 from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.tasks.explore import KEPT, ExploreJob, OtherSelection, explore
 from fineweb_mask.tasks.reporting.samples import DocumentRef, vectors_at
@@ -32,7 +34,7 @@ needs_page = pytest.mark.skipif(find_spec("embedding_atlas") is None, reason="em
 @pytest.fixture(scope="module")
 def prepared(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExploreJob, list]:
     workspace = Path(shutil.copytree(finished, tmp_path_factory.mktemp("explore") / "workspace"))
-    shards = inspect_workspace(workspace).plan.catalog_files()
+    shards = shard_files(inspect_workspace(workspace))
     other = OtherSelection(name="other", root=str(workspace), shards=shards[:1])
     job = ExploreJob(root=str(workspace), shards=shards, most=10_000, other=other)
     assert not explore(job).cached
@@ -133,23 +135,29 @@ def test_the_map_opens_in_a_browser_and_asks_nobody_else(served: Served, browser
     page.screenshot(path=SCREENSHOTS / "explore.png")
     page.locator('button[title="kept"]').first.click()
     expect(page.get_by_text("/ 1,892 points").locator("..")).to_contain_text("473")
+    page.locator('button[title="Export Selection"]').first.click()
+    page.locator("select", has=page.get_by_text("JSONL", exact=True)).last.select_option(label="JSONL")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export Selection").last.click()
+    chosen = [json.loads(line) for line in download.value.path().read_text().splitlines()]
+    assert len(chosen) == 473
+    assert {document["kept"] for document in chosen} == {KEPT}
     page.close()
     assert not [url for url in asked if not url.startswith((served.url, "data:", "blob:"))]
 
 
 @needs_page
-def test_queries_reach_neither_files_nor_other_pages(served: Served):
-    def ask(sql: str, **headers: str) -> httpx.Response:
-        return httpx.post(f"{served.url}data/query", json={"type": "json", "sql": sql}, headers=headers)
-
-    assert ask("SELECT count(*) AS n FROM dataset").json() == [{"n": 1892}]
-    refused = ask("SELECT * FROM read_text('/etc/hostname')")
-    assert refused.status_code == 500
-    assert "disabled" in refused.json()["error"]
-    assert ask("SELECT 1", Host="evil.example").status_code == 400
-    chosen = httpx.post(f"{served.url}data/selection", json={"predicate": "kept = 'kept'", "format": "jsonl"})
-    assert len(chosen.text.splitlines()) == 473
-    assert "text" in json.loads(chosen.text.splitlines()[0])
+def test_it_answers_with_files_only_and_only_under_its_own_name(served: Served):
+    table = httpx.get(f"{served.url}data/dataset.parquet")
+    assert pq.read_table(io.BytesIO(table.content)).num_rows == 1892
+    assert httpx.get(f"{served.url}data/dataset.parquet", headers={"Host": "evil.example"}).status_code == 400
+    query = {"type": "exec", "sql": "DROP TABLE dataset"}
+    for path in ("data/query", "data/selection", "data/cache/x", "data/dataset.parquet"):
+        assert httpx.post(f"{served.url}{path}", json=query).status_code == 405
+    assert httpx.get(f"{served.url}data/query", params={"query": json.dumps(query)}).status_code == 404
+    for path in ("%2e%2e/manifest.json", "assets/%2e%2e/%2e%2e/%2e%2e/__init__.py", "data/manifest.json"):
+        assert httpx.get(f"{served.url}{path}").status_code == 404
+    assert "access-control-allow-origin" not in table.headers
 
 
 @needs_page
@@ -178,4 +186,4 @@ def test_it_is_written_as_a_folder(workspace: Path, tmp_path: Path):
 def test_a_folder_that_is_no_workspace_is_refused(tmp_path: Path):
     result = CliRunner().invoke(app, ["explore", str(tmp_path)])
     assert result.exit_code == 2
-    assert "no workspace in which a run was begun" in result.stderr
+    assert "no workspace: no run was started there" in result.stderr

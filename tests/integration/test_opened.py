@@ -43,7 +43,7 @@ def test_a_lost_catalog_is_made_again_and_a_statement_that_writes_is_refused(wor
 
 
 def test_a_folder_that_is_no_workspace_is_named(tmp_path):
-    with pytest.raises(fm.WorkspaceError, match="is no workspace in which a run was begun"):
+    with pytest.raises(fm.WorkspaceError, match="is no workspace: no run was started there"):
         fm.open(tmp_path)
 
 

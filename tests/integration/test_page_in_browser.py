@@ -112,7 +112,7 @@ def test_attacks_are_read_and_not_run(opened, hostile_run):
 @pytest.mark.parametrize(
     ("name", "figures", "tables"),
     [
-        ("sweep", {"frontier", "shares"}, 2),
+        ("sweep", {"near-duplicates", "overlap", "shares", "trade-off"}, 3),
         ("compare", {"near-duplicates", "overlap", "topics", "trade-off"}, 5),
     ],
 )

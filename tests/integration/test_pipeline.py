@@ -15,11 +15,11 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from data_samples.outcome import outcomes
-from fineweb_mask.flows.engine.garbage import collect_garbage
-from fineweb_mask.flows.engine.inspection import finished_run, workspace_status
 from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.status.garbage import collect_garbage
+from fineweb_mask.flows.status.inspection import finished_run, workspace_status
 from fineweb_mask.tasks.workspace.job import BadShardError
-from fineweb_mask.tasks.workspace.runs import RunRecord
+from fineweb_mask.tasks.workspace.records.runs import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4
@@ -243,44 +243,6 @@ def test_one_rule_selects_from_the_whole_corpus(workspace, run_sample, sample_co
     assert all(stage.missing == 0 for stage in workspace_status(workspace).stages)
     refitted = run_sample(workspace, *overrides, refit=["selection"])
     assert refitted.documents_kept == round(0.25 * refitted.counts.documents_eligible) != grown.documents_kept
-
-
-@pytest.mark.long
-def test_vectors_that_are_never_stored_give_the_same_dataset(run_sample, workspace, sample_corpus, tmp_path):
-    corpus, lean = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus")), tmp_path / "lean"
-    overrides = (
-        f"source.path={corpus}",
-        "selection.scope=global",
-        "selection.metrics=pairwise",
-        "selection.sample=600",
-        "selection.passes=1",
-        "selection.near_duplicates.weight=0",
-    )
-
-    def stored():
-        return list(lean.glob("embeddings/**/*.parquet")) + list(lean.rglob(".*.partial"))
-
-    run_sample(workspace, *overrides)
-    summary = run_sample(lean, *overrides, "embedding.keep=false")
-    assert built(summary)["select"] == 4 + 1 + 4 + 1 + 1 + 4  # sample, rule, one pass, the best rule, masks
-    assert "embed" not in built(summary)
-    add_shard(corpus / "CC-MAIN-2000-01_00000.parquet")
-    run_sample(workspace, *overrides)
-    grown = run_sample(lean, *overrides, "embedding.keep=false")
-    assert built(grown)["select"] == 1
-    assert masks(lean) == masks(workspace)
-    assert rows(lean).equals(rows(workspace))
-    assert not stored()
-    status = workspace_status(lean)
-    assert all(stage.missing == 0 for stage in status.stages)
-    assert "embed" not in {stage.stage for stage in status.stages}
-    assert json.loads((lean / "reports" / "metrics.json").read_text())["diversity"] == {}
-    assert built(run_sample(lean, *overrides, "embedding.keep=true")) == {"embed": 5, "report": 1}
-    assert stored()
-    assert built(run_sample(lean, *overrides, "embedding.keep=false")) == {"report": 1}
-    assert {found.folder for found in collect_garbage(str(lean), [])} >= {"embeddings", "passes"}
-    assert not stored()
-    assert built(run_sample(lean, *overrides, "embedding.keep=false")) == {}
 
 
 def test_one_price_for_all_blocks_selects_the_share_of_the_corpus(workspace, run_sample):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_mask.flows.options.arms import parse_arms
-from fineweb_mask.flows.probe import run_probe
-from fineweb_mask.flows.score_weights import learn_score_weights, weighted_arms
-from fineweb_mask.models.settings.probe import ProbeSettings
+from fineweb_mask.flows.probe.arms import parse_arms
+from fineweb_mask.flows.probe.probe import run_probe
+from fineweb_mask.flows.probe.score_weights import learn_score_weights, weighted_arms
+from fineweb_mask.models.probe.settings import ProbeSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -24,7 +24,7 @@ def test_arms_are_compared_on_what_none_of_them_saw(workspace, service):
     models = ProbeSettings(arms=parse_arms(arms), seeds=2, by="dump", tokens=2048, held_out_share=0.03)
     found = run_probe(settings, models)
     assert built(found) == {
-        "hold_out": 1, "exclude": 4, "tokenizer": 1, "contend": 2, "tokenize": 3, "train": 6, "probe": 1,
+        "hold_out": 1, "tokenizer": 1, "contend": 2, "tokenize": 3, "train": 6, "probe": 1,
     }  # fmt: skip
     assert found.arms.keys() == found.bits_per_byte["pool"].keys() == {"random", "other", "theirs"}
     assert all(0.5 < figures["mean"] < 8 for figures in found.bits_per_byte["pool"].values())

@@ -19,14 +19,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter
 from prefect.settings import PREFECT_API_URL
 
+from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.listeners import LogLines, listener
-from fineweb_mask.flows.engine.cluster import Cluster
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.flows.stages import run_stage
 from fineweb_mask.flows.summary import RunSummary
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings import EmbeddingSettings, EngineSettings, IngestSettings, SourceSettings
-from fineweb_mask.tasks.dedup.hashes import HashJob
+from fineweb_mask.tasks.dedup.sort import SortJob
 from fineweb_mask.tasks.embed import EmbedJob, resolve_model
 from fineweb_mask.tasks.ingest import IngestJob
 from fineweb_mask.tasks.source.discovery import discover
@@ -206,7 +206,9 @@ def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = f"{seaweed_bucket.url}/ws"
-    script = "from fineweb_mask.tasks.storage import lease\nlease.RENEW_SECONDS, lease.STALE_SECONDS = 0.5, 3.0\n"
+    script = (
+        "from fineweb_mask.tasks.storage.remote import lease\nlease.RENEW_SECONDS, lease.STALE_SECONDS = 0.5, 3.0\n"
+    )
     script += "from fineweb_mask.flows.cli import main\nmain()"
     command = [sys.executable, "-c", script, "run", "deployments/recipes/sample.yaml", "--workspace", url]
     command += [f"--set={setting}" for setting in (*small_sample, f"source.path={corpus}", *engine)]
@@ -219,7 +221,7 @@ def test_a_run_whose_process_is_killed_goes_on_where_it_was(
     assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
     time.sleep(1)  # jobs on the cluster are ended with it
     before = {name: seaweed_bucket.names("ws/")[name] for name in seaweed_bucket.names("ws/embeddings/")}
-    monkeypatch.setattr("fineweb_mask.tasks.storage.lease.STALE_SECONDS", 3.0)
+    monkeypatch.setattr("fineweb_mask.tasks.storage.remote.lease.STALE_SECONDS", 3.0)
     summary = run_sample(url, f"source.path={corpus}", *engine)
     shards = len(list((finished / "embeddings").glob("*.parquet")))
     assert built(summary).get("embed", 0) == shards - len(before)
@@ -237,7 +239,7 @@ def test_many_shards_are_one_task_run_and_a_bad_one_is_still_named(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("fineweb_mask.flows.engine.session.MOST_TASK_RUNS", 1)
+    monkeypatch.setattr("fineweb_mask.flows.pipeline.start.MOST_TASK_RUNS", 1)
     corpus = Path(shutil.copytree(sample_corpus / "corpus", tmp_path / "corpus"))
     broken = corpus / "CC-MAIN-2024-30_00000.parquet"
     broken.write_bytes(broken.read_bytes()[:1000])
@@ -317,7 +319,7 @@ def test_ends_of_processes_are_survived_and_functions_exported_once(
         with pytest.raises(BadShardError, match="lost"):
             cluster.submit(jobs[0].model_copy(update={"shard": lost, "force": True})).result(timeout=120)
         again = [
-            cluster.submit(HashJob(root=workspace.address, documents=file, force=True))
+            cluster.submit(SortJob(root=workspace.address, by="hash", file=file, force=True))
             for file in documents
             for _ in range(200 // len(documents))
         ]
@@ -338,14 +340,14 @@ def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(
 
     halfway, closed = threading.Event(), threading.Event()
 
-    class SlowJob(HashJob):
+    class SlowJob(SortJob):
         def model_dump_json(self, **options: Any) -> str:
             halfway.set()
             closed.wait(60)
             return super().model_dump_json(**options)
 
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
-    job = SlowJob(root=str(tmp_path), documents=documents)
+    job = SlowJob(root=str(tmp_path), by="hash", file=documents)
     cluster = Cluster(EngineSettings(kind="ray"))
     with ThreadPoolExecutor() as threads:
         try:

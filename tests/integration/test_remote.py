@@ -18,11 +18,11 @@ from prefect.settings import PREFECT_API_URL
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.engine.inspection import workspace_status
+from fineweb_mask.flows.status.inspection import workspace_status
 from fineweb_mask.flows.sweep import run_sweep
-from fineweb_mask.tasks.storage import lease
 from fineweb_mask.tasks.storage.mirror import ensure_local
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.storage.remote import lease
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.conftest import Bucket
 from tests.integration.conftest import RunSample, Service
@@ -224,7 +224,7 @@ def test_killed_at_random_moments_and_continued_on_other_machines(
     """Every run begins with an empty folder; the lease of a killed one expires in seconds instead of minutes."""
     url, dice = f"{bucket.url}/ws", random.Random(11)
     brief = {"RENEW_SECONDS": 0.5, "STALE_SECONDS": 3.0}
-    script = "from fineweb_mask.tasks.storage import lease\n" + "".join(
+    script = "from fineweb_mask.tasks.storage.remote import lease\n" + "".join(
         f"lease.{name} = {value}\n" for name, value in brief.items()
     )
     script += "from fineweb_mask.flows.cli import main\nmain()"

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
 from fineweb_mask.models.embedding.arrow import vectors_of
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.references import shard_and_tag
-from fineweb_mask.tasks.workspace.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 

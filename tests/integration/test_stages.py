@@ -11,12 +11,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.display.listeners import listener, shown_as_bars
-from fineweb_mask.flows.engine.garbage import collect_garbage
-from fineweb_mask.flows.engine.inspection import StatusError, workspace_status
-from fineweb_mask.flows.engine.scheduler import MissingInputError
+from fineweb_mask.flows.display.listeners import shown_as_bars
+from fineweb_mask.flows.pipeline.run import MissingInputError
 from fineweb_mask.flows.stages import run_stage
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.flows.status.garbage import collect_garbage
+from fineweb_mask.flows.status.inspection import StatusError, workspace_status
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
@@ -45,17 +45,19 @@ def test_each_stage_is_run_by_itself(finished, server, tmp_path):
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     settings = settings_of(finished).model_copy(update={"workspace": str(workspace)})
-    with pytest.raises(MissingInputError, match=r"4 are not ingested \(CC-MAIN-2023-50_00000, .*\): run ingest first"):
+    with pytest.raises(
+        MissingInputError, match=r"4 shards lack what ingest makes \(CC-MAIN-2023-50_00000, .*\): run ingest first"
+    ):
         run_stage("score", settings)
     [ingested] = run_stage("ingest", settings)
     assert (ingested.stage, ingested.files, ingested.cached) == ("ingest", 4, 0)
     assert not (workspace / "embeddings").exists()
-    with pytest.raises(MissingInputError, match=r"4 have no current scores or vectors .*: run score and embed first"):
+    with pytest.raises(MissingInputError, match=r"4 shards lack what score and embed make.*: run score and embed"):
         run_stage("select", settings)
     assert [stage.stage for stage in run_stage("embed", settings)] == ["fit", "embed"]
     assert not (workspace / "scores").exists()
     assert [stage.stage for stage in run_stage("score", settings)] == ["fit", "score"]
-    with pytest.raises(MissingInputError, match="are not selected from"):
+    with pytest.raises(MissingInputError, match="is not done: run select first"):
         run_stage("materialize", settings)
     run_stage("select", settings)
     run_stage("materialize", settings)
@@ -89,29 +91,6 @@ def test_a_stage_is_run_again_on_request(workspace, run_sample):
     assert {stage.stage: stage.files - stage.cached for stage in summary.stages if stage.files > stage.cached} == {
         "dedup": 4 + 1 + 1  # hashes, the bucket, the list
     }
-
-
-def test_a_shard_is_finished_before_the_next_is_begun(workspace, run_sample):
-    order = []
-
-    class Recorder:
-        def on_stage(self, stage, jobs):
-            pass
-
-        def on_job_progress(self, stage, job, share, steps):
-            pass
-
-        def on_job_end(self, stage, _job, file):
-            order.append(f"{stage} {file.name}")
-
-    token = listener.set(Recorder())
-    try:
-        run_sample(workspace, "engine.workers=1", refresh=["ingest", "score", "embed"])
-    finally:
-        listener.reset(token)
-    last_ingest = max(place for place, name in enumerate(order) if name.startswith("ingest"))
-    assert min(place for place, name in enumerate(order) if name.startswith("embed")) < last_ingest
-    assert min(place for place, name in enumerate(order) if name.startswith("score")) < last_ingest
 
 
 def test_status_tells_done_missing_and_stale(workspace, server):
@@ -222,7 +201,7 @@ def test_status_is_a_command(workspace, tmp_path):
     assert "1,905" in shown
     wrong = CliRunner().invoke(app, ["status", str(tmp_path)])
     assert wrong.exit_code == 2
-    assert "is no workspace in which a run was begun" in wrong.output
+    assert "is no workspace: no run was started there" in wrong.output
 
 
 def test_status_says_when_the_source_is_gone(workspace, tmp_path):
@@ -255,7 +234,7 @@ def test_the_report_is_a_command(workspace, server):
     assert embed["built_seconds"] > 0  # from the record of the run that embedded them
     assert state(workspace) == DONE  # the settings given are kept
     wrong = {
-        (str(workspace.parent),): "is no workspace in which a run was begun",
+        (str(workspace.parent),): "is no workspace: no run was started there",
         (str(workspace), "--by", "genre"): "no document has a column 'genre'",
         (str(workspace), "--map", "mds"): "report.map: input should be 'pca', 'tsne' or 'umap', received 'mds'",
     }

@@ -35,7 +35,7 @@ from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.column_types import settle
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.workspace.counts import Counts, account
+from fineweb_mask.tasks.workspace.records.counts import Counts, account
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 from fineweb_mask.tasks.workspace.workspace import Workspace

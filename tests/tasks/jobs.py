@@ -4,11 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.dataset import partition
+from fineweb_mask.tasks.comparison.variants import RangesJob, VariantJob
+from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dataset.partitioning import Partitioning
+from fineweb_mask.tasks.dedup.buckets import BucketJob, find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import DedupJob
-from fineweb_mask.tasks.dedup.hashes import HashJob, sort_hashes
-from fineweb_mask.tasks.dedup.repeats import RepeatsJob, find_repeats
+from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.embed import EmbedJob
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.ingest import IngestJob
@@ -16,8 +17,6 @@ from fineweb_mask.tasks.materialize import MaterializeJob, materialize
 from fineweb_mask.tasks.score import ScoreJob
 from fineweb_mask.tasks.score_embed import ScoreEmbedJob
 from fineweb_mask.tasks.select import SelectJob
-from fineweb_mask.tasks.selection.contenders import ContenderJob, RangesJob
-from fineweb_mask.tasks.selection.frontier import FrontierJob
 from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -26,22 +25,31 @@ def ingest_job(workspace: Any, shard: Any, source: Any, settings: Any) -> Ingest
     return IngestJob(root=str(workspace.root), shard=shard, source=source, settings=settings)
 
 
-def hash_jobs(workspace: Any, documents: Any) -> list[HashJob]:
-    return [HashJob(root=str(workspace.root), documents=file) for file in documents]
+def hash_jobs(workspace: Any, documents: Any) -> list[SortJob]:
+    return [SortJob(root=str(workspace.root), by="hash", file=file) for file in documents]
 
 
-def repeats_jobs(workspace: Any, hashes: Any, buckets: int = 1, memory_limit: str = "1GB") -> list[RepeatsJob]:
+def bucket_jobs(
+    workspace: Any, comparison: Any, sorted_rows: Any, buckets: int = 1, memory_limit: str = "1GB"
+) -> list[BucketJob]:
     return [
-        RepeatsJob(root=str(workspace.root), hashes=hashes, bucket=bucket, buckets=buckets, memory_limit=memory_limit)
+        BucketJob(
+            root=str(workspace.root),
+            comparison=comparison,
+            sorted_rows=sorted_rows,
+            bucket=bucket,
+            buckets=buckets,
+            memory_limit=memory_limit,
+        )
         for bucket in range(buckets)
     ]
 
 
 def dedup_job(workspace: Any, documents: Any, buckets: int = 1, memory_limit: str = "1GB") -> DedupJob:
     """Compare the shards, which came in the order of `documents`, and return the job that lists their duplicates."""
-    hashes = [sort_hashes(job) for job in hash_jobs(workspace, documents)]
-    repeats = tuple(find_repeats(job) for job in repeats_jobs(workspace, hashes, buckets, memory_limit))
-    return DedupJob(root=str(workspace.root), hashes=hashes, repeats=repeats)
+    hashes = [sort_rows(job) for job in hash_jobs(workspace, documents)]
+    found = tuple(find_in_bucket(job) for job in bucket_jobs(workspace, "repeats", hashes, buckets, memory_limit))
+    return DedupJob(root=str(workspace.root), sorted_rows=hashes, buckets=found)
 
 
 def classifier_job(workspace: Any, scorer: Any) -> FitClassifierJob:
@@ -91,16 +99,18 @@ def ranges_jobs(workspace: Any, shards: Any, settings: Any) -> list[RangesJob]:
     return [RangesJob(root=str(workspace.root), shards=group, settings=settings) for group in groups]
 
 
-def contender_job(
-    workspace: Any, group: Any, settings: Any, selector: str, ranges: Any, targets: Any = None
-) -> ContenderJob:
-    return ContenderJob(
-        root=str(workspace.root), shards=group, settings=settings, selector=selector, ranges=ranges, targets=targets
+def variant_job(
+    workspace: Any, group: Any, settings: Any, selector: str, ranges: Any, targets: Any = None, lambs: Any = ()
+) -> VariantJob:
+    return VariantJob(
+        root=str(workspace.root),
+        shards=group,
+        settings=settings,
+        selector=selector,
+        ranges=ranges,
+        targets=targets,
+        lambs=lambs,
     )
-
-
-def frontier_job(workspace: Any, group: Any, settings: Any, lambs: Any, ranges: Any) -> FrontierJob:
-    return FrontierJob(root=str(workspace.root), shards=group, settings=settings, lambs=lambs, ranges=ranges)
 
 
 class Making(NamedTuple):
@@ -126,6 +136,7 @@ class Making(NamedTuple):
             root=str(self.workspace.root),
             inputs=self.partitioning.inputs,
             version=self.partitioning.version,
+            shards=self.partitioning.shards,
             counts=self.counts,
             blocks=self.blocks,
             recipe=self.recipe,
@@ -138,27 +149,13 @@ class Making(NamedTuple):
 
     def written(self, *, force: bool = False, threads: int = 1) -> MaterializeJob:
         """Run all jobs but the last, and return this: so many partitions at once, the last ones first."""
-        parts = self.partitioning
-        survey = partition.survey(parts.survey().model_copy(update={"force": force}))
-
-        def run(task: Any, jobs: Any) -> list[StageFile]:
-            forced = [job.model_copy(update={"force": force, "at_once": threads}) for job in jobs]
-            if threads == 1:
-                return [task(job) for job in reversed(forced)][::-1]
+        jobs = [job.model_copy(update={"force": force, "at_once": threads}) for job in self.partitioning.jobs()]
+        if threads == 1:  # so that an error leaves the rest
+            made = [write_partition(job) for job in reversed(jobs)][::-1]
+        else:
             with ThreadPoolExecutor(threads) as pool:
-                return list(pool.map(task, reversed(forced)))[::-1]
-
-        shuffled = run(partition.shuffle, parts.shuffles(survey)) if parts.is_shuffled else []
-        made = run(partition.write_partition, parts.partitions(survey, shuffled))
-        counted = run(partition.count, parts.counts(survey))
-        update = {
-            "survey": survey,
-            "shuffled": tuple(shuffled),
-            "partitions": tuple(made),
-            "counted": tuple(counted),
-            "force": force,
-        }
-        return self.job.model_copy(update=update)
+                made = list(pool.map(write_partition, reversed(jobs)))[::-1]
+        return self.job.model_copy(update={"partitions": tuple(made), "force": force})
 
     def write(self, *, force: bool = False, threads: int = 1) -> StageFile:
         """Run all jobs, unless the dataset is there."""

@@ -4,14 +4,15 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
 from fineweb_mask.tasks.export import ExportJob, export
-from fineweb_mask.tasks.workspace.manifest import manifest_reference, read_manifest
+from fineweb_mask.tasks.workspace.manifest import read_manifest
 
 
 def job_of(built, **changes):
     path = built.workspace.root / "dataset" / "provenance.json"
-    dataset = manifest_reference(built.workspace, path, "dataset", read_manifest(path))
     settings = ExportSettings(**{"format": "parquet", "file_size": 2**16} | changes)
-    return ExportJob(root=str(built.workspace.root), dataset=dataset, place=str(path.parent), settings=settings)
+    return ExportJob(
+        root=str(built.workspace.root), dataset=read_manifest(path).content, place=str(path.parent), settings=settings
+    )
 
 
 def test_it_is_made_once_for_a_dataset_and_its_settings(copied):
@@ -40,4 +41,4 @@ def test_a_damaged_file_is_made_again(copied):
 def test_a_dataset_that_changed_meanwhile_is_refused(copied):
     job = job_of(copied)
     with pytest.raises(WorkspaceError, match="changed while the run was going on"):
-        export(job.model_copy(update={"dataset": job.dataset.model_copy(update={"fingerprint": "other"})}))
+        export(job.model_copy(update={"dataset": "other"}))

@@ -10,11 +10,12 @@ import pytest
 from fineweb_mask.flows.recipe import load_recipe
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings
-from fineweb_mask.tasks.dataset.partitioning import Partitioning
-from fineweb_mask.tasks.dedup.cells import CentresJob
-from fineweb_mask.tasks.dedup.signatures import SignatureJob
-from fineweb_mask.tasks.dedup.similar import SimilarJob
+from fineweb_mask.tasks.dataset.partition import PartitionJob
+from fineweb_mask.tasks.dedup.buckets import BucketJob
+from fineweb_mask.tasks.dedup.k_means import CentresJob
+from fineweb_mask.tasks.dedup.sort import SortJob
 from fineweb_mask.tasks.embed import EmbeddingModel, EmbedJob
+from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
 from fineweb_mask.tasks.fit.targets import FitTargetsJob
 from fineweb_mask.tasks.inference.scorers import QualityModel
@@ -27,9 +28,8 @@ from fineweb_mask.tasks.selection.budgets import PriceJob
 from fineweb_mask.tasks.selection.corpus.learning import KeepRuleJob, LearnJob, SampleJob
 from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargesJob
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.training_files.folder import key_of
-from fineweb_mask.tasks.workspace.counts import Counts
-from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.records.counts import Counts
+from fineweb_mask.tasks.workspace.references import StageFile, digest
 from fineweb_mask.tasks.workspace.shard_files import ShardFiles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,13 +92,20 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
     selection, quality = settings.selection, settings.quality
     common: dict[str, Any] = {"root": root, "settings": selection}
     models = [QualityModel(settings=one, path=one.name, fingerprint=one.name) for one in quality.scorers]
-    partitioning = Partitioning(root, [shard], {"a": source}, settings.materialize)
     counts = Counts(**(dict.fromkeys(Counts.model_fields, 0) | {"dropped": {}}))
     jobs: list[Any] = [
         IngestJob(root=root, shard=source, source=settings.source, settings=settings.ingest),
-        SignatureJob(root=root, documents=shard.documents, settings=settings.ingest.minhash),
+        SortJob(root=root, by="signatures", file=shard.documents, minhash=settings.ingest.minhash),
         CentresJob(root=root, embeddings=[shard.embeddings], model="e", settings=settings.ingest.semantic),
-        SimilarJob(root=root, cells=[shard.embeddings], bucket=0, buckets=1, settings=settings.ingest.semantic),
+        BucketJob(
+            root=root,
+            comparison="similar",
+            sorted_rows=[shard.embeddings],
+            bucket=0,
+            buckets=1,
+            memory_limit="1GB",
+            threshold=settings.ingest.semantic.threshold,
+        ),
         *(
             FitClassifierJob(root=root, documents=[], scorer=scorer, labels=scorer.labels, labels_digest="l")
             for scorer in quality.scorers
@@ -119,8 +126,18 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
         LearnJob(number=1, samples=[file("sample")], **common),
         ChargesJob(cell=1, passes=[file("measure")], rule=file("rule"), part="next", **common),
         KeepRuleJob(models=["m"], **common),
-        *partitioning.partitions(file("survey", columns="")),
-        MaterializeJob(root=root, inputs="i", version="v", counts=counts, blocks=[], recipe=settings),
+        PartitionJob(
+            root=root,
+            settings=settings.materialize,
+            version="v",
+            number=0,
+            partitions=1,
+            shards=[shard],
+            sources=[source],
+            columns="",
+            corpus=digest([["a", "a"]]),
+        ),
+        MaterializeJob(root=root, inputs="i", version="v", counts=counts, blocks=[], recipe=settings, shards=[shard]),
         ReportJob(
             root=root,
             dataset=file("dataset"),
@@ -134,8 +151,9 @@ def tags(settings: PipelineSettings) -> dict[str, str]:
     if selection.targets is not None:
         targets: dict[str, Any] = {"files": [source], "settings": selection.targets, "embedding": settings.embedding}
         jobs.append(FitTargetsJob(root=root, documents=[], encoder="e", encoder_fingerprint="e", **targets))
-    found = {f"{job.key.stage} {job.name}": job.key.tag for job in jobs}
-    return found | {f"export {one.folder}": key_of(one, "d", 1).tag for one in settings.materialize.export}
+    exports = settings.materialize.export
+    jobs += [ExportJob(root=root, dataset="dataset a", place="x", settings=one) for one in exports]
+    return {f"{job.key.stage} {job.name}": job.key.tag for job in jobs}
 
 
 @pytest.mark.parametrize("variation", VARIATIONS)

@@ -106,7 +106,7 @@ def test_a_full_or_read_only_disk_leaves_the_old_dataset(copied: Any, small_disk
             filler.write(b"x" * 4096)
     with pytest.raises(
         WorkspaceError,
-        match=r"^survey .*: No space left on device \(more than the [\d,]+ bytes that are free were needed\): free",
+        match=r"^partition 00000: .*: No space left on device \(more than the [\d,]+ bytes that are free were needed\)",
     ):
         elsewhere.write(force=True)
     spilling = copied.making.with_settings(spill=str(small_disk / "spill"))

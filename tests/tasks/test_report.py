@@ -13,7 +13,6 @@ import pytest
 
 from fineweb_mask.models.schemas import MASKS
 from fineweb_mask.tasks import report
-from fineweb_mask.tasks.workspace.shard_files import NO_FILE
 
 NOBODY = {"selected": False, "inclusion": None, "block": None}
 SCRIPT = "<script>alert('x')</script>\"&"
@@ -197,16 +196,6 @@ def test_a_report_is_of_one_dataset_and_its_settings(copied: Any) -> None:
     (copied.workspace.reports / "metrics.json").unlink()
     assert job.current() is None
     assert not report.report(job).cached
-
-
-def test_without_vectors_the_rest_is_reported(copied: Any) -> None:
-    shards = [shard.model_copy(update={"embeddings": NO_FILE}) for shard in copied.report_job.shards]
-    without = again(copied, has_vectors=False)
-    assert without.current() is None  # the report with them is another
-    report.report(again(copied, shards=shards, has_vectors=False))
-    assert metrics(copied)["diversity"] == {}
-    assert metrics(copied)["counts"]["selected"] == copied.counts.selected
-    assert "Diversity of the embeddings" not in page(copied)
 
 
 def test_a_small_sample_says_so_and_gives_the_same_page_again(copied: Any) -> None:

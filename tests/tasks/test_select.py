@@ -86,7 +86,7 @@ def test_small_shards_share_a_block_and_large_ones_are_split(tmp_path: Path) -> 
 
 
 def test_the_vectors_of_a_block_are_those_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fineweb_mask.tasks.selection.shard_documents.VECTORS_AT_ONCE", 16)
+    monkeypatch.setattr("fineweb_mask.tasks.selection.inputs.shard_documents.VECTORS_AT_ONCE", 16)
     workspace = Workspace(tmp_path)
     shards = [numbers(workspace, name, rows, seed=rows, bad=(2,)) for name, rows in (("a", 10), ("b", 30), ("c", 70))]
     jobs = select_jobs(workspace, shards, settings(block_size=40))

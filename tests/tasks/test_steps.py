@@ -5,16 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fineweb_mask.models.runtime import progress
 from fineweb_mask.models.runtime.progress import Step, reporting_to
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.tasks.inference.scoring_pool import ScoringProcesses
+from fineweb_mask.tasks import score
+from fineweb_mask.tasks.processes.workers import end_workers
+from tests.tasks.jobs import score_job
 
 
 def test_every_document_of_a_stage_is_told(
@@ -40,45 +39,29 @@ def test_every_document_of_a_stage_is_told(
     assert heard["documents written"][-1] == Step("documents written", built.counts.selected, built.counts.selected)
 
 
-@pytest.fixture
-def scored(built: Any, tmp_path: Path) -> Path:
-    texts = [f"orbit {row}" for row in range(6_000)]
-    table = pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts})
-    pq.write_table(table, tmp_path / "in.parquet", row_group_size=1_500)
-    return tmp_path / "in.parquet"
-
-
-@pytest.fixture
-def processes(built: Any) -> Any:
-    [model] = built.models
-    placed = model.model_copy(update={"path": str(built.workspace.root / model.path)})
-    started = ScoringProcesses([placed], 2)
-    yield started
-    started.close()
-
-
-def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(
-    processes: ScoringProcesses, scored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scoring_in_processes_is_told_and_hears_a_request_to_stop(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SECONDS", 0.0)
+    monkeypatch.setattr(score, "BATCH_ROWS", 5)
+    documents = copied.documents[0]
+    path = copied.workspace.resolve(copied.scores[0])
+    expected = path.read_bytes()
+    job = score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality, 2)
     heard: list[tuple[float, tuple[Step, ...]]] = []
+    path.unlink()
     with reporting_to(lambda share, steps: heard.append((share, steps))):
-        expected = processes.score(scored, (0.0, 0.5))
-    assert heard[-1] == (0.5, (Step("documents scored", 6_000, 6_000),))
+        score.score(job)
+    assert heard[-1] == (1.0, (Step("documents", documents.rows, documents.rows),))
     assert len({share for share, _ in heard}) > 2
 
     def stop_on_the_way(share: float, steps: tuple[Step, ...]) -> None:
         request_stop()
 
+    path.unlink()
     try:
         with reporting_to(stop_on_the_way), pytest.raises(StoppedError):
-            processes.score(scored)
+            score.score(job)
     finally:
         clear_stop_request()
-    assert np.array_equal(processes.score(scored), expected)  # the workers are as good as before
-
-
-def test_scoring_ends_where_the_processes_are_closed_meanwhile(processes: ScoringProcesses, scored: Path) -> None:
-    processes.close()
-    with pytest.raises(OSError, match="closed"):
-        processes.score(scored)
+    score.score(job)
+    assert path.read_bytes() == expected  # the workers are as good as before
+    end_workers()

@@ -11,7 +11,7 @@ from fineweb_mask.flows.display.terminal import SafeConsole, print_paths, step_p
 from fineweb_mask.flows.recipe import validate
 
 if TYPE_CHECKING:
-    from fineweb_mask.tasks.workspace.manifest import Manifest
+    from fineweb_mask.tasks.workspace.references import StageFile
 
 AGAIN = "interrupted; run the same command again to go on with the files that are finished"
 
@@ -54,11 +54,12 @@ def export(
 
     Example: fineweb-mask export workspaces/sample --format megatron --tokenizer gpt2
     """
-    from fineweb_mask.models.errors import ModelError
+    from fineweb_mask.models.errors import ModelError, SettingsError
     from fineweb_mask.models.settings.output import ExportSettings
     from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance
     from fineweb_mask.tasks.export import ExportJob
-    from fineweb_mask.tasks.training_files.folder import check_folder, find_export, key_of, write_export
+    from fineweb_mask.tasks.export import export as write
+    from fineweb_mask.tasks.training_files.folder import check_folder, check_format
 
     with exit_on_error(as_json):
         given = {"tokenizer": tokenizer, "end_token": end_token, "file_size": file_size}
@@ -67,19 +68,25 @@ def export(
             {"format": kind, "shuffle": shuffle, "seed": seed}
             | {name: value for name, value in given.items() if value is not None},
         )
+        check_format(settings, "--format")
         found = find_dataset(dataset)
-        manifest = read_provenance(found)
         folder = _folder(dataset, found.url, settings.folder, output)
         check_folder(folder)
-        key = key_of(settings, manifest.content, ExportJob.stage.version)
-    current = find_export(folder, key)
-    with exit_on_failure(as_json, AGAIN), exit_on_error(as_json, WRONG_USAGE, (ModelError,)):
-        if current is None:
-            with step_progress("exporting", show=shows_bars(as_json)):
-                written = write_export(found, manifest, settings, folder, key)
-        else:
-            written = current
-    summary = _summary(folder, settings.format, written, is_cached=current is not None)
+        job = ExportJob(
+            root=str(folder.absolute().parent),
+            dataset=read_provenance(found).content,
+            place=found.url,
+            settings=settings,
+            output=str(folder.absolute()),
+        )
+        current = job.current()
+    with (
+        exit_on_failure(as_json, AGAIN),
+        exit_on_error(as_json, WRONG_USAGE, (ModelError, SettingsError)),
+        step_progress("exporting", show=shows_bars(as_json) and current is None),
+    ):
+        written = current or write(job)
+    summary = _summary(folder, settings.format, written)
     if as_json:
         typer.echo(summary.model_dump_json(ensure_ascii=True))
         return
@@ -108,13 +115,15 @@ def _folder(dataset: str, url: str, name: str, output: str | None) -> Path:
     return place.with_name(f"{place.name}-{name}")
 
 
-def _summary(folder: Path, kind: str, manifest: "Manifest", *, is_cached: bool) -> ExportSummary:
+def _summary(folder: Path, kind: str, written: "StageFile") -> ExportSummary:
+    from fineweb_mask.tasks.storage.atomic import tree_files
+
     return ExportSummary(
         folder=str(folder),
         format=kind,
-        files=len(manifest.files) - 1,  # without the card
-        bytes=sum(file.bytes for file in manifest.files.values()),
-        documents=manifest.details["rows"],
-        tokens=manifest.details.get("tokens"),
-        cached=is_cached,
+        files=len(tree_files(folder)) - 2,  # without the card and the record
+        bytes=written.bytes,
+        documents=written.rows,
+        tokens=written.details.get("tokens"),
+        cached=written.cached,
     )

@@ -60,7 +60,7 @@ def doctor(
 
 
 def _machine() -> Iterator[Found]:
-    from fineweb_mask.tasks.processes.text_workers import cores
+    from fineweb_mask.tasks.processes.workers import cores
 
     yield Found("fineweb-mask", f"{version('fineweb-mask')}, Python {platform.python_version()}, {platform.platform()}")
     yield Found("cores", str(cores()))
@@ -148,7 +148,7 @@ def _reached(path: str) -> Found:
     """Look at a source, or at a workspace."""
     from fineweb_mask.models.settings.source import SourceSettings
     from fineweb_mask.tasks.source.discovery import discover
-    from fineweb_mask.tasks.storage.retries import brief_retries
+    from fineweb_mask.tasks.storage.remote.retries import brief_retries
     from fineweb_mask.tasks.workspace.workspace import Workspace
 
     def as_workspace() -> str:

@@ -1,7 +1,7 @@
-"""Estimate what a run would take, before it is begun: `fineweb-mask run --dry-run`.
+"""Estimate what a run would take, before it starts: `fineweb-mask run --dry-run`.
 
 Rates are of the files that this workspace has, else measured now on the first documents, else those of
-docs/benchmarks.md. They are rates of one machine, with the cores and GPUs of this one.
+benchmarks/notebook/. They are rates of one machine, with the cores and GPUs of this one.
 """
 
 import shutil
@@ -15,22 +15,23 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from fineweb_mask.flows.display.terminal import new_table, print_line, size_text
-from fineweb_mask.flows.engine.choices import PretrainedModels
-from fineweb_mask.flows.engine.inputs import check_inputs, workspace_of
-from fineweb_mask.flows.engine.inspection import StageStatus, inspect_recipe, stage_statuses
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.pipeline.inputs import find_inputs, workspace_of
+from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, stage_statuses
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.filters.datatrove import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
-from fineweb_mask.tasks.processes.text_workers import cores
+from fineweb_mask.tasks.processes.workers import cores
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.source.first_rows import number_of_rows
 from fineweb_mask.tasks.source.reader import ShardReader
 
 MILLION = 1e6
 LEAST_SECONDS = 1.0  # that a model or a filter is timed on the first documents, if they suffice
-# Measured on two cores, docs/benchmarks.md: seconds for each million documents, and for each million characters.
+# Measured on two cores, benchmarks/notebook/: seconds for each million documents, and for each million characters.
 SECONDS: dict[str, tuple[float, float]] = {
     "exact_dedup": (2.0, 0.0),
     "minhash": (0.0, 0.09),
@@ -131,8 +132,11 @@ def estimate(settings: PipelineSettings) -> Estimate:
         If something that the recipe names does not exist or cannot be read.
     """
     workspace = workspace_of(settings)
-    shards = [shard for shard in check_inputs(settings) if shard.bytes]
-    measured = _Measured(settings, shards[0], PretrainedModels.of(settings))
+    inputs = find_inputs(settings)
+    shards = [shard for shard in inputs.shards if shard.bytes]
+    if not shards:
+        raise SettingsError(f"source.path: all files of {settings.source.path!r} are empty: give files with documents")
+    measured = _Measured(settings, shards[0], inputs.models)
     documents = number_of_rows(shards)
     kept = documents * measured.kept
     stages = [
@@ -235,7 +239,7 @@ def _bytes(stage: StageEstimate, kept: float, settings: PipelineSettings, measur
     each: dict[str, float] = {
         "ingest": BYTES_PER_DOCUMENT + (measured.text_bytes if settings.ingest.copy_text else 0),
         "score": 8 * len(settings.quality.scorers),
-        "embed": vector if settings.embedding.keep else 0,
+        "embed": vector,
         "score_embed": vector if settings.embedding.model == FROM_QUALITY else 0,
         "select": 1,
         "materialize": dataset,

@@ -13,8 +13,7 @@ from torch import Tensor
 from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, by_name, named, prefixed, without_prefix
 from fineweb_mask.models.selection.corpus.groups import ALL, inside
 from fineweb_mask.models.selection.inputs import checked_features
-from fineweb_mask.models.selection.metrics.base import metric_class
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
+from fineweb_mask.models.selection.metrics.moment import MomentMetric, moment_metric_class
 from fineweb_mask.models.selection.rows import Rows, Standard
 
 
@@ -37,9 +36,7 @@ class Frame:
         masses, signs = self.masses(documents, rows.device), torch.as_tensor(documents.signs, device=rows.device)
         found = {}
         for name, directions in self.directions.items():
-            kind = metric_class(name)
-            assert issubclass(kind, MomentMetric)  # noqa: S101 - checked with the settings
-            metric = kind.for_part(rows, self.standard, masses)
+            metric = moment_metric_class(name).for_part(rows, self.standard, masses)
             found[name] = metric if directions is None else metric.in_directions(directions, signs)
         return found
 

@@ -30,11 +30,10 @@ from fineweb_mask.models.selection.corpus.rule import (
 )
 from fineweb_mask.models.selection.corpus.survey import Survey
 from fineweb_mask.models.selection.inputs import checked_budget, checked_features
-from fineweb_mask.models.selection.knapsack import Knapsack, probabilities
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.objective import Objective
-from fineweb_mask.models.selection.ranges import BlockEnds, Ranges, find_ranges, weigh
+from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities
 from fineweb_mask.models.selection.rows import Standard
 from fineweb_mask.models.selection.solvers.mean_field import AVERAGED, COOLING, highest_share
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
@@ -325,8 +324,8 @@ class SampleEnds:
 
     def best(self, metric: Metric, objective: Objective) -> float:
         """Return the value at the best moment: a selection comes as near to it as it has many documents."""
-        assert isinstance(metric, MomentMetric)  # noqa: S101 - checked with the settings
         name = next(iter(objective.weights))
+        metric = self._problem.metrics[name]
         aim = CorpusObjective(0.0, {name: 1.0}, 0.0, self._size, 1.0)
         moments, inclusion = self._problem.anneal(objective, aim, {})
         value = float(metric.of_moment(moments[name], self._size))

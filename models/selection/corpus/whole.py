@@ -22,8 +22,8 @@ from fineweb_mask.models.selection.corpus.passes import (
 from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey, sampled
-from fineweb_mask.models.selection.measures import relative_gap
-from fineweb_mask.models.selection.ranges import Ranges
+from fineweb_mask.models.selection.problem.measures import relative_gap
+from fineweb_mask.models.selection.problem.normalisation import Ranges
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
 

@@ -6,6 +6,10 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | method | what it enables | without it |
 |---|---|---|
 | `gradient` | `mean_field` | `mean_field` refuses the metric |
+| `moment`, ... (`SupportsMoment`) | steps with exact line search in `mean_field` | damped steps, by `gradient` |
+| `kernel`, ... (`SupportsKernel`) | Newton's steps, and greedy picks by a stored kernel | line searches |
+| `reduced` | annealing of large blocks in fewer directions | all directions |
+| `swap_model` | thousands of swaps at once, inside a pool | batches of swaps, by `worth` |
 | `tangent` | the upper bound on the objective | no bound (None) |
 | `gains` | `greedy` | `greedy` refuses the metric |
 | `worth` | exact worths in swaps and in the reported inclusion | the gradient at the mask, else 0 |
@@ -13,7 +17,8 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | `restrict` | cheap batches in `policy_gradient` | every batch is evaluated among all documents |
 | `random_value` | an exact lower end of the range | the mean over sampled masks |
 
-`KernelMetric` (`kernel.py`) offers all of these for a metric that is a function of a sum over pairs.
+`MomentMetric` (`moment.py`) is the base of a metric that is a concave function of a moment, and `KernelMetric`
+(`kernel.py`) offers all of these for one that is a function of a sum over pairs.
 
 Examples
 --------
@@ -33,6 +38,7 @@ True
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -60,6 +66,92 @@ class SupportsGradient(Metric, Protocol):
 
         The size of the selection, the sum of `inclusion`, counts as a constant.
         """
+
+
+@runtime_checkable
+class SupportsMoment(Metric, Protocol):
+    """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of few numbers, which `mean_field` anneals.
+
+    The size of the selection, the budget, counts as a constant.
+    """
+
+    masses: Tensor | None  # (n,) float32, with a budget of tokens
+
+    def moment(self, weights: Tensor) -> Tensor:
+        """Sum the documents' feature maps under weights or over a mask, (n,): float64."""
+
+    def of_moment(self, moment: Tensor, budget: float) -> Tensor:
+        """Compute F for a selection of `budget` documents: a float64 scalar."""
+
+    def gradient_at(self, moment: Tensor, budget: float, weight: float = 1.0) -> Tensor:
+        """Differentiate weight * F with respect to the documents' probabilities: (n,) float32."""
+
+    def along(self, moment: Tensor, way: Tensor, budget: float) -> Callable[[float], float]:
+        """Return the derivative of F(moment + share * way) with respect to the share, as a function of it."""
+
+    def height(self, moment: Tensor, budget: float) -> float:
+        """Compute the constant h of the tangent at a moment: D(m) <= h + gradient_at(moment) . m."""
+
+
+@runtime_checkable
+class SupportsKernel(SupportsMoment, Protocol):
+    """A metric that falls with v = ||M||^2 = sum_ij m_i m_j kernel(i, j)."""
+
+    linear_in_v: bool  # then Newton's method solves the annealing
+    rows: Rows  # (n, d) of which the kernel is a function
+    matrix: Tensor | None  # (n, n) float32, kernel(i, j), where several solves share it
+
+    def slope(self, v: float, budget: float) -> float:
+        """Compute -dD/dv, at least 0."""
+
+    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
+        """Evaluate the kernel between rows (a, d) and (b, d): (a, b) float32."""
+
+    def moment_of(self, features: Tensor, weights: Tensor) -> Tensor:
+        """Sum the feature maps of rows (a, d) under weights (a,): float64."""
+
+    def scores_of(self, features: Tensor, moment: Tensor) -> Tensor:
+        """Sum kernel(i, j) w_j over j for rows i (a, d), from the moment of w: (a,) float32."""
+
+    def whole_kernel(self) -> Tensor:
+        """Evaluate the kernel between all documents: (n, n) float32."""
+
+
+@runtime_checkable
+class SupportsReduction(Metric, Protocol):
+    """A metric that can be approximated in fewer directions."""
+
+    def reduced(self, count: int, generator: torch.Generator) -> Metric:
+        """Return an approximation in `count` directions, or the metric itself if it has no more than a few of them."""
+
+
+class SwapModel(NamedTuple):
+    """How a weighted metric changes when selected documents are swapped for others."""
+
+    worth: Tensor  # (n,) float32, the gain from adding each document, or the loss from dropping it
+    cross: Callable[[Tensor], Tensor]  # documents (p,) -> (p, p), how much each reduces the worth of the others
+
+
+@runtime_checkable
+class SupportsSwaps(Metric, Protocol):
+    """A metric that tells what every swap inside a pool of documents gains."""
+
+    swap_pool: int  # documents among which one round swaps
+    swaps_as_promised: bool  # the objective gains at least what the swap model says
+
+    def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
+        """Describe what swaps change in weight * D, for a mask (n,)."""
+
+
+@runtime_checkable
+class SupportsCharges(Metric, Protocol):
+    """A metric that is minus a sum over pairs of documents, divided by the selection's size."""
+
+    def total(self, weights: Tensor) -> float:
+        """Sum over the pairs under weights (n,) of their documents, by both of a pair multiplied."""
+
+    def charged(self, worth: Tensor, charge: float, costs: Tensor | None = None) -> Tensor:
+        """Charge every document for its pairs with those that rank above it: worth (n,) float32 -> (n,) float32."""
 
 
 @runtime_checkable

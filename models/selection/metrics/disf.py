@@ -20,7 +20,6 @@ class Disf(KernelMetric):
     """
 
     effort = Effort(32, 0.008, 0.45, 0.97)  # a step costs O(n d^2): fewer and longer ones
-    has_directions = True
 
     def __init__(self, rows: Rows, masses: Tensor | None = None, standard: Standard | None = None) -> None:
         self.rows, self.masses = rows.standardised(standard), masses
@@ -85,9 +84,17 @@ class Disf(KernelMetric):
         """Make the metric of a part of a corpus, standardised as the corpus is."""
         return cls(rows, masses, standard)
 
-    def signs(self, generator: torch.Generator) -> Tensor:
-        """Draw a random sign for every row, (n,)."""
-        return torch.randint(0, 2, (self.rows.n,), generator=generator, device=self.rows.device) * 2 - 1
+    def directions(self, count: int, generator: torch.Generator) -> Tensor | None:
+        """Compute the principal directions that an approximation in `count` keeps, (d, count - 1), or None for all."""
+        return None if self.rows.d < 2 * count else self.rows.principal_directions(count - 1, generator)
+
+    def reduced(self, count: int, generator: torch.Generator) -> "Disf":
+        """Approximate D in the principal directions, where there are much more than `count`: O(count^2) per row."""
+        directions = self.directions(count, generator)
+        if directions is None:
+            return self
+        signs = torch.randint(0, 2, (self.rows.n,), generator=generator, device=self.rows.device) * 2 - 1
+        return self.in_directions(directions, signs)
 
     def in_directions(self, directions: Tensor, signs: Tensor) -> "Disf":
         """Keep the rows' parts in orthonormal directions (d, r); all others become one of equal variance.

@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.metrics.base import Metric
-from fineweb_mask.models.selection.metrics.moment import MomentMetric, SwapModel
+from fineweb_mask.models.selection.metrics.base import EFFORT, Effort, Metric, SupportsKernel, SwapModel
+from fineweb_mask.models.selection.metrics.moment import MomentMetric
 from fineweb_mask.models.selection.rows import Rows
 
 AnyMetric = TypeVar("AnyMetric", bound=Metric)
@@ -24,7 +24,10 @@ class KernelMetric(MomentMetric):
     D is a concave, falling function of the moment.
     """
 
-    swaps_as_promised = True  # D is convex in v
+    linear_in_v: ClassVar[bool] = False  # Newton's method solves the annealing
+    swap_pool: ClassVar[int] = 4096  # documents among which one round swaps
+    swaps_as_promised: ClassVar[bool] = True  # D is convex in v
+    effort: ClassVar[Effort] = EFFORT  # of the certificate
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
     matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
@@ -206,4 +209,4 @@ def falling_step(gradient: Tensor, fall: float) -> Tensor:
 
 def kernels_first(metrics: Mapping[str, AnyMetric]) -> dict[str, AnyMetric]:
     """Sort metrics into the order in which bounds are summed and measures written: equal inputs give equal bytes."""
-    return dict(sorted(metrics.items(), key=lambda item: not isinstance(item[1], KernelMetric)))
+    return dict(sorted(metrics.items(), key=lambda item: not isinstance(item[1], SupportsKernel)))

@@ -2,36 +2,24 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.metrics.base import EFFORT, BuiltInMetric, Effort, Tangent, Weighed
+from fineweb_mask.models.selection.metrics.base import BuiltInMetric, Weighed, metric_class
 from fineweb_mask.models.selection.rows import Rows, Standard
 from fineweb_mask.models.settings.selection import SelectionSettings
 
 
-class SwapModel(NamedTuple):
-    """How a weighted metric changes when selected documents are swapped for others."""
-
-    worth: Tensor  # (n,) float32, the gain from adding each document, or the loss from dropping it
-    cross: Callable[[Tensor], Tensor]  # documents (p,) -> (p, p), how much each reduces the worth of the others
-
-
 class MomentMetric(Weighed, BuiltInMetric):
-    """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of d or d x d numbers.
+    """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of d or d x d numbers: `SupportsMoment`.
 
     Annealing maximises F at the moment of the inclusion probabilities, and F's tangents bound D. The size of the
     selection, the budget, counts as a constant. With masses, phi_i holds that of document i, and D is a mean by mass.
     """
 
-    linear_in_v: ClassVar[bool] = False  # F is linear in v = ||M||^2: Newton's method solves the annealing
-    swap_pool: ClassVar[int] = 4096  # documents among which one round swaps
-    swaps_as_promised: ClassVar[bool] = False  # the objective gains at least what the swap model says
     sweep_effort = 0.5  # the proof costs more than the solve
-    effort: ClassVar[Effort] = EFFORT  # of the certificate
-    has_directions: ClassVar[bool] = False  # `in_directions` approximates F
 
     rows: Rows
     credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
@@ -75,17 +63,13 @@ class MomentMetric(Weighed, BuiltInMetric):
     def height(self, moment: Tensor, budget: float) -> float:
         """Compute the constant h of the tangent at a moment: D(m) <= h + gradient_at(moment) . m."""
 
-    @abstractmethod
-    def tangent(self, inclusion: Tensor, budget: float, weight: float) -> Tangent:
-        """Return the tangent of weight * D at the moment of the inclusion probabilities (n,)."""
-
-    @abstractmethod
-    def swap_model(self, mask: Tensor, weight: float) -> SwapModel:
-        """Describe what swaps change in weight * D, for a mask (n,)."""
-
     def gradient(self, inclusion: Tensor) -> Tensor:
         """Differentiate F at the moment of the inclusion probabilities, (n,): (n,) float32."""
         return self.gradient_at(self.moment(inclusion), float(self.size(inclusion)))
+
+    def directions(self, count: int, generator: torch.Generator) -> Tensor | None:  # noqa: ARG002 - for subclasses
+        """Compute the principal directions that an approximation in `count` keeps, (d, count - 1), or None for all."""
+        return None
 
     def in_directions(self, directions: Tensor, signs: Tensor) -> Self:  # noqa: ARG002 - for subclasses
         """Approximate F by the rows' parts in orthonormal directions (d, r), where that is faster.
@@ -94,17 +78,10 @@ class MomentMetric(Weighed, BuiltInMetric):
         """
         return self
 
-    def directions(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """Compute the principal directions that an approximation in `count` keeps, (d, count - 1), or None for all."""
-        if not self.has_directions or self.rows.d < 2 * count:
-            return None
-        return self.rows.principal_directions(count - 1, generator)
 
-    def signs(self, generator: torch.Generator) -> Tensor:  # noqa: ARG002 - for subclasses
-        """Draw the signs that `in_directions` needs, if any: (n,)."""
-        return torch.ones(self.rows.n, device=self.rows.device)
-
-    def reduced(self, count: int, generator: torch.Generator) -> Self:
-        """Approximate F in the principal directions, where there are much more: O(count^2) per row."""
-        directions = self.directions(count, generator)
-        return self if directions is None else self.in_directions(directions, self.signs(generator))
+def moment_metric_class(name: str) -> type[MomentMetric]:
+    """Import the class of a metric in `METRICS` that is known to be one of a moment."""
+    found = metric_class(name)
+    if not issubclass(found, MomentMetric):
+        raise TypeError(f"{name} is no metric of a moment")
+    return found

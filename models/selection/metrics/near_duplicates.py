@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.selection.graphs.pairs import Pairs, similar_pairs
-from fineweb_mask.models.selection.knapsack import Knapsack
-from fineweb_mask.models.selection.metrics.base import Effort, Weighed
+from fineweb_mask.models.selection.metrics.base import Effort, SwapModel, Weighed
 from fineweb_mask.models.selection.metrics.cliques import Cliques, cover_with_cliques
-from fineweb_mask.models.selection.metrics.moment import SwapModel
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.rows import Rows
 
 LEAST_WEIGHT = 0.05  # of a pair at the threshold; identical documents have weight 1
@@ -28,6 +27,9 @@ class NearDuplicates(Weighed):
     With masses a (a budget of tokens), w_ij is multiplied with min(a_i, a_j) and K becomes sum_i m_i a_i: two
     near-duplicates repeat the tokens of the shorter one.
     """
+
+    swap_pool = 512  # few documents have near-duplicates
+    swaps_as_promised = True
 
     def __init__(self, n: int, pairs: Pairs, weights: Tensor, knapsack: Knapsack | None = None) -> None:
         self.n, self.pairs, self.weights, self.knapsack = n, pairs, weights, knapsack  # weights (e,) float32, of pairs

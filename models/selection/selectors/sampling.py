@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.knapsack import top
+from fineweb_mask.models.selection.problem.token_budget import top
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.selection.inputs import SelectionInputError
 from fineweb_mask.models.selection.metrics.base import Gains, LazyGains, RestrictableGains, SupportsGains
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
 

@@ -28,11 +28,17 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient
-from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL, KernelMetric
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.metrics.base import (
+    Metric,
+    SupportsCharges,
+    SupportsGains,
+    SupportsGradient,
+    SupportsKernel,
+    SupportsMoment,
+    SupportsReduction,
+)
+from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_among_candidates, pick_greedily
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
 from fineweb_mask.models.selection.solvers.swaps import ROUNDS_OF_SWAPS, refine
@@ -44,7 +50,7 @@ READABLE = 0.25  # temperature of the reported inclusion, in standard deviations
 DIRECTIONS = 128  # principal directions of the features in which a large block is annealed
 LARGE = 20_000  # least documents for that approximation if swaps alone must make up for it
 CANDIDATES, ROUNDS = 1024, 32  # documents of largest gain among which greedy picks, and how often they are found
-SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every moment metric uses them
+SMALL = 2048  # most documents for which greedy's picks cost next to nothing, so that every kernel uses them
 LEAST_CHOICE = 2  # candidates per pick, below which greedy has too little to choose from
 ASTRAY = 0.01  # of the moments: how far they may be from those of the probabilities after Newton's steps
 CLOSE = 1e-3  # of what annealing gained: if no selection can be better by more, there is nothing to refine
@@ -97,7 +103,7 @@ def solve_mean_field(problem: Problem, *, n_steps: int | None = None, rounds: in
         best, closed = _anneal(problem, path, best, objective.value_of(best))
     if pick and not closed:
         best = _better(objective, best, _picked_greedily(problem))
-    elif coarse is not objective and all(isinstance(metric, KernelMetric) for metric in path.smooth.values()):
+    elif coarse is not objective and len(path.kernels) == len(path.smooth):
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
         best = _better(objective, best, refine(approximate, best, rounds))
     if not closed:
@@ -140,20 +146,21 @@ def _better(objective: Objective, mask: Tensor, other: Tensor) -> Tensor:
 
 
 def _picks_greedily(objective: Objective) -> bool:
-    """Return whether greedy picks are worth their cost: few documents, or a kernel metric that is curved in v."""
-    moments = [metric for metric in objective.active.values() if isinstance(metric, MomentMetric)]
-    others = [metric for metric in objective.active.values() if not isinstance(metric, MomentMetric | NearDuplicates)]
-    if others or not moments:
+    """Return whether greedy picks are worth their cost: few documents, or a kernel that D is curved in."""
+    metrics = [metric for metric in objective.active.values() if not isinstance(metric, SupportsCharges)]
+    smooth = all(isinstance(metric, SupportsMoment) and isinstance(metric, SupportsGains) for metric in metrics)
+    if not metrics or not smooth:
         return False
+    kernels = [metric for metric in metrics if isinstance(metric, SupportsKernel)]
+    curved = len(kernels) == len(metrics) and not all(metric.linear_in_v for metric in kernels)
     enough = objective.n <= WHOLE_KERNEL or LEAST_CHOICE * objective.budget <= CANDIDATES * ROUNDS
-    kernels = all(isinstance(metric, KernelMetric) for metric in moments)
-    return enough and (objective.n <= SMALL or (kernels and not all(metric.linear_in_v for metric in moments)))
+    return enough and (objective.n <= SMALL or curved)
 
 
 def _picked_greedily(problem: Problem) -> Tensor:
     """Pick greedily among all documents if their kernel can be stored, and else among candidates: (n,) bool."""
     objective = problem.objective
-    kernels = [metric for metric in objective.active.values() if isinstance(metric, KernelMetric)]
+    kernels = [metric for metric in objective.active.values() if isinstance(metric, SupportsKernel)]
     if objective.n <= WHOLE_KERNEL or all(metric.matrix is not None for metric in kernels):
         mask = pick_greedily(replace(problem, history=History())).mask
     else:
@@ -165,16 +172,16 @@ def _picked_greedily(problem: Problem) -> Tensor:
 def _coarsened(objective: Objective, generator: torch.Generator) -> Objective:
     """Replace metrics by their approximations in fewer directions; the same objective if none has one."""
     metrics = {
-        name: metric.reduced(DIRECTIONS, generator) if isinstance(metric, MomentMetric) else metric
+        name: metric.reduced(DIRECTIONS, generator) if isinstance(metric, SupportsReduction) else metric
         for name, metric in objective.metrics.items()
     }
     return objective if metrics == objective.metrics else replace(objective, metrics=metrics)
 
 
-def near_duplicates_of(objective: Objective) -> tuple[NearDuplicates, float] | None:
+def near_duplicates_of(objective: Objective) -> tuple[SupportsCharges, float] | None:
     """Return the term against near-duplicates and what a pair of weight 1 costs in the objective, if it has one."""
     for name, metric in objective.active.items():
-        if isinstance(metric, NearDuplicates):
+        if isinstance(metric, SupportsCharges):
             return metric, objective.weights[name] / objective.size
     return None
 
@@ -187,15 +194,15 @@ class Annealing:
         n, device = objective.n, objective.quality.device
         self.inclusion = torch.full((n,), objective.share, device=device) if start is None else start
         active = objective.active
-        self.smooth = {name: metric for name, metric in active.items() if isinstance(metric, MomentMetric)}
+        self.smooth = {name: metric for name, metric in active.items() if isinstance(metric, SupportsMoment)}
         self.others = {
-            name: metric for name, metric in active.items() if not isinstance(metric, MomentMetric | NearDuplicates)
+            name: metric for name, metric in active.items() if not isinstance(metric, SupportsMoment | SupportsCharges)
         }
         self.moments = {name: metric.moment(self.inclusion) for name, metric in self.smooth.items()}
-        self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, KernelMetric)}
+        self.kernels = {name: metric for name, metric in active.items() if isinstance(metric, SupportsKernel)}
         self.near_duplicates = near_duplicates_of(objective)
         plain = len(self.kernels) + (self.near_duplicates is not None) == len(active)
-        self.by_newton = plain and all(metric.linear_in_v for metric in self.smooth.values())
+        self.by_newton = plain and all(metric.linear_in_v for metric in self.kernels.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
         self.n_steps = self.n_cooling = n_steps or self.schedule.n_steps
         self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.selection.inputs import SelectorInputs
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import SelectionSettings
 

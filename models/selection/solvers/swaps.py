@@ -1,6 +1,6 @@
 """Refine a selection by swapping selected for unselected documents (ours).
 
-Objectives of quality and moment metrics (all but `facility`) are refined inside a pool: the selected documents worth
+Objectives of quality and metrics with a `swap_model` (all but `facility`) are refined inside a pool: the selected worth
 least and the unselected ones worth most. One matrix of the pool gives the gain of every swap in it, for `pairwise` and
 `disf` exactly, so thousands of swaps cost one product. Then the worth of all documents is recomputed and the next pool
 drawn, as long as the objective rises. Where a metric does not promise its gains (`swaps_as_promised`), a round
@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.metrics.base import SupportsNeighbours, SupportsSwaps
+from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.selection.solvers.token_swaps import exchanged, polish, price, swap_in_pool
 
@@ -35,7 +33,7 @@ def pool_round(objective: Objective, mask: Tensor, pool_size: int, most: int) ->
     models = [
         metric.swap_model(mask, objective.weights[name])
         for name, metric in objective.active.items()
-        if isinstance(metric, MomentMetric | NearDuplicates)
+        if isinstance(metric, SupportsSwaps)
     ]
     worth = objective.linear.clone()  # (n,) gain from adding a document, or loss from dropping it
     for model in models:
@@ -137,10 +135,10 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
 def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS) -> Tensor:
     """Swap round by round, at most so often, while the objective rises: (n,) bool, never worse than `mask`."""
     objective, history = problem.objective, problem.history
-    moments = [metric for metric in objective.active.values() if isinstance(metric, MomentMetric)]
-    in_pools = all(isinstance(metric, MomentMetric | NearDuplicates) for metric in objective.active.values())
-    pool_size = max((metric.swap_pool for metric in moments), default=QUALITY_POOL)
-    as_promised = all(metric.swaps_as_promised for metric in moments)
+    swapping = [metric for metric in objective.active.values() if isinstance(metric, SupportsSwaps)]
+    in_pools = len(swapping) == len(objective.active)
+    pool_size = max((metric.swap_pool for metric in swapping), default=QUALITY_POOL)
+    as_promised = all(metric.swaps_as_promised for metric in swapping)
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
     for _ in track("rounds of swaps", range(rounds)):

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.knapsack import Knapsack
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
 CANDIDATES = 16  # cheapest drops and best additions, each of which is tried with every partner that fits

@@ -18,8 +18,8 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.corpus.arrays import read_arrays, write_arrays
-from fineweb_mask.tasks.selection.shard_documents import read_columns, read_parts
+from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
+from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, ProductJob, ShardJob, Stage, stage_task
 from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.manifest import read_manifest, write_manifest
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.passes import Ranking, Tally
     from fineweb_mask.models.selection.corpus.rule import Frame
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
@@ -283,7 +283,7 @@ def _problem(
 
 def _ranges(details: dict[str, Any]) -> "Ranges":
     """Return the ranges that `asdict` made details of."""
-    from fineweb_mask.models.selection.ranges import Ranges
+    from fineweb_mask.models.selection.problem.normalisation import Ranges
 
     return Ranges.of_details(details["ranges"])
 

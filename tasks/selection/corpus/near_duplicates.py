@@ -16,7 +16,6 @@ from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import CHARGES
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.tasks.inference.gpu import gpu_slot
-from fineweb_mask.tasks.selection.corpus.arrays import read_arrays, write_arrays
 from fineweb_mask.tasks.selection.corpus.learning import (
     CorpusJob,
     MeasureJob,
@@ -25,6 +24,7 @@ from fineweb_mask.tasks.selection.corpus.learning import (
     read_learned,
 )
 from fineweb_mask.tasks.storage.parquet import read_table
+from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer

@@ -1,28 +1,30 @@
 """Extract the texts of pages in worker processes, in order, with a limit on the time of a page."""
 
+import json
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from fineweb_mask.tasks.processes import text_worker
 from fineweb_mask.tasks.processes.text_worker import EXTRACT, NO_TEXT, TEXT
-from fineweb_mask.tasks.processes.text_workers import TextWorkers, text_workers
+from fineweb_mask.tasks.processes.workers import Workers, cores, running_workers
 
 SECONDS = 60.0
 
 
 def with_texts(
-    records: Iterable[dict[str, Any] | str], workers: TextWorkers | None = None
+    records: Iterable[dict[str, Any] | str], workers: Workers | None = None
 ) -> Iterator[dict[str, Any] | str]:
     """Yield the records in their order, the value `page` of each replaced by a `text`, or a problem in its place.
 
     A record is a dictionary, or the problem for which it could not be read; one without a `page` stays as it is.
     Problems of pages are `no_text`, `broken_page` and `too_slow`.
     """
-    workers = workers or text_workers(EXTRACT, SECONDS)
+    workers = workers or running_workers(text_worker.__name__, json.dumps(EXTRACT), cores(), seconds=SECONDS)
     return workers.map(partial(_with_text, workers), records)
 
 
-def _with_text(workers: TextWorkers, record: dict[str, Any] | str) -> dict[str, Any] | str:
+def _with_text(workers: Workers, record: dict[str, Any] | str) -> dict[str, Any] | str:
     if isinstance(record, str) or "page" not in record:
         return record
     answer = workers.ask(record.pop("page"))

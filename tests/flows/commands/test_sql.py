@@ -163,7 +163,7 @@ def test_sql_can_come_from_standard_input(folder):
 def test_a_folder_without_a_run_is_told_to_run_first(tmp_path):
     result = CliRunner().invoke(app, ["sql", str(tmp_path), "SELECT 1", "--json"])
     assert result.exit_code == 2
-    assert "is no workspace in which a run was begun: first `fineweb-mask run RECIPE --workspace" in result.stderr
+    assert "is no workspace: no run was started there: first `fineweb-mask run RECIPE --workspace" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -82,12 +82,12 @@ def test_a_log_shows_the_control_characters_of_names_and_errors():
     assert not {"\x1b", "\x9b", "\u202e"} & set(logged)
 
 
-@pytest.mark.parametrize(("verbose", "shown"), [(False, ["warned"]), (True, ["ended", "warned"])])
+@pytest.mark.parametrize(("verbose", "shown"), [(False, []), (True, ["ended", "failed"])])
 def test_what_prefect_says_of_task_runs_is_logged_if_asked_for(verbose, shown):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     logging.getLogger("tests.task_runs").addHandler(handler)
     logs_made_visible(verbose=verbose)
-    for level, text in ((logging.INFO, "ended"), (logging.WARNING, "warned")):
+    for level, text in ((logging.INFO, "ended"), (logging.ERROR, "failed")):
         handler.handle(logging.LogRecord("prefect.task_runs", level, "", 0, text, (), None))
     assert stream.getvalue().split() == shown

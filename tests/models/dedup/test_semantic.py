@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_mask.models.dedup import semantic
-from fineweb_mask.models.dedup.semantic import cell_centres, cells_of, first_similar
+from fineweb_mask.models.dedup.semantic import cluster_centres, clusters_of, first_similar
 
 
 def units(rows, dimensions, seed, spread):
@@ -59,11 +59,11 @@ def test_a_chain_of_documents_drops_only_what_is_like_a_kept_one():
 
 def test_cells_are_the_same_every_time_and_hold_what_is_alike():
     vectors = units(2_000, 32, 1, 0.05)
-    centres = cell_centres(vectors, 20, seed=3)
+    centres = cluster_centres(vectors, 20, seed=3)
     assert centres.shape == (20, 32)
-    assert np.array_equal(centres, cell_centres(vectors, 20, seed=3))
-    assert not np.array_equal(centres, cell_centres(vectors, 20, seed=4))
-    cells = cells_of(vectors, centres)
+    assert np.array_equal(centres, cluster_centres(vectors, 20, seed=3))
+    assert not np.array_equal(centres, cluster_centres(vectors, 20, seed=4))
+    cells = clusters_of(vectors, centres)
     pairs = np.argwhere(np.triu(vectors @ vectors.T > 0.97, 1))
     assert (cells[pairs[:, 0]] == cells[pairs[:, 1]]).mean() > 0.95
-    assert cell_centres(vectors[:3], 20, seed=3).shape == (3, 32)
+    assert cluster_centres(vectors[:3], 20, seed=3).shape == (3, 32)

@@ -9,8 +9,8 @@ from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.probe.downstream import save_model
 from fineweb_mask.models.probe.language_model import make_model
 from fineweb_mask.models.probe.packing import train_tokenizer
+from fineweb_mask.models.probe.settings import PRESETS
 from fineweb_mask.models.quality.perplexity import BATCH_TOKENS, PerplexityScorer
-from fineweb_mask.models.settings.probe import PRESETS
 from fineweb_mask.models.settings.quality import PerplexityScorerSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,12 +6,12 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.runtime import progress
 from fineweb_mask.models.runtime.progress import Step, reporting_to, track, track_by_size
 from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.measures import Measures
-from fineweb_mask.models.selection.sweep import sweep
+from fineweb_mask.models.selection.problem.measures import Measures
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import math
 import numpy as np
 import torch
 
-from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.metrics.base import metric_class
 from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings import selection
 

@@ -22,8 +22,9 @@ from fineweb_mask.models.selection import (
     Targets,
     select,
 )
-from fineweb_mask.models.selection.ranges import find_ranges
-from fineweb_mask.models.selection.selector import checked_block, term_ranges
+from fineweb_mask.models.selection.block import checked_block
+from fineweb_mask.models.selection.problem.normalisation import find_ranges
+from fineweb_mask.models.selection.selector import term_ranges
 from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from tests.models.selection.enumerable import METRICS, any_masks, is_full

@@ -170,30 +170,6 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
 
 
 @pytest.mark.parametrize(
-    ("sections", "says"),
-    [
-        ({}, "embedding.keep: false needs selection.scope: global.*received scope: block: set scope to global"),
-        (
-            {
-                "selection": {"scope": "global", "metrics": "pairwise"},
-                "quality": {"scorers": [{"kind": "edu", "model": "edu"}]},
-                "model": "from_quality",
-            },
-            "embedding.keep: false needs a model of its own, because from_quality makes the vectors when",
-        ),
-    ],
-)
-def test_vectors_are_stored_where_they_are_needed_again(sections, says):
-    def settings(*, keep, model="static", **others):
-        return PipelineSettings.model_validate(recipe(embedding={"keep": keep, "model": model}, **others))
-
-    settings(keep=True, **sections)
-    with pytest.raises(ValidationError, match=says):
-        settings(keep=False, **sections)
-    assert not settings(keep=False, selection={"scope": "global", "metrics": "pairwise"}).embedding.keep
-
-
-@pytest.mark.parametrize(
     ("column", "source", "says"),
     [
         ("topic", {"extra_columns": ["site"]}, "'topic' is not read: add it to source.extra_columns, or name one of d"),

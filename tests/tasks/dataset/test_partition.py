@@ -1,8 +1,6 @@
 """Partitions: each selected row once, the same bytes in any order of work, and only unfinished ones made again."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -19,10 +17,11 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset import partition
-from fineweb_mask.tasks.dataset.partition import share_of
-from fineweb_mask.tasks.dataset.rows import folder_name
+from fineweb_mask.tasks.dataset.folders import folder_name
+from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.workspace.manifest import Manifest
 from fineweb_mask.tasks.workspace.stage_parquet import stage_file_writer
 from tests.tasks.conftest import snapshot
 from tests.tasks.dataset.conftest import make, times_used
@@ -33,8 +32,6 @@ OPTIONS = [
     {"layout": "flat"},
     {"layout": "url"},
     {"format": "jsonl.zst"},
-    {"shuffle": True},
-    {"shuffle": True, "layout": "flat", "seed": 3},
     {"file_size": 2**20},
 ]
 Rows = list[tuple[str | None, bool]]
@@ -62,7 +59,7 @@ def test_bytes_do_not_depend_on_how_many_partitions_are_at_work(
     assert snapshot(making.workspace.root / "dataset-parts") == one
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"layout": "url"}, {"format": "jsonl.zst"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "url"}, {"format": "jsonl.zst"}], ids=str)
 @pytest.mark.parametrize("partitions", [{}, MANY], ids=["one", "many"])
 def test_repeats_are_a_column_and_a_repeated_document_is_one_row(
     make_corpus: Callable[..., Any],
@@ -87,7 +84,7 @@ def test_repeats_are_a_column_and_a_repeated_document_is_one_row(
     assert "\n| `repeats` | how often to use the document in training: more than once where its group (`dump`)" in card
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "layout": "flat"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "flat"}], ids=str)
 def test_rows_come_in_the_same_order_in_one_partition_and_in_several(
     make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -109,7 +106,7 @@ def test_rows_come_in_the_same_order_in_one_partition_and_in_several(
 
 
 def record(making: Any) -> Any:
-    manifest = partition.Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text())
+    manifest = Manifest.model_validate_json((making.workspace.dataset / "provenance.json").read_text())
     return manifest.details
 
 
@@ -122,11 +119,8 @@ SHARDS = st.lists(st.lists(st.tuples(DUMPS, st.booleans()), max_size=12), min_si
     shards=SHARDS,
     size=st.sampled_from([1, 12_000, 2**30]),
     layout=st.sampled_from(["dump", "flat", "id"]),
-    shuffle=st.booleans(),
 )
-def test_every_selected_row_is_in_one_file_of_its_folder(
-    shards: list[Rows], size: int, layout: str, shuffle: bool
-) -> None:
+def test_every_selected_row_is_in_one_file_of_its_folder(shards: list[Rows], size: int, layout: str) -> None:
     expected = sorted(
         (
             {"dump": folder_name(dump or "unknown"), "flat": ".", "id": folder_name(f"<urn:uuid:{number}>")}[layout],
@@ -136,7 +130,7 @@ def test_every_selected_row_is_in_one_file_of_its_folder(
         if selected
     )
     with TemporaryDirectory() as folder:
-        making = make(folder, shards, partition_size=size, layout=layout, shuffle=shuffle)
+        making = make(folder, shards, partition_size=size, layout=layout)
         job = making.written()
         found = [
             (path.parent.relative_to(part / "data").as_posix(), id_)
@@ -149,16 +143,15 @@ def test_every_selected_row_is_in_one_file_of_its_folder(
 
 
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list into which every part that is written is entered: its stage and name."""
+    """Return the list into which the name of every partition that is written is entered."""
     seen: list[str] = []
-    for task in (partition.survey, partition.shuffle, partition.write_partition, partition.count):
-        build = task._build
+    build = partition.write_partition._build
 
-        def counted(job: Any, build: Any = build) -> None:
-            seen.append(f"{job.stage.name} {job.name}")
-            build(job)
+    def counted(job: Any) -> None:
+        seen.append(job.name)
+        build(job)
 
-        monkeypatch.setattr(task, "_build", counted)
+    monkeypatch.setattr(partition.write_partition, "_build", counted)
     return seen
 
 
@@ -166,15 +159,10 @@ class KilledError(BaseException):
     """Ends a run as a kill does."""
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
 def test_killed_after_some_partitions_only_the_others_are_written(
-    make_corpus: Callable[..., Any],
-    six_shards: list[Rows],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    shuffle: bool,
+    make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    making = make_corpus(tmp_path / "killed", six_shards, **MANY, shuffle=shuffle)
+    making = make_corpus(tmp_path / "killed", six_shards, **MANY)
     written = partition.read_back
     calls: list[Any] = []
 
@@ -191,10 +179,9 @@ def test_killed_after_some_partitions_only_the_others_are_written(
     assert not making.workspace.dataset.exists()
     seen = built(monkeypatch)
     making.write()
-    written_now = [f"partition {number:05d}" for number in (2, 1, 0)]  # the helper takes the last ones first
-    assert seen == written_now + [f"count {number:05d}" for number in range(5, -1, -1)]
+    assert seen == ["00002", "00001", "00000"]  # the helper takes the last ones first
     assert not (making.workspace.root / "dataset-parts").exists()
-    whole = make_corpus(tmp_path / "whole", six_shards, **MANY, shuffle=shuffle)
+    whole = make_corpus(tmp_path / "whole", six_shards, **MANY)
     whole.write()
     assert snapshot(making.workspace.dataset) == snapshot(whole.workspace.dataset)
 
@@ -239,8 +226,7 @@ def test_parts_of_another_corpus_are_neither_taken_nor_removed(  # another run m
     making = make_corpus(tmp_path, changed, **MANY)
     seen = built(monkeypatch)
     making.write()
-    of_all = [f"{stage} {number:05d}" for stage in ("partition", "count") for number in range(5, -1, -1)]
-    assert seen == ["survey survey", *of_all]
+    assert seen == [f"{number:05d}" for number in range(5, -1, -1)]
     assert set((tmp_path / "dataset-parts").iterdir()) == before
     assert rows_of(making)["D9"] == [f"<urn:uuid:{sum(map(len, changed[:-1])) + row}>" for row in range(3)]
 
@@ -262,11 +248,9 @@ def test_parts_of_other_shards_are_not_put_in_place(
     make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path
 ) -> None:
     job = make_corpus(tmp_path, six_shards, **MANY).written()
-    for partitions in (job.partitions[:-1], job.partitions[::-1]):
+    for partitions in (job.partitions[:-1], job.partitions[::-1], ()):
         with pytest.raises(WorkspaceError, match="the parts of the dataset are not those of the selected shards"):
             partition_to_dataset(job.model_copy(update={"partitions": partitions}))
-    with pytest.raises(WorkspaceError, match="the partitions of the dataset are not written: run again"):
-        partition_to_dataset(job.model_copy(update={"survey": None}))
 
 
 def test_a_column_that_only_some_partitions_have_is_in_all_files(
@@ -284,28 +268,22 @@ def test_a_column_that_only_some_partitions_have_is_in_all_files(
             writer.details = {"rows_in": 4, "dropped": {}}
         documents = shards[index].documents.model_copy(update={"fingerprint": key.fingerprint})
         shards[index] = shards[index].model_copy(update={"documents": documents})
-    for shuffled in (False, True):
-        making._replace(shards=shards).with_settings(shuffle=shuffled).write()
-        paths = tree_files(making.workspace.dataset / "data")
-        assert {path.parent.name for path in paths} == {"1.0", "2.0", "2.5", "3.0", "4.0", "4.5", "unknown"}
-        assert len({str(pq.read_schema(path)) for path in paths}) == 1
-        rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
-        assert {row["id"]: row["n"] for row in rows} == {
-            f"<urn:uuid:{number}>": value
-            for number, value in enumerate([1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 3.0, 4.5, None, None, None, None])
-        }
+    making._replace(shards=shards).write()
+    paths = tree_files(making.workspace.dataset / "data")
+    assert {path.parent.name for path in paths} == {"1.0", "2.0", "2.5", "3.0", "4.0", "4.5", "unknown"}
+    assert len({str(pq.read_schema(path)) for path in paths}) == 1
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    assert {row["id"]: row["n"] for row in rows} == {
+        f"<urn:uuid:{number}>": value
+        for number, value in enumerate([1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 3.0, 4.5, None, None, None, None])
+    }
 
 
 def test_nothing_selected_is_a_dataset_without_files(make_corpus: Callable[..., Any], tmp_path: Path) -> None:
-    for shuffle in (False, True):
-        making = make_corpus(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY, shuffle=shuffle)
-        assert making.write().rows == 0
-        assert not (making.workspace.dataset / "data").exists()
-        assert making.job.current() is not None
-
-
-def test_jobs_at_once_share_the_memory() -> None:
-    assert [share_of("2GB", 1), share_of("2GB", 2), share_of("1.5 GiB", 3)] == ["2GB", "1GB", "0.5GiB"]
+    making = make_corpus(tmp_path, [[("A", False)] * 3, [("B", False)]], **MANY)
+    assert making.write().rows == 0
+    assert not (making.workspace.dataset / "data").exists()
+    assert making.job.current() is not None
 
 
 def test_what_killed_partitions_spilled_is_removed(
@@ -319,31 +297,34 @@ def test_what_killed_partitions_spilled_is_removed(
     assert not left.parent.parent.exists()
 
 
-def test_memory_that_the_system_refuses_is_not_the_setting_s_fault() -> None:
-    """DuckDB's own limit is reached in one case, that of the address space in the other.
+@pytest.mark.parametrize("removed", range(3))
+def test_parts_that_a_killed_run_did_not_remove_are_removed_by_the_next(
+    make_corpus: Callable[..., Any],
+    six_shards: list[Rows],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    removed: int,
+) -> None:
+    making = make_corpus(tmp_path, six_shards, **MANY)
+    left, real = [removed], Parts._remove
 
-    One allocation of a gigabyte fails: were many small ones to fill the address space, Python had none left to go on.
-    """
-    script = """
-import duckdb, resource, sys
-from pathlib import Path
-from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.dataset.partition import _explained
+    def stop_before_the_next(self: Parts, path: Path) -> None:
+        if not left[0]:
+            raise KilledError
+        left[0] -= 1
+        real(self, path)
 
-limit, spare = sys.argv[1:]
-connection = duckdb.connect(config={"memory_limit": limit, "temp_directory": "", "threads": 1})
-used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + int(spare), resource.RLIM_INFINITY))
-try:
-    connection.execute("CREATE TABLE t AS SELECT repeat('0', 1000000000) AS text")
-except duckdb.OutOfMemoryException as error:
-    print(_explained(error, Path("spill"), MaterializeSettings(memory_limit=limit)))
-"""
-    said = {
-        limit: subprocess.run(
-            [sys.executable, "-c", script, limit, str(spare)], capture_output=True, text=True, timeout=300, check=True
-        ).stdout
-        for limit, spare in {"20MB": 2**32, "4GB": 2**28}.items()
-    }
-    assert said["20MB"].startswith("materialize.memory_limit: 20MB is too little for DuckDB: raise it")
-    assert said["4GB"].startswith("the system refuses memory that materialize.memory_limit, 4GB, would allow")
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "_remove", stop_before_the_next)
+        with pytest.raises(KilledError):
+            making.write()
+    assert len(list((tmp_path / "dataset-parts").iterdir())) == 6 - removed
+    before = snapshot(making.workspace.dataset)
+    assert making.job.current() is not None
+    making.partitioning.remove_left()
+    assert not (tmp_path / "dataset-parts").exists()
+    assert snapshot(making.workspace.dataset) == before
+    seen = built(monkeypatch)
+    making.partitioning.remove_left()
+    assert making.write().cached
+    assert seen == []

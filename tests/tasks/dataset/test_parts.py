@@ -9,12 +9,12 @@ import pytest
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset import parts as parts_module
-from fineweb_mask.tasks.dataset.partition import survey, write_partition
+from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, verify
 from fineweb_mask.tasks.materialize import materialize
 from fineweb_mask.tasks.storage import mirror
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from tests.conftest import Bucket
 from tests.tasks.conftest import snapshot
 
@@ -61,7 +61,6 @@ def at_url(
     return of
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
 def test_at_a_url_each_part_is_uploaded_once_and_before_the_card(
     at_url: Callable[..., Any],
     make_corpus: Callable[..., Any],
@@ -69,9 +68,8 @@ def test_at_a_url_each_part_is_uploaded_once_and_before_the_card(
     bucket: Bucket,
     sent: list[str],
     tmp_path: Path,
-    shuffle: bool,
 ) -> None:
-    making, folder = at_url(six_shards, shuffle=shuffle)
+    making, folder = at_url(six_shards)
     data = f"{folder}/data-{making.partitioning.version}"
     job = making.written()
     uploaded = [url for url in sent if f"/{data}/" in url]
@@ -81,7 +79,7 @@ def test_at_a_url_each_part_is_uploaded_once_and_before_the_card(
     materialize(job)
     assert not [url for url in sent if f"/{data}/" in url]
     assert [url.rsplit("/", 1)[1] for url in sent][-2:] == ["provenance.json", "README.md"]
-    here = make_corpus(tmp_path / "local", six_shards, **MANY, shuffle=shuffle)
+    here = make_corpus(tmp_path / "local", six_shards, **MANY)
     here.write()
     local = {
         name.removeprefix("data/"): (here.workspace.dataset / name).read_bytes()
@@ -98,9 +96,7 @@ def test_at_a_url_a_killed_run_uploads_only_what_is_not_there(
     at_url: Callable[..., Any], six_shards: list[Rows], bucket: Bucket, sent: list[str]
 ) -> None:
     making, folder = at_url(six_shards)
-    parts = making.partitioning
-    surveyed = survey(parts.survey())
-    jobs = parts.partitions(surveyed)
+    jobs = making.partitioning.jobs()
     for job in jobs[:4]:
         write_partition(job)
     manifest = jobs[0].parts.manifest_path(jobs[0].key)
@@ -178,7 +174,7 @@ def test_a_dump_called_like_the_manifest_does_no_harm(make_corpus: Callable[...,
 
 def test_parts_are_named_by_their_keys(make_corpus: Callable[..., Any], six_shards: list[Rows], tmp_path: Path) -> None:
     making = make_corpus(tmp_path, six_shards)
-    job = making.partitioning.survey()
+    [job] = making.partitioning.jobs()
     parts = Parts.of(making.workspace, making.recipe.materialize, "01234567")
     assert parts.data == "data"
     assert parts.manifest_path(job.key) == tmp_path / "dataset-parts" / job.key.fingerprint[:16] / "manifest.json"

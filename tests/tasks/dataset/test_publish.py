@@ -11,7 +11,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.dataset.publish import publish as publish_version
 from fineweb_mask.tasks.dataset.publish import published
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.storage.object_store import Store
+from fineweb_mask.tasks.storage.remote.object_store import Store
 from fineweb_mask.tasks.workspace.manifest import write_manifest
 from fineweb_mask.tasks.workspace.references import StageKey, digest
 from tests.conftest import Bucket

@@ -164,7 +164,7 @@ def test_what_stands_in_the_way_is_said(
 def test_a_wrong_name_of_a_repository_is_wrong_usage(workspace: Path, repository: str) -> None:
     result = CliRunner().invoke(app, ["push", str(workspace), repository, "--json"])
     assert result.exit_code == 2
-    assert "is no name of a repository on the hub" in json.loads(result.stdout)["error"]
+    assert "is not the name of a repository on the hub" in json.loads(result.stdout)["error"]
 
 
 def test_a_dataset_without_a_licence_is_not_pushed(copied: Any) -> None:

@@ -12,7 +12,6 @@ from itertools import combinations
 from typing import Any
 from urllib.parse import unquote
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,8 +20,8 @@ import zstandard
 from fineweb_mask.models.columns import must_be_text, plain_type
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.dataset.rows import SelectedDocuments, ShardPaths, common_schema, folder_name
+from fineweb_mask.tasks.dataset.folders import folder_name
+from fineweb_mask.tasks.dataset.rows import common_schema
 from fineweb_mask.tasks.storage.atomic import tree_files
 from tests.tasks.conftest import HOSTILE_DUMPS, materialize_again, parts, selected_rows, snapshot
 
@@ -68,7 +67,7 @@ def test_a_layout_that_no_column_has_is_refused(copied: Any) -> None:
 
 
 def test_a_layout_of_too_many_folders_is_refused(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fineweb_mask.tasks.dataset.rows.MAX_FOLDERS", 3)
+    monkeypatch.setattr("fineweb_mask.tasks.dataset.folders.MAX_FOLDERS", 3)
     with pytest.raises(WorkspaceError, match=r"materialize\.layout: 'url' has 16 values, a folder each"):
         materialize_again(copied, layout="url")
 
@@ -84,55 +83,6 @@ def test_bytes_do_not_depend_on_threads_or_memory(copied: Any, layout: str) -> N
         materialize_again(copied, layout=layout, **changes)
         found.append(data_digests(copied.workspace))
     assert found[0] == found[1] == found[2]
-
-
-def flat_ids(copied: Any, **changes: Any) -> list[str]:
-    materialize_again(copied, layout="flat", **changes)
-    [path] = parts(copied.workspace)
-    ids: list[str] = pq.read_table(path)["id"].to_pylist()
-    return ids
-
-
-def ids_to_write(built: Any, **changes: Any) -> list[str]:
-    """Return the ids of a flat dataset in the order in which they are to be written."""
-    files = zip(built.documents, built.scores, built.masks, strict=True)
-    shards = [
-        ShardPaths(*(str(built.workspace.resolve(file)) for file in (*of_shard, of_shard[0]))) for of_shard in files
-    ]
-    with duckdb.connect() as connection:
-        columns = common_schema([pq.read_schema(shard.documents) for shard in shards])
-        documents = SelectedDocuments(connection, shards, MaterializeSettings(layout="flat", **changes), columns)
-        ids: list[str] = pa.concat_tables(table for _, table in documents.read())["id"].to_pylist()
-    return ids
-
-
-def test_shuffled_rows_are_the_same_rows_in_an_order_of_the_seed(copied: Any) -> None:
-    plain = flat_ids(copied)
-    first, same, other = (flat_ids(copied, shuffle=True, **options) for options in ({}, {"threads": 1}, {"seed": 1}))
-    assert first == same == ids_to_write(copied, shuffle=True)
-    assert len({tuple(order) for order in (plain, first, other)}) == 3
-    assert sorted(first) == sorted(other) == sorted(plain)
-
-
-def test_a_shuffle_is_uniform_enough(built: Any) -> None:
-    plain = ids_to_write(built)
-    means = [0.0] * len(plain)
-    for seed in range(12):
-        places = {id_: place for place, id_ in enumerate(ids_to_write(built, shuffle=True, seed=seed))}
-        means = [mean + places[id_] / 12 for mean, id_ in zip(means, plain, strict=True)]
-    middle = (len(plain) - 1) / 2
-    deviation = ((len(plain) ** 2 - 1) / 12 / 12) ** 0.5  # of the mean of twelve uniform places
-    assert all(abs(mean - middle) < 4 * deviation for mean in means)
-
-
-def test_a_shuffled_dump_stays_in_its_folder(copied: Any) -> None:
-    materialize_again(copied, shuffle=True)
-    expected = selected_rows(copied)
-    for path in parts(copied.workspace):
-        rows = pq.read_table(path).to_pylist()
-        of_dump = [row for row in expected if row["dump"] == path.parent.name]
-        assert rows != of_dump
-        assert sorted(rows, key=lambda row: row["id"]) == sorted(of_dump, key=lambda row: row["id"])
 
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -298,9 +248,7 @@ def of_differing_types(make_workspace: Callable[..., Any], make_document: Callab
     return make_workspace("pairs", files)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"layout": "dump"}, {"layout": "url"}, {"layout": "flat", "shuffle": True}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"layout": "dump"}, {"layout": "url"}, {"layout": "flat"}], ids=str)
 def test_no_two_types_of_a_column_end_a_run(of_differing_types: Any, changes: dict[str, Any]) -> None:
     materialize_again(of_differing_types, **changes)
     paths = parts(of_differing_types.workspace)

@@ -25,10 +25,10 @@ from fineweb_mask.tasks.dataset.verify import (
     read_provenance,
     verify,
 )
-from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import tree_files
+from fineweb_mask.tasks.storage.remote import retries
 from fineweb_mask.tasks.workspace.manifest import read_manifest
-from fineweb_mask.tasks.workspace.runs import LastRun
+from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import Workspace
 from tests.tasks.conftest import HOSTILE_DUMPS
 

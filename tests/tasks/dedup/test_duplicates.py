@@ -12,7 +12,7 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import DUPLICATES
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.tasks import ingest
-from fineweb_mask.tasks.dedup import duplicates
+from fineweb_mask.tasks.dedup import duplicates, lists
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
 from fineweb_mask.tasks.dedup.duplicates import DedupJob, dedup, no_duplicates
 from fineweb_mask.tasks.source.discovery import discover
@@ -83,7 +83,7 @@ def test_the_order_of_work_does_not_matter(tmp_path: Path) -> None:
     job = dedup_job(one, write_documents(one, TEXTS), 4)
     dedup(job)
     job = dedup_job(other, write_documents(other, TEXTS), 4)
-    dedup(job.model_copy(update={"repeats": job.repeats[::-1]}))
+    dedup(job.model_copy(update={"buckets": job.buckets[::-1]}))
     contents = [{path: content for path, (_, content) in written(workspace).items()} for workspace in (one, other)]
     assert contents[0] == contents[1]
 
@@ -162,7 +162,7 @@ def test_a_listing_finds_the_files_without_opening_them(
         update_index(workspace)
     listing = Listing.of(workspace)
     files = job.shard_files()
-    monkeypatch.setattr(duplicates, "size_of", lambda _: pytest.fail("a file was looked at"))
+    monkeypatch.setattr(lists, "size_of", lambda _: pytest.fail("a file was looked at"))
     assert job.shard_files(listing) == files
     assert job.current(listing) is not None
 
@@ -200,13 +200,13 @@ def test_on_request_all_is_written_again(tmp_path: Path) -> None:
 def test_the_shards_are_listed_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "GATHERED_ROWS", 6)
     held: list[int] = []
-    of_places = duplicates._rows_of
+    of_places = duplicates._duplicates
 
     def seen(job: DedupJob, places: range) -> Any:
         held.append(len(places))
         return of_places(job, places)
 
-    monkeypatch.setattr(duplicates, "_rows_of", seen)
+    monkeypatch.setattr(duplicates, "_duplicates", seen)
     workspace = Workspace(tmp_path)
     job = dedup_job(workspace, write_documents(workspace, {**TEXTS, "empty": [], "z": [9, 1]}), 2)
     dedup(job)
@@ -218,7 +218,7 @@ def test_without_what_the_buckets_found_nothing_is_listed(tmp_path: Path) -> Non
     workspace = Workspace(tmp_path)
     job = dedup_job(workspace, write_documents(workspace, TEXTS))
     with pytest.raises(WorkspaceError, match="from what its buckets found"):
-        dedup(job.model_copy(update={"repeats": ()}))
+        dedup(job.model_copy(update={"buckets": ()}))
     assert not job.summary.exists()
 
 

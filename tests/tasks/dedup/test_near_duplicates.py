@@ -12,13 +12,14 @@ from fineweb_mask.models.dedup.minhash import band_keys
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.schemas import documents_schema
 from fineweb_mask.models.settings.source import MinHashSettings
+from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import duplicates_of, no_duplicates
 from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob, near_dedup
-from fineweb_mask.tasks.dedup.pairs import PairsJob, find_pairs, pairs_jobs
-from fineweb_mask.tasks.dedup.signatures import SignatureJob, sketch
+from fineweb_mask.tasks.dedup.sort import SortJob, sort_rows
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.shard_files import NEAR, duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.jobs import bucket_jobs
 
 pytest.importorskip("rensa")
 
@@ -66,14 +67,10 @@ def job_of(
     """Sketch and compare the shards, which came in this order, and return the job that lists what is found."""
     root = str(workspace.root)
     documents = write(workspace, texts)
-    signatures = [sketch(SignatureJob(root=root, documents=file, settings=SETTINGS)) for file in documents]
-    jobs = [
-        PairsJob(root=root, signatures=signatures, bucket=bucket, buckets=buckets, memory_limit="1GB")
-        for bucket in range(buckets)
-    ]
-    pairs = tuple(find_pairs(job) for job in jobs)
+    signatures = [sort_rows(SortJob(root=root, by="signatures", file=file, minhash=SETTINGS)) for file in documents]
+    pairs = tuple(find_in_bucket(job) for job in bucket_jobs(workspace, "pairs", signatures, buckets))
     exact = exact or [no_duplicates(name) for name in texts]
-    return NearDedupJob(root=root, signatures=signatures, exact=exact, pairs=pairs)
+    return NearDedupJob(root=root, sorted_rows=signatures, exact=exact, buckets=pairs)
 
 
 def expected(texts: dict[str, list[str]]) -> dict[Place, Place]:
@@ -170,17 +167,7 @@ def test_without_pairs_nothing_is_listed(tmp_path: Path) -> None:
     job = job_of(Workspace(tmp_path), {"a": ["few words"], "b": []})
     assert near_dedup(job).rows == 0
     with pytest.raises(WorkspaceError, match="run again"):
-        near_dedup(job.model_copy(update={"pairs": (), "force": True}))
-
-
-def test_a_large_corpus_has_more_buckets_which_cover_all_keys() -> None:
-    many = StageFile(stage="signatures", name="a", path="x", rows=300_000_000, bytes=1, fingerprint="f")
-    jobs = pairs_jobs("w", [many], "1GB")
-    assert len(jobs) == 4
-    ends = [end for job in jobs for end in job.ends]
-    assert ends[0] == 0
-    assert ends[-1] == 2**64
-    assert ends[1:-1:2] == ends[2::2]
+        near_dedup(job.model_copy(update={"buckets": (), "force": True}))
 
 
 def test_keys_are_sorted_and_read_by_range_above_half_of_all_numbers(tmp_path: Path) -> None:
@@ -188,7 +175,7 @@ def test_keys_are_sorted_and_read_by_range_above_half_of_all_numbers(tmp_path: P
     texts = corpus(3)
     workspace = Workspace(tmp_path)
     [file, *_] = write(workspace, texts)
-    sketched = sketch(SignatureJob(root=str(tmp_path), documents=file, settings=SETTINGS))
+    sketched = sort_rows(SortJob(root=str(tmp_path), by="signatures", file=file, minhash=SETTINGS))
     table = pq.read_table(workspace.resolve(sketched))
     keys = table["key"].to_numpy()
     assert (np.diff(keys.astype(object)) >= 0).all()

@@ -9,7 +9,8 @@ import pytest
 from fineweb_mask.models.schemas import HASHES, REPEATS
 from fineweb_mask.tasks.dedup import sorted_rows
 from fineweb_mask.tasks.dedup.sorted_rows import read_range, write_sorted
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.parquet import VerifiedFile
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import current_parquet
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -27,17 +28,23 @@ def write(workspace: Workspace, values: list[int]) -> StageFile:
 
 
 @pytest.mark.parametrize(
-    ("first", "end", "groups"),
-    [(0, 99, "0123"), (0, 3, "0"), (0, 4, "01"), (3, 4, "01"), (4, 5, "1"), (6, 8, "1"), (7, 8, ""), (8, 9, "23")],
+    ("first", "last", "groups"),
+    [(0, 98, "0123"), (0, 2, "0"), (0, 3, "01"), (3, 3, "01"), (4, 4, "1"), (6, 7, "1"), (7, 7, ""), (8, 8, "23")],
 )
-def test_only_the_row_groups_of_the_range_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, end: int, groups: str
+def test_the_rows_of_the_range_come_from_its_row_groups_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, groups: str
 ) -> None:
     monkeypatch.setattr(sorted_rows, "ROW_GROUP_ROWS", 3)
     workspace = Workspace(tmp_path)
-    file = write(workspace, [1, 2, 3, 3, 4, 6, 8, 8, 8, 8, 20])
-    rows = read_range(workspace, file, first, end)["row"].to_pylist()
-    assert rows == [row for row in range(11) if str(row // 3) in groups]
+    values = [1, 2, 3, 3, 4, 6, 8, 8, 8, 8, 20]
+    file, read = write(workspace, values), list[int]()
+    of_groups = VerifiedFile.read_row_groups
+    monkeypatch.setattr(
+        VerifiedFile, "read_row_groups", lambda self, places: (read.extend(places), of_groups(self, places))[1]
+    )
+    rows = read_range(workspace, file, first, last)["row"].to_pylist()
+    assert rows == [row for row, value in enumerate(values) if first <= value <= last]
+    assert read == [int(group) for group in groups]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 8_192, 8_193])
@@ -68,9 +75,8 @@ def test_at_a_url_a_small_range_is_a_small_download(
     taken = []
     readinto = RemoteFile.readinto
     monkeypatch.setattr(RemoteFile, "readinto", lambda *given: (taken.append(readinto(*given)), taken[-1])[1])
-    found = read_range(here, file, b"\x80", b"\x81")
-    inside = [row for row in table.to_pylist() if row["content_hash"][:1] == b"\x80"]
-    assert [row for row in found.to_pylist() if row["content_hash"][:1] == b"\x80"] == inside
+    found = read_range(here, file, b"\x80" + bytes(15), b"\x80" + b"\xff" * 15)
+    assert found.to_pylist() == [row for row in table.to_pylist() if row["content_hash"][:1] == b"\x80"]
     assert sum(taken) < 0.25 * file.bytes
     assert not path.exists()
 

@@ -1,4 +1,4 @@
-"""Score in several processes: equal to one process for any row groups; no process is left; errors are clear."""
+"""Score in several processes: equal to one process; no process is left; errors are clear."""
 
 import os
 import signal
@@ -12,28 +12,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
+from fineweb_mask.models.errors import ModelError
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.fit import models as fit
 from fineweb_mask.tasks.inference.scorers import QualityModel, load_models
 from fineweb_mask.tasks.inference.scoring_pool import (
     ROWS_WORTH_PROCESSES,
-    STEP_ROWS,
-    Part,
     ScoringError,
-    ScoringProcessError,
-    ScoringProcesses,
-    Shares,
-    _running,
-    end_scoring_processes,
-    score_file,
+    score_batches,
     useful_processes,
 )
+from fineweb_mask.tasks.processes import workers
+from fineweb_mask.tasks.processes.workers import WorkerProcessError, end_workers
 from fineweb_mask.tasks.storage.atomic import remove_file
-from fineweb_mask.tasks.storage.parquet import DamagedFileError, write_table
 from fineweb_mask.tasks.workspace.job import is_transient
 from tests.tasks.jobs import score_job, statistics_job
 
@@ -44,83 +39,53 @@ def placed(built: Any) -> QualityModel:
     return model.model_copy(update={"path": str(built.workspace.root / model.path)})
 
 
-@pytest.fixture(scope="module")
-def processes(placed: QualityModel) -> Iterator[ScoringProcesses]:
-    """Two workers, shared by the tests that do not end them."""
-    started = ScoringProcesses([placed], 2)
-    yield started
-    started.close()
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _no_workers_left() -> Iterator[None]:
     yield
-    end_scoring_processes()
+    end_workers()
 
 
-def written(path: Path, texts: list[str], row_group_size: int) -> Path:
-    pq.write_table(
-        pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts}), path, row_group_size=row_group_size
-    )
-    return path
+def batches(texts: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    table = pa.table({"row": pa.array(range(len(texts)), pa.uint32()), "text": texts})
+    yield from table.to_batches(rows)
 
 
-@pytest.mark.parametrize("row_group_size", [70, 1000, 5000])
-def test_scores_and_order_are_those_of_one_process(built, placed, processes, tmp_path, row_group_size):
+def scored(
+    built: Any, models: list[QualityModel], texts: list[str], rows: int = 500, processes: int = 2
+) -> NDArray[np.float32]:
+    """Return the scores (models, n)."""
+    found = list(score_batches(built.workspace, models, processes, batches(texts, rows)))
+    assert [text for batch, _ in found for text in batch["text"].to_pylist()] == texts
+    names = [model.settings.name for model in models]
+    return np.array([np.concatenate([scores[name] for _, scores in found]) for name in names])
+
+
+@pytest.mark.parametrize("rows", [70, 1000, 5000])
+def test_scores_and_order_are_those_of_one_process(built: Any, placed: QualityModel, rows: int) -> None:
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(["orbit", "flour", "whale", "\n", "</s>"], 9)) + f" {row}" for row in range(5000)]
-    path = written(tmp_path / "in.parquet", texts, row_group_size)
     expected = load_models(built.workspace, [placed])["space"].score(texts)
-    found = processes.score(path)
+    found = scored(built, [placed], texts, rows)
     assert found.dtype == np.float32
     assert np.array_equal(found, expected[None])
 
 
-def test_threads_score_several_files_with_several_models_at_once(placed, tmp_path):
+def test_threads_score_several_files_with_several_models_at_once(built: Any, placed: QualityModel) -> None:
     lower = placed.settings.model_copy(update={"name": "lower", "lowercase": True})
     models = [placed, placed.model_copy(update={"settings": lower})]
-    texts = [[f"orbit whale {row * size}" for row in range(size)] for size in (0, 300, 2500, 4000, 6000)]
-    paths = [written(tmp_path / f"{len(column)}.parquet", column, 1500) for column in texts]
+    texts = [[f"orbit whale {row * size}" for row in range(size)] for size in (1, 300, 2500, 4000, 6000)]
     expected = [[load_scorer(model.settings, model.path).score(column) for model in models] for column in texts]
-    started = ScoringProcesses(models, 3)
-    try:
-        with ThreadPoolExecutor(len(paths)) as threads:
-            found = list(threads.map(started.score, paths))
-    finally:
-        started.close()
+    with ThreadPoolExecutor(len(texts)) as threads:
+        found = list(threads.map(lambda column: scored(built, models, column, processes=3), texts))
     assert all(np.array_equal(scores, np.stack(wanted)) for scores, wanted in zip(found, expected, strict=True))
 
 
-def test_a_file_without_rows(processes, tmp_path):
-    assert processes.score(written(tmp_path / "in.parquet", [], 10)).shape == (1, 0)
-
-
-@pytest.mark.parametrize("row_groups", [[], [1], [10_003], [700, 0, 9_000, 2], [4_000] * 4])
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_shares_contain_every_row_once(row_groups, workers):
-    shares, seen, active, turn = Shares(row_groups), [], list(range(workers)), 0
-    while active:
-        turn += 1
-        worker = active[turn % 7 % len(active)]  # some workers are faster
-        part = shares.next(worker)
-        if part is None:
-            active.remove(worker)
-        else:
-            assert part.start % STEP_ROWS == 0
-            seen.append(part)
-    rows = [(part.row_group, row) for part in seen for row in range(part.start, part.stop)]
-    assert sorted(rows) == [(group, row) for group, count in enumerate(row_groups) for row in range(count)]
-
-
-def test_an_idle_worker_takes_half_of_another_workers_rows():
-    shares = Shares([10_000])
-    assert shares.next(0) == Part(0, 0, 500)
-    assert shares.next(1) == Part(0, 5_000, 5_500)
-    assert shares.next(0) == Part(0, 500, 1_000)
-    assert Shares([1_900]).next(0) is not None
-    few = Shares([1_900])
-    few.next(0)
-    assert few.next(1) is None
+def test_batches_without_rows_and_without_models(built: Any, placed: QualityModel) -> None:
+    empty = pa.record_batch({"text": pa.array([], pa.string())})
+    [(batch, scores)] = score_batches(built.workspace, [placed], 2, [empty])
+    assert (batch.num_rows, scores["space"].shape) == (0, (0,))
+    assert list(score_batches(built.workspace, [placed], 2, [])) == []
+    assert list(score_batches(built.workspace, [], 2, [empty])) == [(empty, {})]
 
 
 def test_stage_writes_the_same_bytes_with_any_number_of_processes(copied: Any) -> None:
@@ -132,47 +97,19 @@ def test_stage_writes_the_same_bytes_with_any_number_of_processes(copied: Any) -
     assert job.key == copied_key(copied, documents)
     assert not score.score(job).cached
     assert path.read_bytes() == before
-    assert len(_running) == 1
 
 
 def copied_key(copied: Any, documents: Any) -> Any:
     return score_job(copied.workspace, documents, copied.models, copied.statistics, copied.recipe.quality).key
 
 
-def test_a_damaged_file_is_named_by_the_processes_so_that_the_run_builds_it_again(processes, tmp_path):
-    path = tmp_path / "in.parquet"
-    table = pa.table({"text": [f"some text {index}" for index in range(500)]})
-    write_table(table, path, compression="none", use_dictionary=False)
-    path.write_bytes(path.read_bytes().replace(b"some text 250", b"some text 251"))
-    with pytest.raises(DamagedFileError, match="checksum verification failed") as raised:
-        processes.score(path)
-    assert raised.value.path == str(path)
-
-
-def test_a_missing_file_is_the_same_error_as_in_one_process(processes, tmp_path):
-    with pytest.raises(FileNotFoundError):
-        processes.score(tmp_path / "none.parquet")
-
-
-def test_workers_continue_after_a_broken_page(processes, tmp_path):
-    path = written(tmp_path / "in.parquet", [f"orbit {row}" for row in range(2000)], 5000)
-    content = bytearray(path.read_bytes())
-    at = pq.ParquetFile(path).metadata.row_group(0).column(1).data_page_offset
-    content[at : at + 400] = bytes(400)
-    broken = tmp_path / "broken.parquet"
-    broken.write_bytes(content)
-    with pytest.raises((ScoringError, OSError)) as raised:
-        processes.score(broken)
-    assert not is_transient(raised.value)
-    assert processes.score(path).shape == (1, 2000)
-
-
-def test_a_model_that_cannot_be_loaded_is_named(placed):
+def test_a_model_that_cannot_be_loaded_is_named(built: Any, placed: QualityModel) -> None:
     wrong = placed.model_copy(update={"settings": placed.settings.model_copy(update={"positive_label": "__label__hq"})})
-    with pytest.raises(ScoringError, match=r"no label '__label__hq', set positive_label to one of"):
-        ScoringProcesses([wrong], 2)
+    with pytest.raises(ScoringError, match=r"no label '__label__hq', set positive_label to one of") as raised:
+        scored(built, [wrong], ["orbit"])
+    assert not is_transient(raised.value)
     with pytest.raises(ScoringError, match=r"none\.bin cannot be opened"):
-        ScoringProcesses([placed.model_copy(update={"path": "none.bin"})], 2)
+        scored(built, [placed.model_copy(update={"path": str(built.workspace.root / "none.bin")})], ["orbit"])
 
 
 def test_statistics_do_not_depend_on_the_processes(copied: Any) -> None:
@@ -182,54 +119,71 @@ def test_statistics_do_not_depend_on_the_processes(copied: Any) -> None:
         return fit.fit_statistics(job).details
 
     assert fitted(2) == fitted(1)
-    assert not list(copied.workspace.root.glob(".texts*"))
 
 
 def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def test_a_retry_after_a_killed_worker_starts_new_workers(built, tmp_path):
-    path = written(tmp_path / "in.parquet", ["orbit"] * 5000, 500)
-    whole = score_file(built.workspace, built.models, path, 2)
-    [running] = _running.values()
-    workers = children(running.server.pid)
-    assert len(workers) == 2
-    os.kill(workers[0], signal.SIGKILL)
-    with pytest.raises(ScoringProcessError, match=r"short of memory, lower engine\.score_processes") as raised:
-        score_file(built.workspace, built.models, path, 2)
+def server_and_forks(processes: int) -> tuple[int, list[int]]:
+    """Return the process that loaded the models, and its forks."""
+    [pool] = [one for key, one in workers._running.items() if key[2] == processes]
+    [server] = pool._started
+    deadline = time.monotonic() + 30
+    while len(forks := children(server.pid)) < processes:  # the first may have answered before the last was there
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return server.pid, forks
+
+
+def test_a_retry_after_a_killed_worker_starts_new_workers(built: Any, placed: QualityModel) -> None:
+    end_workers()
+    texts = ["orbit"] * 5000
+    whole = scored(built, [placed], texts)
+    server, forks = server_and_forks(2)
+    os.kill(forks[0], signal.SIGKILL)
+    with pytest.raises(WorkerProcessError, match=r"short of memory, lower engine\.score_processes") as raised:
+        scored(built, [placed], texts)
     assert is_transient(raised.value)
-    assert running.server.returncode is not None
-    assert not Path(f"/proc/{workers[1]}").exists()
-    assert np.array_equal(whole, score_file(built.workspace, built.models, path, 2))
+    assert isinstance(raised.value, ModelError)
+    await_end(server, *forks)
+    assert np.array_equal(whole, scored(built, [placed], texts))
 
 
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
+import pyarrow as pa
 from fineweb_mask.tasks.inference.scorers import QualityModel
-from fineweb_mask.tasks.inference.scoring_pool import ScoringProcesses
+from fineweb_mask.tasks.inference.scoring_pool import score_batches
+from fineweb_mask.tasks.processes import workers
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
-started = ScoringProcesses([QualityModel.model_validate_json(sys.argv[1])], 2)
-server = started.server.pid
-print(started.score(Path(sys.argv[2])).shape, flush=True)
+texts = pa.record_batch({"text": ["orbit"] * 2000})
+models = [QualityModel.model_validate_json(sys.argv[1])]
+[(_, scores)] = score_batches(Workspace(sys.argv[2]), models, 2, [texts])
+print(scores["space"].shape, flush=True)
+[server] = [process.pid for pool in workers._running.values() for process in pool._started]
 print(server, Path(f"/proc/{server}/task/{server}/children").read_text(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_script_without_a_main_guard_leaves_no_process(placed, tmp_path):
+def test_a_killed_script_without_a_main_guard_leaves_no_process(placed: QualityModel, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    documents = written(tmp_path / "in.parquet", ["orbit"] * 2000, 500)
-    command = [sys.executable, str(script), placed.model_dump_json(), str(documents)]
+    command = [sys.executable, str(script), placed.model_dump_json(), str(tmp_path)]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     shape, processes = ran.stdout.splitlines()
     assert ran.returncode == -signal.SIGKILL
-    assert shape == "(1, 2000)"
+    assert shape == "(2000,)"
     assert len(processes.split()) == 3
+    await_end(*map(int, processes.split()))
+
+
+def await_end(*processes: int) -> None:
     deadline = time.monotonic() + 30
-    while any(is_running(int(process)) for process in processes.split()):
+    while any(map(is_running, processes)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -241,19 +195,15 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_close_leaves_no_process(placed):
-    started = ScoringProcesses([placed], 3)
-    workers = children(started.server.pid)
-    started.close()
-    assert started.server.returncode == 0
-    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+def test_ending_the_workers_leaves_no_process(built: Any, placed: QualityModel) -> None:
+    scored(built, [placed], ["orbit"] * 100, processes=3)
+    server, forks = server_and_forks(3)
+    assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1  # the process that forks has one thread
+    end_workers()
+    await_end(server, *forks)
 
 
-def test_the_process_that_forks_has_one_thread(processes):
-    assert len(list(Path(f"/proc/{processes.server.pid}/task").iterdir())) == 1
-
-
-def test_few_rows_are_scored_in_one_process():
+def test_few_rows_are_scored_in_one_process() -> None:
     assert useful_processes(ROWS_WORTH_PROCESSES - 1, 4) == 1
     assert useful_processes(ROWS_WORTH_PROCESSES, 4) == 4
     assert useful_processes(ROWS_WORTH_PROCESSES, 1) == 1

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fineweb_mask.models.probe.settings import PRESETS
 from fineweb_mask.models.settings import SourceSettings
-from fineweb_mask.models.settings.probe import PRESETS
-from fineweb_mask.tasks.probe.held_out import ExcludeJob, HeldOutJob, exclude, hold_out
+from fineweb_mask.tasks.comparison.variants import VariantJob, select_variant
+from fineweb_mask.tasks.probe.held_out import HeldOutJob, hold_out
 from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, make_tokenizer, tokenize, train_model
-from fineweb_mask.tasks.selection.contenders import ContenderJob, run_selector
 from fineweb_mask.tasks.selection.groups import grouped
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -29,11 +29,10 @@ class Probed(NamedTuple):
     theirs: Any  # file of held-out documents
     hold_out: HeldOutJob
     held_out: StageFile
-    exclude: list[ExcludeJob]
     excluded: dict[str, StageFile]
     tokenizer_job: TokenizerJob
     tokenizer: StageFile
-    contenders: dict[str, list[ContenderJob]]
+    variants: dict[str, list[VariantJob]]
     tokens: dict[str, StageFile]
     train: dict[str, list[TrainJob]]
 
@@ -66,13 +65,11 @@ def run_probe(built: Any, theirs: Any) -> Probed:
         most=30,
         most_per_group=12,
         share=0.2,
+        threshold=0.95,
     )
     held_out = hold_out(holding)
-    embeddings = [shard.embeddings for shard in shards]
-    excluding = [
-        ExcludeJob(root=root, shard=shard, embeddings=embeddings, held_out=held_out, threshold=0.95) for shard in shards
-    ]
-    excluded = {job.name: exclude(job) for job in excluding}
+    excluded = holding.excluded()
+    assert excluded is not None
     documents = [shard.documents for shard in shards]
     making = TokenizerJob(
         root=root,
@@ -84,18 +81,18 @@ def run_probe(built: Any, theirs: Any) -> Probed:
     )
     tokenizer = make_tokenizer(making)
     eligible = [shard.model_copy(update={"duplicates": excluded[shard.name]}) for shard in shards]
-    contenders: dict[str, list[ContenderJob]] = {}
+    variants: dict[str, list[VariantJob]] = {}
     tokens, trained = {}, {}
     for arm, selector in (("best", "mean_field"), ("random", "random")):
-        contenders[arm] = [
-            ContenderJob(
+        variants[arm] = [
+            VariantJob(
                 root=root, shards=group, settings=built.recipe.selection, selector=selector, arm=arm, ranges=None
             )
             for group in grouped(eligible, built.recipe.selection)
         ]
-        for job in contenders[arm]:
-            run_selector(job)
-        masks = [file for job in contenders[arm] for file in job.shard_files() or []]
+        for job in variants[arm]:
+            select_variant(job)
+        masks = [file for job in variants[arm] for file in job.shard_files() or []]
         by_name = {file.name: file for file in documents}
         tokens[arm] = tokenize(
             TokensJob(
@@ -124,7 +121,7 @@ def run_probe(built: Any, theirs: Any) -> Probed:
         ]
         for job in trained[arm]:
             train_model(job)
-    return Probed(built, theirs, holding, held_out, excluding, excluded, making, tokenizer, contenders, tokens, trained)
+    return Probed(built, theirs, holding, held_out, excluded, making, tokenizer, variants, tokens, trained)
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_mask.flows.options.arms import parse_arms
-from fineweb_mask.models.settings.probe import ProbeSettings
+from fineweb_mask.flows.probe.arms import parse_arms
+from fineweb_mask.models.probe.settings import ProbeSettings
 from fineweb_mask.tasks.probe.downstream import AnswerJob, answer_tasks, read_answers
-from fineweb_mask.tasks.probe.losses import ArmFiles
+from fineweb_mask.tasks.probe.losses import VariantFiles
 from fineweb_mask.tasks.probe.page import ProbeJob, write_probe_page
 from fineweb_mask.tasks.probe.training import train_model
 from tests.models.probe.questions import QUESTIONS, write_task
@@ -48,8 +48,8 @@ def test_gold_answers_are_compared_as_held_out_documents_are(
             assert asking.model_copy().key != known
             (folder / "more.txt").unlink()
             assert read_answers(asking.manifest_path)["task"].to_pylist() == [TASK] * len(QUESTIONS)
-        groups = [job.current() for job in probed.contenders[arm]]
-        arms[arm] = ArmFiles(tokens=probed.tokens[arm], groups=groups, models=models, answers=answers)
+        groups = [job.current() for job in probed.variants[arm]]
+        arms[arm] = VariantFiles(tokens=probed.tokens[arm], groups=groups, models=models, answers=answers)
     page = ProbeJob(
         root=probed.hold_out.root,
         settings=ProbeSettings(arms=parse_arms("best=mean_field,random"), seeds=2, heldout={"theirs": "x"}),

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from fineweb_mask.models.probe.ngrams import ngram_hashes
-from fineweb_mask.models.settings.probe import GROUPS, POOL
-from fineweb_mask.tasks.probe.held_out import HeldOut, HeldOutError, _unit, exclude, excluded_counts, hold_out
+from fineweb_mask.models.dedup.ngrams import ngram_hashes
+from fineweb_mask.models.probe.settings import GROUPS, POOL
+from fineweb_mask.tasks.probe.held_out import HeldOut, HeldOutError, _unit, excluded_counts, hold_out
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.shard_files import duplicate_rows
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -49,7 +49,7 @@ def test_the_draw_depends_on_the_texts_only(probed: Any, tmp_path: Any, held_out
     job = probed.hold_out.model_copy(update={"shards": probed.hold_out.shards[::-1], "force": True})
     moved = Workspace(tmp_path)
     for shard in job.shards:
-        for file in (shard.documents, shard.duplicates):
+        for file in (shard.documents, shard.duplicates, shard.embeddings):
             if not file.path:
                 continue
             target = moved.root / file.path
@@ -65,23 +65,24 @@ def test_no_arm_may_select_what_is_held_out_or_like_it(probed: Any, held_out: He
     kept_away = {(row["shard"], row["row"]) for row in held_out.documents.to_pylist() if row["shard"] is not None}
     known = set(held_out.ngrams.tolist())
     counts: Counter[str] = Counter()
-    vectors = {job.name: _unit(job.workspace, job.shard.embeddings) for job in probed.exclude}
+    shards = probed.hold_out.shards
+    vectors = {shard.name: _unit(probed.hold_out.workspace, shard.embeddings) for shard in shards}
     others = np.stack([vectors[shard][row] for shard, row in sorted(kept_away)])
-    for job in probed.exclude:
-        documents = probed.built.read(job.shard.documents)
-        duplicates = set(duplicate_rows(job.workspace, job.shard.duplicates).tolist())
+    for shard in shards:
+        documents = probed.built.read(shard.documents)
+        duplicates = set(duplicate_rows(probed.hold_out.workspace, shard.duplicates).tolist())
         expected = set()
         for row, text in enumerate(documents["text"].to_pylist()):
             reasons = {
                 "duplicate": row in duplicates,
-                "held_out": (job.name, row) in kept_away,
-                "near_duplicate": bool((others @ vectors[job.name][row] >= 0.95).any()),
+                "held_out": (shard.name, row) in kept_away,
+                "near_duplicate": bool((others @ vectors[shard.name][row] >= 0.95).any()),
                 "shared_words": bool(known & set(ngram_hashes(text).tolist())),
             }
             if any(reasons.values()):
                 counts[next(reason for reason, holds in reasons.items() if holds)] += 1
                 expected.add(row)
-        assert set(probed.built.read(probed.excluded[job.name])["row"].to_pylist()) == expected
+        assert set(probed.built.read(probed.excluded[shard.name])["row"].to_pylist()) == expected
     found = excluded_counts(probed.excluded)
     assert {reason: rows for reason, rows in found.items() if rows} == dict(counts)
     assert found["held_out"] == len(kept_away)
@@ -90,7 +91,7 @@ def test_no_arm_may_select_what_is_held_out_or_like_it(probed: Any, held_out: He
 def test_a_document_with_13_words_of_a_benchmark_is_left_out(
     probed: Any, tmp_path: Any, make_parquet: Any, make_document: Any
 ) -> None:
-    shard = probed.exclude[0].shard
+    shard = probed.hold_out.shards[0]
     free = set(range(shard.rows)) - set(probed.built.read(probed.excluded[shard.name])["row"].to_pylist())
     row = min(free)
     words = probed.built.read(shard.documents)["text"][row].as_py().split()
@@ -101,11 +102,9 @@ def test_a_document_with_13_words_of_a_benchmark_is_left_out(
             [make_document(0, text=f"Q: {' '.join(words[2 : 2 + length])} A: yes or no")],
         )
         job = probed.hold_out.model_copy(update={"benchmarks": find_files(str(short), "path"), "force": True})
-        excluding = probed.exclude[0].model_copy(update={"held_out": hold_out(job), "force": True})
-        assert (row in probed.built.read(exclude(excluding))["row"].to_pylist()) == is_left_out
+        hold_out(job)
+        assert (row in probed.built.read(job.excluded()[shard.name])["row"].to_pylist()) == is_left_out
     assert benchmark.is_file()
-    hold_out(probed.hold_out.model_copy(update={"force": True}))  # as it was, for the other tests
-    exclude(probed.exclude[0].model_copy(update={"force": True}))
 
 
 def test_a_phrase_of_many_documents_is_no_sign_of_a_copy(
@@ -125,10 +124,8 @@ def test_a_phrase_of_many_documents_is_no_sign_of_a_copy(
     job = probed.hold_out.model_copy(update={"root": root, "shards": shards, "files": {}, "by": None})
     held_out = hold_out(job)
     assert held_out.details["common_ngrams"] >= 1
-    excluding = probed.exclude[0].model_copy(
-        update={"root": root, "shard": shards[0], "embeddings": [shards[0].embeddings], "held_out": held_out}
-    )
-    assert exclude(excluding).details["excluded"]["shared_words"] < 60  # those whose own last words are alike, too
+    counts = excluded_counts(job.excluded())
+    assert counts["shared_words"] < 60  # those whose own last words are alike, too
 
 
 def test_too_few_documents_are_named(probed: Any, tmp_path: Any, make_parquet: Any, make_document: Any) -> None:
@@ -141,7 +138,11 @@ def test_too_few_documents_are_named(probed: Any, tmp_path: Any, make_parquet: A
 
 def test_they_are_drawn_once(probed: Any) -> None:
     assert hold_out(probed.hold_out).cached
-    assert all(exclude(job).cached for job in probed.exclude)
+    missing = probed.hold_out.workspace.resolve(probed.excluded[probed.hold_out.shards[0].name])
+    content = missing.read_bytes()
+    missing.unlink()
+    assert not hold_out(probed.hold_out).cached
+    assert missing.read_bytes() == content
     other = probed.hold_out.model_copy(update={"most": 29})
     assert other.key.fingerprint != probed.hold_out.key.fingerprint
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_mask.flows.options.arms import parse_arms
-from fineweb_mask.models.settings.probe import GROUPS, POOL, ProbeSettings
+from fineweb_mask.flows.probe.arms import parse_arms
+from fineweb_mask.models.probe.settings import GROUPS, POOL, ProbeSettings
 from fineweb_mask.tasks.probe.held_out import HeldOut
-from fineweb_mask.tasks.probe.losses import ArmFiles
+from fineweb_mask.tasks.probe.losses import VariantFiles
 from fineweb_mask.tasks.probe.page import (
     NOT_A_VERDICT,
     OWN_DISTRIBUTION,
@@ -29,9 +29,9 @@ def page_job(probed: Any, **changes: Any) -> ProbeJob:
         n_tokens=640,
         is_verdict=False,
         arms={
-            arm: ArmFiles(
+            arm: VariantFiles(
                 tokens=probed.tokens[arm],
-                groups=[job.current() for job in probed.contenders[arm]],
+                groups=[job.current() for job in probed.variants[arm]],
                 models=[job.current() for job in probed.train[arm]],
                 answers=[],
             )

@@ -9,6 +9,7 @@ import pytest
 from fineweb_mask.models.probe.packing import END, load_tokenizer
 from fineweb_mask.models.settings.selection import NearDuplicateSettings
 from fineweb_mask.models.settings.selectors.options import QuadmixSettings
+from fineweb_mask.tasks.comparison.variants import select_variant
 from fineweb_mask.tasks.probe.held_out import HeldOut
 from fineweb_mask.tasks.probe.training import (
     TokensJob,
@@ -20,7 +21,6 @@ from fineweb_mask.tasks.probe.training import (
     tokens_for_all,
     train_model,
 )
-from fineweb_mask.tasks.selection.contenders import run_selector
 from fineweb_mask.tasks.source.discovery import find_files
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
@@ -37,7 +37,7 @@ def texts_of_tokens(probed: Any, arm: str) -> list[str]:
 @pytest.mark.parametrize("arm", ["best", "random"])
 def test_tokens_are_those_of_the_selected_documents(probed: Any, arm: str) -> None:
     expected = []
-    for job in probed.contenders[arm]:
+    for job in probed.variants[arm]:
         for shard, mask in zip(job.shards, job.shard_files(), strict=True):
             selected = probed.built.read(mask)["selected"]
             expected += probed.built.read(shard.documents)["text"].filter(selected).to_pylist()
@@ -46,7 +46,7 @@ def test_tokens_are_those_of_the_selected_documents(probed: Any, arm: str) -> No
 
 
 def test_a_document_that_is_taken_twice_is_trained_on_twice(probed: Any) -> None:
-    [group, *_] = probed.contenders["best"]
+    [group, *_] = probed.variants["best"]
     settings = group.settings.model_copy(
         update={
             "quadmix": QuadmixSettings(max_repeats=3, omega=0.05),
@@ -54,7 +54,7 @@ def test_a_document_that_is_taken_twice_is_trained_on_twice(probed: Any) -> None
         }
     )
     job = group.model_copy(update={"settings": settings, "selector": "quadmix", "arm": "repeated"})
-    run_selector(job)
+    select_variant(job)
     masks = list(job.shard_files())
     tokens = TokensJob(
         root=job.root,

@@ -6,8 +6,8 @@ import pytest
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.processes import filters as module
-from fineweb_mask.tasks.processes.filters import ROWS_WORTH_PROCESSES, FilterProcessError, text_filter
-from fineweb_mask.tasks.processes.text_workers import TextWorkers
+from fineweb_mask.tasks.processes.filters import ROWS_WORTH_PROCESSES, text_filter
+from fineweb_mask.tasks.processes.workers import WorkerProcessError, Workers
 
 pytest.importorskip("datatrove.pipeline.filters")
 pytestmark = pytest.mark.filterwarnings("ignore:The 'registered_domain' property:DeprecationWarning")
@@ -35,8 +35,8 @@ def test_processes_and_threads_decide_as_one_thread_does(texts, monkeypatch):
 
 def test_a_process_that_keeps_ending_is_a_transient_error(texts, monkeypatch):
     monkeypatch.setattr(module, "cores", lambda: 2)
-    monkeypatch.setattr(TextWorkers, "ask", lambda *_: "ended")
-    with pytest.raises(FilterProcessError, match="run again"):
+    monkeypatch.setattr(Workers, "ask", lambda *_: "ended")
+    with pytest.raises(WorkerProcessError, match="run again"):
         text_filter(SETTINGS, ROWS_WORTH_PROCESSES)(texts, [None] * len(texts))
 
 

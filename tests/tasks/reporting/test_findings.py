@@ -11,7 +11,7 @@ from fineweb_mask.tasks.reporting.findings import findings
 from fineweb_mask.tasks.reporting.geometry import Diversity, Geometry, Map
 from fineweb_mask.tasks.reporting.page import Finding
 from fineweb_mask.tasks.reporting.samples import Sample
-from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.records.counts import Counts
 
 RECIPE = {"source": {"path": "pages"}, "quality": {"scorers": [{"kind": "column"}]}}
 BLOCKS = [{"name": "a", "documents": 1000, "selected": 100, "gap": 0.01}]

@@ -13,7 +13,7 @@ from fineweb_mask.tasks.reporting.sections import (
     time_by_stage,
     weighted_mean,
 )
-from fineweb_mask.tasks.workspace.counts import Counts
+from fineweb_mask.tasks.workspace.records.counts import Counts
 from fineweb_mask.tasks.workspace.shard_files import NO_FILE, ShardFiles
 
 

@@ -132,7 +132,7 @@ def test_a_path_missing_in_a_bucket_is_an_error(bucket: Bucket, path: str) -> No
 
 
 def apart(source: Path | str, **written: Path | str) -> None:
-    check_apart(str(source), discover(settings(source)), {name: str(folder) for name, folder in written.items()})
+    check_apart(str(source), {name: str(folder) for name, folder in written.items()}, discover(settings(source)))
 
 
 @pytest.mark.parametrize("pattern", ["", "/", "/**/*.parquet"])

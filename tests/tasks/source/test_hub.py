@@ -23,10 +23,10 @@ from fineweb_mask.tasks.dataset.verify import find_dataset, read_provenance, ver
 from fineweb_mask.tasks.source.discovery import SourceError, discover
 from fineweb_mask.tasks.source.hub import pin_commit
 from fineweb_mask.tasks.source.reader import ShardReader
-from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import tree_files
-from fineweb_mask.tasks.storage.errors import ChangedError, RemoteError
-from fineweb_mask.tasks.storage.remote_file import RemoteFile
+from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError
+from fineweb_mask.tasks.storage.remote.remote_file import RemoteFile
 from tests.tasks.conftest import document, write_rows
 from tests.tasks.hub_server import SIGNATURE, UNRANGED, HubServer
 

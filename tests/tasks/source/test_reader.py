@@ -22,8 +22,8 @@ from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import SourceSettings
 from fineweb_mask.tasks.source.discovery import SourceShard, discover
 from fineweb_mask.tasks.source.reader import BATCH_BYTES, BATCH_ROWS, ShardReader
-from fineweb_mask.tasks.storage import retries
-from fineweb_mask.tasks.storage.errors import RemoteError
+from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote.errors import RemoteError
 from fineweb_mask.tasks.workspace.job import BadShardError
 from tests.conftest import Bucket
 from tests.s3 import Proxy

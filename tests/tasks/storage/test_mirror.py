@@ -14,10 +14,10 @@ import pytest
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.settings import MaterializeSettings, PipelineSettings
 from fineweb_mask.tasks.dedup.arrivals import in_order_of_arrival, remember_arrivals
-from fineweb_mask.tasks.storage import retries
 from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, remove_file, tree_files
-from fineweb_mask.tasks.storage.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.storage.mirror import VERSIONS, ensure_local, mirror_of, upload_order
+from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError
 from fineweb_mask.tasks.workspace import workspace as workspaces
 from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest, write_manifest
 from fineweb_mask.tasks.workspace.references import StageFile, StageKey

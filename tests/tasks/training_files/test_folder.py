@@ -7,9 +7,10 @@ from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.runtime.stopping import StoppedError
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.record import digest_on_card, record_digest
+from fineweb_mask.tasks.export import ExportJob
 from fineweb_mask.tasks.training_files import folder as module
-from fineweb_mask.tasks.training_files.folder import find_export, key_of, write_export
-from fineweb_mask.tasks.workspace.manifest import is_whole
+from fineweb_mask.tasks.training_files.folder import write_export
+from fineweb_mask.tasks.workspace.manifest import is_whole, read_manifest
 
 pytest.importorskip("datatrove.pipeline.tokens")
 
@@ -19,9 +20,16 @@ def settings(**changes):
 
 
 def export(dataset, folder, one):
+    job = job_of(dataset, folder, one)
+    write_export(*dataset, one, folder, job.key)
+    return read_manifest(folder / "provenance.json"), job
+
+
+def job_of(dataset, folder, one):
     found, manifest = dataset
-    key = key_of(one, manifest.content, 1)
-    return write_export(found, manifest, one, folder, key), key
+    return ExportJob(
+        root=str(folder.parent), dataset=manifest.content, place=found.url, settings=one, output=str(folder)
+    )
 
 
 def test_parquet_is_read_as_nanochat_and_torchtitan_read_it(dataset, texts, tmp_path):
@@ -53,7 +61,7 @@ def test_parquet_is_read_as_nanochat_and_torchtitan_read_it(dataset, texts, tmp_
 def test_an_export_has_a_record_of_all_files_and_the_dataset(kind, dataset, tokenizer_file, tmp_path):
     tokens = {} if kind == "parquet" else {"tokenizer": str(tokenizer_file)}
     one = settings(format=kind, **tokens)
-    manifest, key = export(dataset, tmp_path / "a", one)
+    manifest, job = export(dataset, tmp_path / "a", one)
     record = (tmp_path / "a" / "provenance.json").read_bytes()
     assert is_whole(tmp_path / "a" / "provenance.json", manifest)
     assert set(manifest.files) == {path.name for path in (tmp_path / "a").iterdir()} - {"provenance.json"}
@@ -63,7 +71,7 @@ def test_an_export_has_a_record_of_all_files_and_the_dataset(kind, dataset, toke
     assert f"{manifest.details['rows']:,} documents" in card
     assert "$" not in card
     assert str(tmp_path) not in record.decode() + card
-    assert find_export(tmp_path / "a", key) == manifest
+    assert job.current().details == manifest.details
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert export(dataset, tmp_path / "b", one)[0].files == manifest.files
 
@@ -72,13 +80,16 @@ def test_settings_dataset_and_tokenizer_are_in_the_key(dataset, tokenizer_file, 
     first = settings(format="megatron", tokenizer=str(tokenizer_file))
     moved = tmp_path / "tokenizer.json"
     moved.write_bytes(tokenizer_file.read_bytes())
-    assert key_of(first.model_copy(update={"tokenizer": str(moved), "name": "b"}), "x", 1) == key_of(first, "x", 1)
+    job = job_of(dataset, tmp_path / "a", first)
+
+    def with_settings(**changes):
+        return job.model_copy(update={"settings": first.model_copy(update=changes)})
+
+    assert with_settings(tokenizer=str(moved), name="b").key == job.key
     moved.write_text(moved.read_text() + " ")
-    others = [
-        key_of(first.model_copy(update=change), "x", 1)
-        for change in ({"tokenizer": str(moved)}, {"end_token": "</s>"}, {"seed": 1}, {"format": "nanotron"})
-    ]
-    assert key_of(first, "x", 1) not in [*others, key_of(first, "y", 1), key_of(first, "x", 2)]
+    changes = ({"tokenizer": str(moved)}, {"end_token": "</s>"}, {"seed": 1}, {"format": "nanotron"})
+    others = [*(with_settings(**change) for change in changes), job.model_copy(update={"dataset": "y"})]
+    assert job.key not in [other.key for other in others]
 
 
 def test_a_stopped_export_goes_on_with_its_finished_files(dataset, tokenizer_file, tmp_path, monkeypatch):
@@ -108,8 +119,8 @@ def test_a_stopped_export_goes_on_with_its_finished_files(dataset, tokenizer_fil
 def test_an_export_replaces_the_last_one_and_nothing_else(dataset, tmp_path):
     export(dataset, tmp_path / "a", settings())
     (tmp_path / ".a.0123456789abcdef").mkdir()  # of a killed export with other settings
-    manifest, key = export(dataset, tmp_path / "a", settings(seed=5))
-    assert find_export(tmp_path / "a", key) == manifest
+    _, job = export(dataset, tmp_path / "a", settings(seed=5))
+    assert job.current() is not None
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")

@@ -1,3 +1,6 @@
+import re
+import shutil
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -6,6 +9,7 @@ from hypothesis import strategies as st
 
 from fineweb_mask.models.settings.output import ExportSettings
 from fineweb_mask.tasks.dataset.verify import VerifyError, find_dataset, read_provenance
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.training_files.order import ROW_GROUP, divide, random_keys, write_documents
 
 
@@ -44,6 +48,22 @@ def test_a_dataset_of_other_documents_is_refused(dataset, tmp_path):
         wrong = manifest.model_copy(update={"details": {**manifest.details, "rows": rows}})
         with pytest.raises(VerifyError, match="must hold the"):
             write_documents(found, wrong, settings(), tmp_path / str(number))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_damaged_file_of_the_dataset_is_named(dataset, tmp_path, shuffle):
+    found, manifest = dataset
+    copied = find_dataset(str(shutil.copytree(found.url, tmp_path / "dataset")))
+    name = next(name for name in manifest.files if name.endswith(".parquet"))
+    path = tmp_path / "dataset" / name
+    group, content = pq.read_metadata(path).row_group(0), bytearray(path.read_bytes())
+    texts = next(
+        group.column(place) for place in range(group.num_columns) if group.column(place).path_in_schema == "text"
+    )
+    content[texts.data_page_offset + texts.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=f"^{re.escape(name)} is damaged: "):
+        write_documents(copied, manifest, settings(shuffle=shuffle), tmp_path / "a")
 
 
 @given(st.integers(1, 30_000), st.integers(1, 10**7), st.integers(2**10, 10**7))

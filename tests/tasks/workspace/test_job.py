@@ -1,7 +1,6 @@
 """A job is built once, under the key of what it declares; only transient errors are retried."""
 
 import errno
-import json
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,24 +128,12 @@ def test_an_output_that_is_not_current_after_building_is_an_error(tmp_path: Path
         wrong(NumbersJob(root=str(tmp_path)))
 
 
-def test_a_task_is_named_after_its_stage_and_retried(tmp_path: Path) -> None:
-    task = numbers.task
-    assert (task.name, task.task_run_name, task.retries) == ("numbers", "numbers {job.name}", 3)
-    assert (numbers.stage, numbers.job_type) == (NumbersJob.stage, NumbersJob)
-    found = task.fn(NumbersJob(root=str(tmp_path)))
-    state = task.fn(NumbersJob(root=str(tmp_path)))
-    assert (found.cached, state.name, state.is_completed()) == (False, "Cached", True)
-
-
 def test_seconds_are_recorded_for_the_key(tmp_path: Path) -> None:
     job = NumbersJob(root=str(tmp_path))
     assert recorded_seconds(job, job.workspace) == 0.0
     record_seconds(job, 1.5)
     assert recorded_seconds(job, job.workspace) == 1.5
     assert recorded_seconds(job.model_copy(update={"settings": "two"}), job.workspace) == 0.0
-    by_prefect = {"result": json.dumps({"__class__": "tasks.lake.StageFile", "data": {"seconds": 2.5}})}
-    (job.workspace.cache / job.key.cache_key).write_text(json.dumps(by_prefect))
-    assert recorded_seconds(job, job.workspace) == 2.5
 
 
 class OfOneShardJob(NumbersJob):

@@ -89,3 +89,9 @@ def test_other_files_are_no_stage_files(workspace: Workspace, tmp_path: Path) ->
     (tmp_path / "scores" / ".partial.parquet").write_bytes(b"half")
     (tmp_path / "scores" / "notes.txt").write_text("mine")
     assert set(Listing.of(workspace).sizes) == {f"scores/{name}.{KEY.tag}.parquet" for name in ("a", "b/c")}
+
+
+def test_a_file_whose_name_tells_no_key_is_no_stage_file(workspace: Workspace, opened: list[Path]) -> None:
+    mine = write(workspace.root / "scores" / "mine.parquet")
+    assert Listing.of(workspace).sizes.keys() == {f"scores/{name}.{KEY.tag}.parquet" for name in ("a", "b/c")}
+    assert mine not in opened

@@ -57,7 +57,7 @@ def test_a_folder_of_something_else_and_a_server_that_does_not_answer_fail(tmp_p
 def test_a_store_that_does_not_answer_is_given_up_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": NOWHERE}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("fineweb_mask.tasks.storage.retries.BRIEF_SECONDS", 0.2)
+    monkeypatch.setattr("fineweb_mask.tasks.storage.remote.retries.BRIEF_SECONDS", 0.2)
     result, lines = asked("s3://bucket/web")
     assert result.exit_code == 1
     assert "s3://bucket/web" in lines

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fineweb_mask.flows.cli import app
-from fineweb_mask.flows.engine.inputs import check_inputs
+from fineweb_mask.flows.pipeline.inputs import find_inputs
 from fineweb_mask.flows.recipe import load_recipe
 
 
@@ -36,7 +36,7 @@ def test_the_recipe_is_one_that_passes_every_check(tmp_path: Path) -> None:
     assert "quality    edu_score (0 to 98)" in said
     assert said.rstrip().endswith("next:\n  fineweb-mask run recipe.yaml")
     settings = load_recipe("recipe.yaml")
-    assert [shard.relative for shard in check_inputs(settings)] == ["a: b.parquet"]
+    assert [shard.relative for shard in find_inputs(settings).shards] == ["a: b.parquet"]
     [scorer] = settings.quality.scorers
     assert (scorer.kind, scorer.column, scorer.missing) == ("column", "edu_score", 0.0)
     assert settings.source.text_column == "content"

@@ -10,7 +10,7 @@ from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
 from fineweb_mask.models.selection.corpus.survey import Survey
 from fineweb_mask.models.selection.corpus.whole import select_corpus
-from fineweb_mask.models.selection.measures import Measures
+from fineweb_mask.models.selection.problem.measures import Measures
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
 from tests.models.selection.corpus.conftest import part
 

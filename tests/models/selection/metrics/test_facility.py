@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.certificate import Bound, tightened_bound
 from fineweb_mask.models.selection.graphs.neighbours import PART, Missed, Neighbours, missed_by, nearest
-from fineweb_mask.models.selection.measures import FalseBoundError
 from fineweb_mask.models.selection.metrics.facility import Facility
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.measures import FalseBoundError
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
 from fineweb_mask.models.selection.rows import Rows
 from tests.models.selection.enumerable import (
     bernoulli_expectation,

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from fineweb_mask.models.comparison.sweep import sweep
 from fineweb_mask.models.selection import SelectionSettings, select
-from fineweb_mask.models.selection.certificate import Bound, tightened_bound
-from fineweb_mask.models.selection.knapsack import Knapsack, top
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
-from fineweb_mask.models.selection.objective import Objective
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack, top
+from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.sweep import sweep
 from tests.models.selection.enumerable import (
     METRICS,
     any_masks,

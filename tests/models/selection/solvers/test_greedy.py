@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import SelectionSettings
-from fineweb_mask.models.selection.knapsack import Knapsack
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
 from fineweb_mask.models.selection.solvers.greedy import pick_among_candidates, solve_greedy
 from fineweb_mask.models.selection.solvers.problem import Problem
 from tests.models.selection.enumerable import METRICS, objective_of, partial_value, random_masks

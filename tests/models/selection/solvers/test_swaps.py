@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fineweb_mask.models.selection.knapsack import top
+from fineweb_mask.models.selection.problem.token_budget import top
 from fineweb_mask.models.selection.solvers.swaps import batch_round, pool_round
 from tests.models.selection.enumerable import objective_of
 

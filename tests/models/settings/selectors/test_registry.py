@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.selection.selector import solver_of
+from fineweb_mask.models.selection.block import solver_of
 from fineweb_mask.models.settings import PipelineSelectionSettings
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.selectors.registry import SELECTORS, missing_inputs

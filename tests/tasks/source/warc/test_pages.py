@@ -1,7 +1,9 @@
+from contextlib import closing
+
 import pytest
 
-from fineweb_mask.tasks.processes.text_worker import EXTRACT
-from fineweb_mask.tasks.processes.text_workers import TextWorkers
+from fineweb_mask.tasks.processes import text_worker
+from fineweb_mask.tasks.processes.workers import Workers
 from fineweb_mask.tasks.source.warc.pages import with_texts
 
 pytest.importorskip("trafilatura")
@@ -10,7 +12,8 @@ PAGE = f"<html><body><article><p>{TEXT}</p></article></body></html>".encode()
 
 
 def extracted(*pages, processes=1, seconds=60.0):
-    with TextWorkers(f'"{EXTRACT}"', processes, seconds) as workers:
+    workers = Workers(text_worker.__name__, f'"{text_worker.EXTRACT}"', processes, seconds=seconds)
+    with closing(workers):
         return list(with_texts(({"page": page} if isinstance(page, bytes) else page for page in pages), workers))
 
 

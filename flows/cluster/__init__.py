@@ -1,0 +1,1 @@
+"""Run jobs on a Ray cluster, and a job in a process of one."""

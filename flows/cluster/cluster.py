@@ -1,0 +1,327 @@
+"""Run jobs on a Ray cluster: most as Ray tasks, those that use a GPU in one long-lived process for each GPU.
+
+Prefect stays in this process: it knows the order of the jobs and retries them, and Ray knows the machines. Ray repeats
+a job whose process or node ended; an error that is left is transient for Prefect, which tries the job again.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fineweb_mask.flows.cluster.address import LOCAL, ClusterError, check_engine, unreachable
+from fineweb_mask.flows.cluster.ray_worker import GpuWorker, Room, work_on
+from fineweb_mask.models.runtime.stopping import StoppedError, wait_for_stop
+from fineweb_mask.models.settings.engine import EngineSettings, JobResources
+from fineweb_mask.tasks.workspace.job import StageJob
+from fineweb_mask.tasks.workspace.references import StageFile
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+logger = logging.getLogger(__name__)
+
+RETRIES = 3
+"""How often a job is repeated whose process or node ended, before its error is Prefect's."""
+RESOURCES_SECONDS = 30.0
+"""Time between two looks at how large the cluster is."""
+MOST_IN_FLIGHT = 20_000
+STOPPED = "stopped on request"
+STOP_SECONDS = 0.2
+JOIN_SECONDS = 2.0
+CONNECT_SECONDS = 60.0
+"""Time that a cluster has to take this process as its driver."""
+
+Answer = str
+"""The reference to a job's output, as JSON."""
+
+
+class Cluster:
+    """A connection to a Ray cluster, or a Ray of this machine alone; an `Executor` of jobs.
+
+    Parameters
+    ----------
+    settings
+        The section `engine` of the recipe.
+    gpus
+        Processes that hold a GPU each; None: as many as the cluster has, also of nodes that join later.
+
+    Raises
+    ------
+    ClusterError
+        If Ray is not installed, or the cluster cannot be reached.
+    """
+
+    def __init__(self, settings: EngineSettings, gpus: int | None = None) -> None:
+        self._ray = _connect(settings)
+        self._settings = settings
+        self._function = self._ray.remote(max_retries=RETRIES)(work_on)  # exported to the cluster once
+        self._size = _Size(self._ray)
+        nodes = max(1, sum(node["Alive"] for node in self._ray.nodes()))
+        self.per_node = max(1, -(-int(self._size.of("CPU")) // nodes))  # jobs that share a machine
+        self._room = Room(settings.scratch, settings.scratch_bytes, self.per_node)
+        self._running: dict[ObjectRef[Answer], Future[StageFile]] = {}
+        self._lock = threading.RLock()  # a job may end while it is started
+        self._closed = threading.Event()
+        self._gpus = _GpuWorkers(self._ray, gpus, self._room, self._size)
+        self._watcher = threading.Thread(target=self._stop_when_asked, daemon=True)
+        self._watcher.start()
+
+    def in_flight(self, group: int) -> int:
+        """Return the number of jobs that are handed to the cluster at the same time: two of these groups, or more."""
+        slots = int(self._size.of("CPU") + self._size.of("GPU"))
+        return min(MOST_IN_FLIGHT, max(2 * group, 2 * slots))
+
+    def submit(self, job: StageJob) -> Future[StageFile]:
+        """Start a job and return its output, or its error, when it is there.
+
+        Raises
+        ------
+        StoppedError
+            If the connection is closed, be it at this very moment.
+        """
+        stage, text = job.stage.name, job.model_dump_json()
+        done: Future[StageFile] = Future()
+        with self._lock:  # not between the steps of `close`
+            if self._closed.is_set():
+                raise StoppedError(STOPPED)
+            if job.uses_gpu and self._gpus.wanted:
+                self._gpus.submit(_Asked(stage, job.name, text, done))
+            else:
+                self._start(job, text, done)
+        return done
+
+    def _start(self, job: StageJob, text: str, done: Future[StageFile]) -> None:
+        stage = job.stage.name
+        asked = self._settings.resources.get(stage, JobResources())
+        memory = {} if asked.memory is None else {"memory": asked.memory}
+        options = {"name": f"{stage} {job.name}", "num_cpus": asked.num_cpus, "scheduling_strategy": "SPREAD"}
+        ref = self._function.options(**options, **memory).remote(stage, text, self._room)
+        self._running[ref] = done
+        ref.future().add_done_callback(lambda answer: self._end(ref, f"{stage} {job.name}", answer))
+
+    def gpu_processes(self) -> list[int]:
+        """Return the ids of the processes that hold a GPU, on whichever machine they are."""
+        return self._gpus.processes()
+
+    def _end(self, ref: "ObjectRef[Answer]", what: str, answer: "Future[Answer]") -> None:
+        with self._lock:
+            done = self._running.pop(ref, None)
+        error = answer.exception()
+        if done is None:  # the cluster is closed
+            return
+        if error is None:
+            done.set_result(StageFile.model_validate_json(answer.result()))
+        else:  # a process that was ended on request is no loss to be made good
+            done.set_exception(StoppedError(STOPPED) if wait_for_stop(0) else explained(error, what))
+
+    def _stop_when_asked(self) -> None:
+        while not self._closed.is_set():
+            if wait_for_stop(STOP_SECONDS):
+                self._cancel()
+                self._closed.wait(STOP_SECONDS)
+
+    def _cancel(self) -> None:
+        """End all jobs at once: files are written atomically, so that nothing half done is left."""
+        with self._lock:
+            running = list(self._running)
+        for ref in running:
+            self._ray.cancel(ref, force=True)
+        self._gpus.cancel()
+
+    def close(self) -> None:
+        """End what still runs, and disconnect; a Ray of this machine alone ends."""
+        with self._lock:
+            self._closed.set()
+        self._watcher.join()
+        self._cancel()
+        self._gpus.close()
+        with self._lock:
+            left, self._running = self._running, {}
+        for done in left.values():  # after the end of the connection, Ray would never answer
+            done.set_exception(StoppedError(STOPPED))
+        self._ray.shutdown()
+
+
+def _connect(settings: EngineSettings) -> Any:  # noqa: ANN401 - a module that is not always there
+    address = check_engine(settings)
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # read by the import: no call after the end starts another Ray
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing calls home
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # a job that has no GPU sees none
+    connect = partial(ray.init, address, namespace="fineweb-mask", log_to_driver=False, configure_logging=False)
+    if address != LOCAL:
+        _within(CONNECT_SECONDS, connect, address)
+        return ray
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        connect(include_dashboard=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(f"engine.kind: ray cannot be started on this machine: {error}: check its logs") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the run without a word
+    return ray
+
+
+def _within(seconds: float, connect: Callable[[], object], address: str) -> None:
+    """Connect to a cluster in a thread that is left behind if it takes longer: Ray has no limit of its own."""
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            connect()
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            failed.append(error)
+
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being in the main thread
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise unreachable(address, f"what listens there is no head of a cluster, or takes more than {seconds:.0f} s")
+    if failed:
+        raise unreachable(address, failed[0]) from failed[0]
+
+
+class _Size:
+    """How large the cluster is, asked again now and then, because nodes join and leave."""
+
+    def __init__(self, ray: Any) -> None:  # noqa: ANN401
+        self._ray = ray
+        self._resources: dict[str, float] = {}
+        self._until = 0.0
+
+    def of(self, kind: str) -> float:
+        """Return the number of `CPU` or `GPU` of all nodes."""
+        if monotonic() > self._until:
+            self._resources = self._ray.cluster_resources()
+            self._until = monotonic() + RESOURCES_SECONDS
+        return self._resources.get(kind, 0.0)
+
+
+def explained(error: BaseException, what: str) -> BaseException:
+    """Return the error to raise for a job that failed on a cluster, and log the node that it failed on."""
+    from ray.exceptions import RayTaskError, TaskCancelledError
+
+    if isinstance(error, TaskCancelledError):
+        return StoppedError(STOPPED)
+    if isinstance(error, RayTaskError):
+        cause: BaseException = error.cause
+        where = ", ".join(getattr(cause, "__notes__", []))  # the process that failed says which node it is on
+        logger.warning("%s failed %s: %s: %s", what, where, type(cause).__name__, cause)
+        return cause
+    logger.warning("%s: %s: %s", what, type(error).__name__, error)
+    return error
+
+
+class _Asked(NamedTuple):
+    """A job for a process with a GPU."""
+
+    stage: str
+    name: str
+    text: str
+    done: Future[StageFile]
+    attempts: int = 0
+
+
+class _GpuWorkers:
+    """Processes that hold a GPU each, with a thread of this process for each, which hands it one job after the other.
+
+    A process that waits for a GPU is started by Ray when a node with one joins.
+    """
+
+    def __init__(self, ray: Any, gpus: int | None, room: Room, size: _Size) -> None:  # noqa: ANN401
+        self._ray = ray
+        self._gpus = gpus
+        self._room = room
+        self._size = size
+        self._actor = ray.remote(num_gpus=1, num_cpus=1)(GpuWorker)
+        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._actors: dict[int, Any] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def wanted(self) -> int:
+        """The number of processes."""
+        return int(self._size.of("GPU")) if self._gpus is None else self._gpus
+
+    def submit(self, asked: _Asked) -> None:
+        """Hand a job to the next idle process."""
+        self._asked.put(asked)
+        with self._lock:
+            while len(self._threads) < self.wanted:
+                thread = threading.Thread(target=self._serve, args=(len(self._threads),), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, number: int) -> None:
+        """Keep a process, and hand it jobs, until `close`."""
+        while not self._closed:
+            try:
+                with self._lock:
+                    if self._closed:
+                        return
+                    self._actors[number] = actor = self._actor.remote()
+                self._ray.get(actor.process.remote())  # it may wait for a GPU
+            except self._ray.exceptions.RayActorError:
+                continue
+            while (asked := self._asked.get()) is not None and self._answer(actor, asked):
+                pass
+            if asked is None:
+                return
+
+    def _answer(self, actor: Any, asked: _Asked) -> bool:  # noqa: ANN401
+        """Run a job; return whether the process can take another."""
+        what = f"{asked.stage} {asked.name}"
+        try:
+            answer = self._ray.get(actor.work_on.remote(asked.stage, asked.text, self._room))
+        except self._ray.exceptions.RayActorError as error:
+            if asked.attempts < RETRIES and not self._closed and not wait_for_stop(0):
+                logger.warning("%s: its process ended, and it is started again: %s", what, error)
+                self._asked.put(asked._replace(attempts=asked.attempts + 1))
+            else:
+                asked.done.set_exception(StoppedError(STOPPED) if wait_for_stop(0) else error)
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever the job raised is raised where it was asked for
+            asked.done.set_exception(explained(error, what))
+        else:
+            asked.done.set_result(StageFile.model_validate_json(answer))
+        return True
+
+    def processes(self) -> list[int]:
+        """Return the ids of the processes that run."""
+        with self._lock:
+            actors = list(self._actors.values())
+        ids: list[int] = self._ray.get([actor.process.remote() for actor in actors])
+        return ids
+
+    def cancel(self) -> None:
+        """End all processes, and drop the jobs that wait."""
+        while not self._asked.empty():
+            if (asked := self._asked.get()) is not None:
+                asked.done.set_exception(StoppedError(STOPPED))
+        with self._lock:
+            for actor in self._actors.values():
+                self._ray.kill(actor)
+            self._actors.clear()
+
+    def close(self) -> None:
+        """End all processes and threads."""
+        with self._lock:
+            self._closed = True
+        for _ in self._threads:
+            self._asked.put(None)
+        self.cancel()
+        for _ in self._threads:
+            self._asked.put(None)
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)  # one may be starting a process at this moment; Ray ends it

@@ -1,0 +1,1 @@
+"""Implement `fineweb-mask probe` and `score-weights`."""

@@ -1,0 +1,136 @@
+"""`fineweb-mask train-quality`: train a quality classifier on your labels."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fineweb_mask.flows.commands._common import (
+    WRONG_USAGE,
+    AsJson,
+    exit_on_error,
+    exit_on_failure,
+    fail,
+)
+from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths
+from fineweb_mask.flows.processes.environment import set_environment
+from fineweb_mask.flows.recipe import parse_overrides, validate
+from fineweb_mask.models.runtime.progress import Step
+
+if TYPE_CHECKING:
+    from fineweb_mask.tasks.fit.train_quality import TrainedMetrics
+
+
+def train_quality(
+    source: Annotated[Path, typer.Option("--input", help="Parquet file of texts with scores or labels.")],
+    output: Annotated[Path, typer.Option("--output", help="Model file to write, such as model.bin.")],
+    *,
+    text_column: Annotated[str, typer.Option("--text-column", help="Column of texts.")] = "text",
+    score_column: Annotated[str, typer.Option("--score-column", help="Column of scores.")] = "score",
+    threshold: Annotated[float, typer.Option(help="Lowest score of a positive text.")] = 3.0,
+    label_column: Annotated[
+        str | None, typer.Option("--label-column", help="Column of labels (text, integer, boolean), not scores.")
+    ] = None,
+    positive: Annotated[str | None, typer.Option(help="Label of a positive text; not needed for 0/1.")] = None,
+    held_out: Annotated[float, typer.Option("--held-out", help="Share of the labels to measure on.")] = 0.2,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the training.")] = 0,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Lower-case the texts first.")] = False,
+    autotune: Annotated[
+        int | None, typer.Option(help="Seconds for which fastText searches for its settings.", metavar="SECONDS")
+    ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Kind of scorer whose scores are the labels, such as fasttext.", metavar="KIND")
+    ] = None,
+    teacher_model: Annotated[
+        str | None, typer.Option("--teacher-model", help="The teacher's model: a path or hub name.")
+    ] = None,
+    teacher_sample: Annotated[
+        int, typer.Option("--teacher-sample", help="Texts that the teacher scores, drawn at random.")
+    ] = 20_000,
+    training: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="epochs, learning_rate, ... (repeatable)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a fastText quality classifier and measure it on held-out labels.
+
+    Example: fineweb-mask train-quality --input labels.parquet --output model.bin --score-column score --threshold 3
+    """
+    from fineweb_mask.models.settings.training import TrainQualitySettings
+    from fineweb_mask.tasks.fit import train_quality as training_task
+
+    set_environment()
+    if teacher is None and teacher_model is not None:
+        fail("--teacher-model needs --teacher KIND, the kind of scorer that the model is for", as_json, WRONG_USAGE)
+    scorer = {"name": "teacher", "kind": teacher} | ({} if teacher_model is None else {"model": teacher_model})
+    labels = {"path": str(source), "text_column": text_column, "score_column": score_column, "threshold": threshold}
+    with exit_on_error(as_json):
+        content = {
+            "labels": labels | {"label_column": label_column, "positive": positive},
+            "training": {"seed": seed, "autotune_seconds": autotune, **parse_overrides(training or [])},
+            "lowercase": lowercase,
+            "held_out": held_out,
+            "split_seed": seed,
+            "teacher": None if teacher is None else {"scorer": scorer, "sample": teacher_sample},
+        }
+        job = training_task.TrainQualityJob.of(output, validate(TrainQualitySettings, content))
+    with exit_on_failure(as_json, "interrupted; run the same command again"), _training_progress() as progress:
+        training_task.remove_unfinished(job.model_path)
+        trained = training_task.train_quality(job, progress)
+    metrics = training_task.describe(trained.details)
+    if as_json:
+        typer.echo(metrics.model_copy(update={"model": str(output)}).model_dump_json(ensure_ascii=True))
+    else:
+        _print_metrics(SafeConsole(), metrics, trained.cached, job.model_path)
+
+
+@contextmanager
+def _training_progress() -> Iterator[Callable[[Step], None]]:
+    """Show the current step: on a terminal in one changing line, elsewhere in a line for each tenth of a step."""
+    if sys.stderr.isatty():
+        with SafeConsole(stderr=True).status("starting") as status:
+            yield lambda step: status.update(_describe(step))
+        return
+    logged: set[tuple[str, int]] = set()
+
+    def log(step: Step) -> None:
+        tenth = (step.what, 10 * step.done // step.total if step.total else 0)
+        if tenth not in logged:
+            logged.add(tenth)
+            echo(_describe(step), err=True)
+
+    yield log
+
+
+def _describe(step: Step) -> str:
+    return f"{step.what}: {step.done:,} of {step.total:,} texts" if step.total else step.what
+
+
+def _print_metrics(console: Console, metrics: "TrainedMetrics", cached: bool, model: Path) -> None:
+    held_out = metrics.held_out
+    print_line(
+        console,
+        f"{metrics.labels:,} labelled texts, trained on {metrics.train:,} ({metrics.train_positive:,} positive), "
+        f"measured on {held_out.documents:,} ({held_out.positive:,} positive)",
+    )
+    if metrics.dropped:
+        print_line(console, "dropped  " + ", ".join(f"{reason} {rows:,}" for reason, rows in metrics.dropped.items()))
+    print_line(
+        console,
+        f"precision {held_out.precision:.4f}  recall {held_out.recall:.4f}  F1 {held_out.f1:.4f}  "
+        f"ROC-AUC {held_out.roc_auc:.4f}  calibration error {held_out.calibration_error:.4f}",
+    )
+    table = new_table("score", "texts", "mean score", "share positive")
+    for one in held_out.reliability:
+        table.add_row(
+            f"{one.low:.1f}-{one.high:.1f}", f"{one.documents:,}", f"{one.mean_score:.3f}", f"{one.positive_share:.3f}"
+        )
+    console.print(table)
+    suffixes = {"model": ".bin", "metrics": ".metrics.json", "plot": ".reliability.png"}
+    print_paths(console, **{name: model.with_suffix(suffix) for name, suffix in suffixes.items()})
+    print_line(console, f"model {'cached, from the same labels and settings' if cached else 'written'}")

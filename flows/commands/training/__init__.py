@@ -1,1 +1,0 @@
-"""Train models: `probe`, `score-weights` and `train-quality`."""

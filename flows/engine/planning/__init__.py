@@ -1,1 +1,0 @@
-"""Plan the pipeline: which job comes when."""

@@ -1,1 +1,0 @@
-"""Plan what comes before the selection from blocks."""

@@ -1,1 +1,0 @@
-"""Parse what commands take as text: the arms of a probe, weights of quality."""

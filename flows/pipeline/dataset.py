@@ -1,0 +1,67 @@
+"""Write the dataset partition by partition, then the training files and the report."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.selection import Selection
+from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dataset.partitioning import Partitioning
+from fineweb_mask.tasks.export import ExportJob
+from fineweb_mask.tasks.materialize import MaterializeJob
+from fineweb_mask.tasks.report import ReportJob
+from fineweb_mask.tasks.workspace.references import StageFile
+
+
+class Curated(NamedTuple):
+    """What a run of the pipeline made."""
+
+    selection: Selection
+    dataset: StageFile
+    exports: dict[str, Path]  # folders of training files, by name
+
+
+def materialize(run: Run, selection: Selection) -> StageFile:
+    """Write the files of all partitions, and put them in place as the dataset."""
+    partitioning = Partitioning(run.root, selection.shards, run.shards, run.settings.materialize, run.at_once)
+    job = MaterializeJob(
+        root=run.root,
+        inputs=partitioning.inputs,
+        version=partitioning.version,
+        shards=partitioning.shards,
+        counts=selection.counts,
+        blocks=selection.blocks,
+        recipe=run.settings,
+    )
+    if run.remembers and job.current() is not None:
+        partitioning.remove_left()
+    if run.done(job) is None:
+        job = job.model_copy(update={"partitions": tuple(run.all(partitioning.jobs()))})
+    return run.one(job)
+
+
+def export(run: Run, dataset: StageFile) -> dict[str, Path]:
+    """Write the training files of the dataset, and return their folders by name."""
+    output = Output.of(run.workspace, run.settings.materialize)
+    own = f"{run.root}/dataset" if run.workspace.url is not None else str(output.folder)
+    place = output.url or (own if output.is_own else str(output.folder))
+    jobs = [
+        ExportJob(root=run.root, dataset=dataset.fingerprint, place=place, settings=settings)
+        for settings in run.settings.materialize.export
+    ]
+    run.all(jobs)
+    return {job.settings.folder: job.folder for job in jobs}
+
+
+def report(run: Run, selection: Selection, dataset: StageFile) -> StageFile:
+    """Write the report on the dataset."""
+    job = ReportJob(
+        root=run.root,
+        dataset=dataset,
+        shards=selection.shards,
+        counts=selection.counts,
+        blocks=selection.blocks,
+        stages=run.times,
+        settings=run.settings.report,
+    )
+    return run.one(job)

@@ -1,0 +1,173 @@
+"""Find or fit the models of a run: the quality scorers with the statistics of their scores, and the encoder."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Self, TypeGuard
+
+from fineweb_mask.flows.pipeline.run import Files, PerShard, Run
+from fineweb_mask.models.settings import STATIC, PipelineSettings
+from fineweb_mask.models.settings.engine import JobResources
+from fineweb_mask.models.settings.quality import (
+    ClassesScorerSettings,
+    EduScorerSettings,
+    FastTextScorerSettings,
+    ScorerSettings,
+    SidecarScorerSettings,
+)
+from fineweb_mask.tasks import embed
+from fineweb_mask.tasks.comparison.variants import reads_targets
+from fineweb_mask.tasks.fit.models import FitClassifierJob, FitEncoderJob, FitStatisticsJob
+from fineweb_mask.tasks.fit.targets import FitTargetsJob
+from fineweb_mask.tasks.inference.scorers import QualityModel, fitted_model, resolve_model
+from fineweb_mask.tasks.inference.scoring_pool import useful_processes
+from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.source.sidecars import Sidecar, Sidecars
+from fineweb_mask.tasks.workspace.references import StageFile
+
+
+class PretrainedModels(NamedTuple):
+    """The models that the settings name, fetched before the first stage, so that a wrong name fails at once."""
+
+    scorers: Mapping[str, QualityModel]  # by the scorer's name
+    encoder: embed.EmbeddingModel | None  # None if it is built in or one of the scorers
+    sidecars: Mapping[str, Sidecars]  # annotations of the source files, by the scorer's name
+    selecting: QualityModel | None  # scores the documents that the solver `quad` looks at
+
+    @classmethod
+    def of(cls, settings: PipelineSettings) -> Self:
+        """Find the models on this machine or fetch them from the hub."""
+        named = [scorer for scorer in settings.quality.scorers if not is_trained(scorer)]
+        selecting = settings.selection.quad.scorer
+        by_content = settings.source.fingerprint == "content"
+        built_in = settings.embedding.model in embed.BUILT_IN
+        return cls(
+            scorers={scorer.name: resolve_model(scorer) for scorer in named},
+            encoder=None if built_in else embed.resolve_model(settings.embedding),
+            sidecars={
+                scorer.name: Sidecars.of(scorer, by_content=by_content)
+                for scorer in named
+                if isinstance(scorer, SidecarScorerSettings)
+            },
+            selecting=None if selecting is None else resolve_model(selecting),
+        )
+
+
+class Quality(NamedTuple):
+    """What makes a document's quality, the same for all shards."""
+
+    scorers: list[QualityModel]  # in the order of the settings
+    statistics: StageFile  # of their scores
+    sidecars: PerShard[dict[str, Sidecar]]  # annotations of each source file, by the scorer's name
+
+
+class Models(NamedTuple):
+    """What makes the quality and the vector of a document."""
+
+    quality: Quality
+    encoder: embed.EmbeddingModel | None  # None if the scorer of kind `edu` makes the vectors
+
+    @property
+    def maker_of_vectors(self) -> embed.EmbeddingModel:
+        """The model that the vectors come from: the encoder, or else the scorer of kind `edu`."""
+        if self.encoder is not None:
+            return self.encoder
+        [edu] = [model for model in self.quality.scorers if isinstance(model.settings, EduScorerSettings)]
+        return embed.EmbeddingModel(path=edu.path, fingerprint=edu.identity)
+
+    @property
+    def identities(self) -> list[str]:
+        """What identifies the models of all documents, in the keys of jobs that depend on them."""
+        files = [file.fingerprint for file in (self.quality.statistics, self.encoder) if file is not None]
+        return [*(model.identity for model in self.quality.scorers), *files]
+
+
+def is_trained(scorer: ScorerSettings) -> TypeGuard[FastTextScorerSettings]:
+    """Return whether a scorer's model is trained on labels by the pipeline."""
+    return isinstance(scorer, FastTextScorerSettings) and scorer.model is None
+
+
+def fit(run: Run, documents: Files) -> Models:
+    """Fit what makes the quality and the vectors of documents, on a sample of the corpus.
+
+    What an earlier run fitted is found, and stays the same while the corpus grows.
+    """
+    return Models(fit_quality(run, documents), fit_encoder(run, documents))
+
+
+def fit_quality(run: Run, documents: Files) -> Quality:
+    """Train classifiers on labels, and measure the statistics of all scores on the sample."""
+    settings, scorers = run.settings.quality, dict(run.models.scorers)
+    for scorer in settings.scorers:
+        if is_trained(scorer):
+            job = FitClassifierJob.of(run.root, scorer, force=FitClassifierJob.stage.name in run.refit)
+            scorers[scorer.name] = fitted_model(scorer, run.one(job))
+    in_order = [scorers[scorer.name] for scorer in settings.scorers]
+    sidecars = PerShard(
+        {
+            name: {scorer: files.beside(shard) for scorer, files in run.models.sidecars.items()}
+            for name, shard in run.shards.items()
+        }
+    )
+    sample = _sample(run, documents)
+    statistics = FitStatisticsJob(
+        root=run.root,
+        documents=sample,
+        models=[model for model in in_order if not isinstance(model.settings, ClassesScorerSettings)],
+        settings=settings,
+        sidecars={file.name: found for file in sample if (found := sidecars[file.name])},
+        processes=score_processes(run, documents),
+        force=FitStatisticsJob.stage.name in run.refit,
+    )
+    return Quality(in_order, run.one(statistics), sidecars)
+
+
+def fit_encoder(run: Run, documents: Files) -> embed.EmbeddingModel | None:
+    """Fit the built-in encoder on the sample, or return the one that the settings name."""
+    if run.settings.embedding.model != STATIC:
+        return run.models.encoder
+    job = FitEncoderJob(
+        root=run.root,
+        documents=_sample(run, documents),
+        settings=run.settings.embedding,
+        force=FitEncoderJob.stage.name in run.refit,
+    )
+    return embed.fitted_model(run.one(job))
+
+
+def fit_targets(run: Run, documents: Files, models: Models) -> StageFile | None:
+    """Embed the examples of target tasks for the selectors that read them; None without any."""
+    targets = run.settings.selection.targets
+    if targets is None or models.encoder is None:
+        return None
+    job = FitTargetsJob(
+        root=run.root,
+        documents=_sample(run, documents),
+        files=find_files(targets.path, "selection.targets.path"),
+        settings=targets,
+        embedding=run.settings.embedding,
+        encoder=models.encoder.path,
+        encoder_fingerprint=models.encoder.fingerprint,
+        force=FitTargetsJob.stage.name in run.refit,
+    )
+    return run.one(job)
+
+
+def number_of_fits(settings: PipelineSettings) -> int:
+    """Return how many models, statistics and lists a recipe fits or makes for the whole corpus."""
+    lists = bool(settings.ingest.against) + bool(settings.ingest.decontaminate)
+    lists += reads_targets([settings.selection.solver])
+    return sum(map(is_trained, settings.quality.scorers)) + 1 + (settings.embedding.model == STATIC) + lists
+
+
+def score_processes(run: Run, documents: Files) -> int:
+    """Return the processes that are worth starting to score the corpus, of which these documents are ingested."""
+    engine = run.settings.engine
+    if engine.kind == "ray":  # a job has the cores that Ray set aside for it
+        return max(1, int(engine.resources.get(ScoreJob.stage.name, JobResources()).num_cpus))
+    expected = sum(file.rows for file in documents.values()) * len(run.shards) // max(1, len(documents))
+    return useful_processes(expected, engine.score_processes)
+
+
+def _sample(run: Run, documents: Files) -> list[StageFile]:
+    """Return the documents of the shards that are fitted on."""
+    return [documents[name] for name in run.sample if name in documents]

@@ -1,0 +1,123 @@
+"""Check that what a recipe names exists and can be used, before any work begins; nothing here needs Prefect."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fineweb_mask.flows.cluster.address import check_engine
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.models.dedup.minhash import load_rensa
+from fineweb_mask.models.filters.datatrove import load_filters
+from fineweb_mask.models.pages import check_extraction
+from fineweb_mask.models.runtime.stopping import clear_stop_request
+from fineweb_mask.models.settings import STATIC, PipelineSettings
+from fineweb_mask.models.settings.quality import TransformerSettings
+from fineweb_mask.tasks import embed
+from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
+from fineweb_mask.tasks.selection.inputs.given import EarlierSelection
+from fineweb_mask.tasks.source.column_checks import check_columns, check_texts
+from fineweb_mask.tasks.source.column_types import settle
+from fineweb_mask.tasks.source.discovery import SourceShard, check_apart, discover, find_files
+from fineweb_mask.tasks.source.texts import check_can_be_read_again
+from fineweb_mask.tasks.storage.atomic import check_can_write
+from fineweb_mask.tasks.training_files.folder import check_format
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+
+class Inputs(NamedTuple):
+    """What a recipe reads, found and checked."""
+
+    settings: PipelineSettings
+    workspace: Workspace
+    shards: list[SourceShard]  # the source's files, by name
+    models: PretrainedModels  # fetched from the hub if they were not on this machine
+
+
+def workspace_of(settings: PipelineSettings) -> Workspace:
+    """Return the workspace of a recipe, with the room that it has on this machine."""
+    return Workspace(settings.workspace, settings.engine.scratch, settings.engine.scratch_bytes)
+
+
+def check_inputs(settings: PipelineSettings) -> Inputs:
+    """Find what a recipe reads, and check that this machine can run it: its GPUs, packages, and folders to write to.
+
+    Raises
+    ------
+    FinewebMaskError
+        With the key of the setting that is to be changed.
+    """
+    found = find_inputs(settings)
+    workspace = found.workspace
+    check_can_write(workspace.root, "workspace")
+    output = Output.of(workspace, settings.materialize)
+    output.check()
+    check_can_write(output.folder, "materialize.output")
+    if settings.materialize.spill is not None:
+        check_can_write(Path(settings.materialize.spill), "materialize.spill")
+    for index, export in enumerate(settings.materialize.export):
+        check_format(export, f"materialize.export.{index}")
+    if settings.engine.kind == "ray":
+        check_engine(settings.engine)
+    else:
+        _check_devices(settings)
+    return found
+
+
+def find_inputs(settings: PipelineSettings) -> Inputs:
+    """Find what a recipe reads, and check that it exists and can be read.
+
+    Raises
+    ------
+    FinewebMaskError
+        With the key of the setting that names something that does not exist.
+    """
+    clear_stop_request()  # of a run of this process that failed: what follows reads files
+    check_scorers(settings.quality.scorers)
+    load_filters(settings.ingest.filters)
+    if settings.ingest.near_dedup == "minhash":
+        load_rensa()
+    embed.check_model(settings.embedding)
+    workspace = workspace_of(settings)
+    workspace.check_reachable()
+    workspace.check_is_ours()
+    for path in settings.ingest.against:
+        check_texts(find_files(path, "ingest.against"), "ingest.against")
+    for path in settings.ingest.decontaminate:
+        check_texts(find_files(path, "ingest.decontaminate"), "ingest.decontaminate")
+    if (targets := settings.selection.targets) is not None:
+        files = find_files(targets.path, "selection.targets.path")
+        check_texts(files, "selection.targets.path", targets.text_column)
+    if settings.selection.quad.scorer is not None:
+        check_folder(settings.selection.quad.scorer.model, "selection.quad.scorer")
+    EarlierSelection.of(settings)
+    written = {"workspace": workspace.address, **_output(settings)}
+    check_apart(settings.source.path, written)  # a folder around the workspace may take long to list
+    shards = settle(discover(settings.source), settings.source)
+    check_apart(settings.source.path, written, shards)
+    if any(shard.format == "warc" for shard in shards):
+        check_extraction()
+    check_columns(settings, shards)
+    if not settings.ingest.copy_text:
+        check_can_be_read_again(shards)
+    return Inputs(settings, workspace, shards, PretrainedModels.of(settings))  # last: it may take long
+
+
+def _output(settings: PipelineSettings) -> dict[str, str]:
+    output = settings.materialize.output
+    return {} if output is None else {"materialize.output": output}
+
+
+def _check_devices(settings: PipelineSettings) -> None:
+    """Check that the GPUs that the settings name are there; torch, whose import takes seconds, is imported for them."""
+    scorers = [(f"quality.scorers.{index}", scorer) for index, scorer in enumerate(settings.quality.scorers)]
+    named = {f"{key}.device": scorer.device for key, scorer in scorers if isinstance(scorer, TransformerSettings)}
+    named["selection.device"] = settings.selection.device
+    if settings.embedding.model != STATIC:
+        named["embedding.device"] = settings.embedding.device
+    if (scorer := settings.selection.quad.scorer) is not None:
+        named["selection.quad.scorer.device"] = scorer.device
+    for setting, device in named.items():
+        if device.startswith("cuda"):
+            from fineweb_mask.models.forward.device import check_device
+
+            check_device(device, setting)

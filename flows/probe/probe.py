@@ -1,0 +1,353 @@
+"""Train the same small language model on several selections and datasets, and compare them on held-out documents."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from fineweb_mask.flows.curate import RETRY_DELAYS, prepare
+from fineweb_mask.flows.display.run_names import named
+from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.fit import fit_targets
+from fineweb_mask.flows.pipeline.inputs import check_inputs
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.pipeline.selector_runs import publish
+from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
+from fineweb_mask.flows.recipe import change, validate, with_overrides
+from fineweb_mask.flows.summary import PageSummary
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.probe.settings import PRESETS, Arm, Preset, ProbeSettings
+from fineweb_mask.models.settings import Overrides, PipelineSelectionSettings, PipelineSettings
+from fineweb_mask.models.settings.selection import Unit
+from fineweb_mask.tasks.comparison.page import check_label_column
+from fineweb_mask.tasks.comparison.variants import (
+    ALL,
+    SelectorError,
+    VariantJob,
+    check_selectors,
+    missing_for,
+    reads_targets,
+    shared_settings,
+)
+from fineweb_mask.tasks.inference.model_files import model_file
+from fineweb_mask.tasks.probe.downstream import AnswerJob
+from fineweb_mask.tasks.probe.held_out import HeldOutJob
+from fineweb_mask.tasks.probe.losses import VariantFiles
+from fineweb_mask.tasks.probe.page import ProbeJob
+from fineweb_mask.tasks.probe.training import TokenizerJob, TokensJob, TrainJob, tokens_for_all
+from fineweb_mask.tasks.selection.groups import grouped
+from fineweb_mask.tasks.source.discovery import find_files
+from fineweb_mask.tasks.workspace.references import StageFile, file_digest
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+
+
+class ProbeSummary(PageSummary):
+    """What a probe found; `fineweb-mask probe --json` prints it."""
+
+    tokens: int
+    arms: dict[str, dict[str, Any]]
+    bits_per_byte: dict[str, dict[str, dict[str, Any]]]
+    comparisons: dict[str, list[dict[str, Any]]]
+
+
+@flow(name="probe", flow_run_name=named("probe"), cache_result_in_memory=False)
+@fails_in_one_line
+@rebuilds_damaged
+def probe(
+    settings: PipelineSettings,
+    models: ProbeSettings | None = None,
+    budget_by: Unit = "tokens",
+    overrides: Overrides | None = None,
+) -> ProbeSummary:
+    """Train models on every arm and write a page on what they learn; the pipeline's own masks stay as they are.
+
+    Parameters
+    ----------
+    settings
+        The recipe: its documents, budget, metrics, lamb and seed are those of all arms that change nothing.
+    models
+        The arms, the size of the models, and what they are measured on.
+    budget_by
+        What every selection gets an equal share of, `selection.select_ratio`. A recipe that sets `selection.budget`
+        instead keeps its unit.
+    overrides
+        Settings instead of the recipe's, by section: `{"selection": {"lamb": 0.3}}`.
+
+    Raises
+    ------
+    SettingsError
+        If an arm, a file or a column does not exist.
+    DataError
+        If there is too little to hold out or to train on.
+    """
+    settings, models = with_overrides(settings, overrides), models or ProbeSettings()
+    check(settings, models)
+    with start_run(settings, retry_delays=RETRY_DELAYS, keep=False) as run:
+        ready = prepare(run)
+        has_targets = reads_targets(selectors_of(models))
+        targets = fit_targets(run, ready.documents, ready.models) if has_targets else None
+        selection = shared_settings(settings.selection, budget_by)
+        trained = _Probe(run, ready.shards, targets, models, selection)
+        job = trained.run()
+        written = run.one(job)
+        table = [
+            {"held-out set": name, "arm": arm, **{key: value for key, value in figures.items() if key != "seeds"}}
+            for name, arms in written.details["bits_per_byte"].items()
+            for arm, figures in arms.items()
+        ]
+        note = "Bits per byte of models trained on each arm; less is better."
+        publish(job.folder, "probe", settings.workspace, table, note)
+        return ProbeSummary.of(
+            run.workspace,
+            run.quarantined,
+            run.stages,
+            page=job.folder / "index.html",
+            metrics=job.folder / "metrics.json",
+            documents=sum(shard.rows for shard in ready.shards),
+            tokens=job.n_tokens,
+            **{name: written.details[name] for name in ("arms", "bits_per_byte", "comparisons")},
+        )
+
+
+def check(settings: PipelineSettings, models: ProbeSettings) -> None:
+    """Check that everything that is named exists, before any work.
+
+    Raises
+    ------
+    SettingsError
+        With the name of what is missing.
+    """
+    if find_spec("accelerate") is None:
+        raise SettingsError("the probe trains with accelerate: install fineweb-mask with the extra 'probe'")
+    from fineweb_mask.models.probe.packing import load_tokenizer
+
+    if tasks := tasks_of(models):
+        if find_spec("lm_eval") is None:
+            raise SettingsError(
+                "downstream tasks need lm-eval: install fineweb-mask with the extra 'probe-tasks', or leave them out "
+                "with --tasks none"
+            )
+        from fineweb_mask.models.probe.downstream import check_tasks
+
+        check_tasks(tasks, None if models.tasks_folder is None else Path(models.tasks_folder))
+    check_selectors(selectors_of(models) or ["random"], missing_for(settings))
+    for arm in models.arms:
+        arm_settings(settings.selection, arm)
+        if arm.path is not None:
+            find_files(arm.path, f"arm {arm.name}")
+    for name, path in models.heldout.items():
+        find_files(path, f"heldout {name}")
+    for path in models.benchmarks:
+        find_files(path, "benchmarks")
+    preset = preset_of(models)
+    if preset.tokenizer is not None:
+        load_tokenizer(model_file(preset.tokenizer, "tokenizer"))
+    shards = check_inputs(settings).shards
+    if models.by is not None:
+        check_label_column(models.by, shards, settings.source)
+
+
+def preset_of(models: ProbeSettings) -> Preset:
+    """Return the preset, with the tokenizer of the settings if they name one."""
+    preset = PRESETS[models.preset]
+    if models.tokenizer is None:
+        return preset
+    return preset.model_copy(update={"vocabulary": None, "tokenizer": models.tokenizer})
+
+
+def tasks_of(models: ProbeSettings) -> list[str]:
+    """Return the downstream tasks: those of the settings, else the preset's."""
+    return list(PRESETS[models.preset].tasks) if models.tasks is None else models.tasks
+
+
+def arm_settings(selection: PipelineSelectionSettings, arm: Arm) -> PipelineSelectionSettings:
+    """Return the settings of an arm's selection.
+
+    Raises
+    ------
+    RecipeError
+        If the arm changes a key that does not exist, or to a value that is not allowed.
+    """
+    content = selection.model_dump(exclude_unset=True)
+    change(content, arm.changes.items(), f"arm {arm.name}:")
+    return validate(PipelineSelectionSettings, content)
+
+
+def selectors_of(models: ProbeSettings) -> list[str]:
+    """Return the selectors of a probe's arms.
+
+    Raises
+    ------
+    SelectorError
+        If an arm is `all`.
+    """
+    found = [arm.selector for arm in models.arms if arm.selector is not None]
+    if ALL in found:
+        raise SelectorError(f"arms: {ALL} is not a selector: name each, because every arm is trained on")
+    return found
+
+
+class _Probe:
+    """Runs the jobs of one probe, in the order of what they need."""
+
+    def __init__(
+        self,
+        run: Run,
+        shards: list[ShardFiles],
+        targets: StageFile | None,
+        models: ProbeSettings,
+        selection: PipelineSelectionSettings,
+    ) -> None:
+        self._run = run
+        self._root = run.root
+        self._shards = shards
+        self._targets = targets
+        self._models = models
+        self._selection = selection
+        self._threshold = run.settings.selection.near_duplicates.threshold
+        self._preset = preset_of(models)
+        self._tasks = tasks_of(models)
+
+    def run(self) -> ProbeJob:
+        """Return the job that writes the page, when all models are trained."""
+        models = self._models
+        holding = self._holding()
+        held_out = self._run.one(holding)
+        excluded = holding.excluded()
+        assert excluded is not None  # noqa: S101 - it was built
+        tokenizer = self._run.one(self._tokenizer(excluded))
+        groups, masks = self._select(excluded)
+        tokens = self._tokenize(masks, held_out, tokenizer)
+        n_tokens = tokens_for_all(self._preset, models.tokens, tokens)
+        trainings = [
+            TrainJob(
+                root=self._root,
+                arm=arm.name,
+                seed=models.seed + number,
+                preset_name=models.preset,
+                preset=self._preset,
+                n_tokens=n_tokens,
+                tokens=tokens[arm.name],
+                held_out=held_out,
+                tokenizer=tokenizer,
+                keeps_model=bool(self._tasks),
+            )
+            for number in range(models.seeds)  # the first seed of all arms first
+            for arm in models.arms
+        ]
+        trained = self._run.all(trainings, at_once=1)
+        answers = self._answer(trainings, trained) if self._tasks else []
+        return ProbeJob(
+            root=self._root,
+            settings=models,
+            selection=self._selection,
+            n_tokens=n_tokens,
+            is_verdict=self._preset.is_verdict,
+            arms={
+                arm.name: VariantFiles(
+                    tokens=tokens[arm.name],
+                    groups=groups[arm.name],
+                    models=trained[place :: len(models.arms)],
+                    answers=answers[place :: len(models.arms)],
+                )
+                for place, arm in enumerate(models.arms)
+            },
+            excluded=excluded,
+            held_out=held_out,
+        )
+
+    def _holding(self) -> HeldOutJob:
+        models, preset = self._models, self._preset
+        return HeldOutJob(
+            root=self._root,
+            shards=self._shards,
+            files={name: find_files(path, f"heldout {name}") for name, path in models.heldout.items()},
+            benchmarks=[file for path in models.benchmarks for file in find_files(path, "benchmarks")],
+            by=models.by,
+            most=preset.held_out,
+            most_per_group=preset.held_out_per_group,
+            share=models.held_out_share,
+            threshold=self._threshold,
+        )
+
+    def _tokenizer(self, excluded: Mapping[str, StageFile]) -> TokenizerJob:
+        preset = self._preset
+        path = None if preset.tokenizer is None else model_file(preset.tokenizer, "tokenizer")
+        return TokenizerJob(
+            root=self._root,
+            documents=[shard.documents for shard in self._shards],
+            excluded=list(excluded.values()),
+            vocabulary=preset.vocabulary,
+            path=None if path is None else str(path),
+            path_digest=None if path is None else file_digest(path),
+        )
+
+    def _select(
+        self, excluded: Mapping[str, StageFile]
+    ) -> tuple[dict[str, list[StageFile]], dict[str, list[StageFile]]]:
+        """Select from what is left of the corpus; return each arm's groups and masks, of a dataset none."""
+        shards = [shard.model_copy(update={"duplicates": excluded[shard.name]}) for shard in self._shards]
+        jobs = [
+            VariantJob(
+                root=self._root,
+                shards=group,
+                settings=settings,
+                selector=arm.selector,
+                arm=arm.name,
+                ranges=None,
+                targets=self._targets,
+                scorer=self._run.models.selecting,
+            )
+            for arm in self._models.arms
+            if arm.selector is not None
+            for settings in [arm_settings(self._selection, arm)]
+            for group in grouped(shards, settings)
+        ]
+        groups: dict[str, list[StageFile]] = {arm.name: [] for arm in self._models.arms}
+        masks: dict[str, list[StageFile]] = {arm.name: [] for arm in self._models.arms}
+        for job, file in zip(jobs, self._run.all(jobs, at_once=1), strict=True):
+            groups[str(job.arm)].append(file)
+            masks[str(job.arm)] += job.shard_files() or []
+        return groups, masks
+
+    def _tokenize(
+        self, masks: Mapping[str, list[StageFile]], held_out: StageFile, tokenizer: StageFile
+    ) -> dict[str, StageFile]:
+        documents = {shard.name: shard.documents for shard in self._shards}
+        jobs = [
+            TokensJob(
+                root=self._root,
+                arm=arm.name,
+                documents=[documents[mask.name] for mask in masks[arm.name]],
+                masks=masks[arm.name],
+                files=[] if arm.path is None else find_files(arm.path, f"arm {arm.name}"),
+                held_out=held_out,
+                tokenizer=tokenizer,
+            )
+            for arm in self._models.arms
+        ]
+        return {job.arm: file for job, file in zip(jobs, self._run.all(jobs), strict=True)}
+
+    def _answer(self, trainings: Sequence[TrainJob], trained: Sequence[StageFile]) -> list[StageFile]:
+        """Ask every model the questions of the downstream tasks."""
+        jobs = [
+            AnswerJob(
+                root=self._root,
+                arm=training.arm,
+                seed=training.seed,
+                preset_name=training.preset_name,
+                context=self._preset.context,
+                tasks=self._tasks,
+                tasks_folder=self._models.tasks_folder,
+                model=model,
+            )
+            for training, model in zip(trainings, trained, strict=True)
+        ]
+        return self._run.all(jobs, at_once=1)
+
+
+def run_probe(settings: PipelineSettings, models: ProbeSettings, budget_by: Unit = "tokens") -> ProbeSummary:
+    """Run the probe in this process with the recipe's engine."""
+    return probe.with_options(task_runner=runner(settings))(settings, models, budget_by)

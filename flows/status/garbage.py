@@ -1,0 +1,172 @@
+"""Find and remove the files of a workspace that no recipe reaches: those of other settings, inputs or code.
+
+A file is removed only if it is certain that no given recipe reads it. Where a recipe's work is not finished, it may not
+be known which files of later stages it will read: these are left. What the buckets of a corpus found is kept for a run
+that goes on; once the duplicates of all shards are listed, it is not read again and is removed.
+"""
+
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from fineweb_mask.flows.pipeline.fit import number_of_fits
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.flows.status.inspection import inspect_recipe, inspect_workspace, open_workspace
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.tasks.dataset.output import MATERIALIZE
+from fineweb_mask.tasks.dataset.parts import FOLDER
+from fineweb_mask.tasks.dedup.buckets import BucketJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob
+from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.select import SelectJob
+from fineweb_mask.tasks.selection.budgets import BudgetsJob, PriceJob
+from fineweb_mask.tasks.selection.corpus.learning import LearnJob, MeasureJob, SampleJob
+from fineweb_mask.tasks.selection.corpus.near_duplicates import ChargedJob, ChargesJob
+from fineweb_mask.tasks.storage.atomic import remove_file
+from fineweb_mask.tasks.workspace.listing import FOLDERS, update_index
+from fineweb_mask.tasks.workspace.references import TAGGED, shard_and_tag
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+COMPARED = ("hashes", DedupJob.summaries, *DedupJob.stage.folders)
+"""Folders of files that are read only if duplicates are looked for across shards."""
+
+SKETCHED = ("signatures", NearDedupJob.summaries, *NearDedupJob.stage.folders)
+"""Folders of files that are read only if near-duplicates are looked for."""
+
+
+READ_UNTIL = {
+    **{job.summaries: job.stage.folders for job in (DedupJob, NearDedupJob)},
+    **{
+        folder: SelectJob.stage.folders
+        for job in (SampleJob, MeasureJob, LearnJob, ChargesJob, ChargedJob, PriceJob, BudgetsJob)
+        for folder in job.stage.folders
+    },
+}
+"""Folders of files that are read only until those of later folders are there, which are named with each."""
+
+OF_MANY = frozenset(
+    folder for job in (BucketJob, LearnJob, ChargesJob, PriceJob, BudgetsJob) for folder in job.stage.folders
+)
+"""Folders of files that are of no single shard."""
+
+
+class Removed(BaseModel):
+    """What is removed from one folder of a workspace."""
+
+    folder: str
+    files: int = 0
+    bytes: int = 0
+    undecided: int = 0  # files of shards that are left, because a recipe's work on them is not finished
+
+
+def collect_garbage(folder: str, recipes: Sequence[PipelineSettings], *, dry_run: bool = False) -> list[Removed]:
+    """Remove the files that no recipe reaches, and return what was removed from each folder.
+
+    Parameters
+    ----------
+    folder
+        The workspace: a folder, or a URL.
+    recipes
+        The recipes whose files are kept; without any, that of the last run.
+    dry_run
+        Whether to only return what would be removed.
+
+    Raises
+    ------
+    WorkspaceError
+        If the folder is no workspace, or a run is using it.
+    """
+    workspace = open_workspace(folder)
+    with workspace.idle():
+        if recipes:
+            inspections = [inspect_recipe(workspace, settings) for settings in recipes]
+        else:
+            inspections = [inspect_workspace(folder)]
+        reached = {
+            path for one in inspections for jobs in one.found.values() for job, _ in jobs for path in job.paths()
+        }
+        found = [
+            *(_stage_files(workspace, inspections, reached, name) for name in FOLDERS),
+            _entries(workspace, "fitted", reached, is_decided=all(map(_is_decided, inspections))),
+            _entries(workspace, FOLDER, reached, is_decided=all(one.found[MATERIALIZE] for one in inspections)),
+        ]
+        if not dry_run:
+            for removed, paths in found:
+                for path in paths:
+                    remove_file(path)
+                workspace.remove_empty_folders(removed.folder)
+            update_index(workspace)
+    return [removed for removed, _ in found if removed.files or removed.undecided]
+
+
+def _stage_files(
+    workspace: Workspace, inspections: Sequence[Run], reached: Container[Path], folder: str
+) -> tuple[Removed, list[Path]]:
+    """Return what to remove of a folder of stage files, with the checkpoints in it."""
+    unplanned = {name for one in inspections for name in set(one.shards) - _planned(one, folder)}
+    is_of_corpus = folder in OF_MANY
+    removed, paths = Removed(folder=folder), []
+    sizes = workspace.sizes(folder)
+    checkpoints: dict[Path, list[Path]] = defaultdict(list)
+    for path in (workspace.root / folder).rglob(".parts/*/*.arrow"):
+        checkpoints[path.parent.parent.parent / f"{path.parent.name}.parquet"].append(path)
+    for path in [*(workspace.root / name for name in sizes), *checkpoints]:
+        found = shard_and_tag(path.relative_to(workspace.root / folder).as_posix())
+        if found is None or path in reached:
+            continue
+        if found[0] in unplanned or (is_of_corpus and unplanned):
+            removed.undecided += 1
+            continue
+        name = workspace.relative(path)
+        if name in sizes:
+            removed.files += 1
+            removed.bytes += sizes[name]
+            paths.append(path)
+        paths += checkpoints.get(path, [])
+    return removed, paths
+
+
+def _planned(run: Run, folder: str) -> set[str]:
+    """Return the shards for which it is known which file of a folder is read."""
+    if folder in COMPARED and run.settings.ingest.exact_dedup != "corpus":
+        return set(run.shards)  # none
+    if folder in SKETCHED and run.settings.ingest.near_dedup == "off":
+        return set(run.shards)  # none
+    made = READ_UNTIL.get(folder, (folder,))
+    return {
+        name
+        for jobs in run.found.values()
+        for job, file in jobs
+        if set(made) & set(job.stage.folders) and not (isinstance(job, DedupJob | NearDedupJob) and file is None)
+        for name in job.shard_names
+    }
+
+
+def _is_decided(run: Run) -> bool:
+    """Return whether all fits of a recipe are planned, and the rule of its selection if it has one."""
+    jobs = run.found
+    is_selecting = run.settings.selection.scope == "block" or any(file is not None for _, file in jobs["select"])
+    return is_selecting and len(jobs["fit"]) >= number_of_fits(run.settings)
+
+
+def _entries(
+    workspace: Workspace, folder: str, reached: Container[Path], *, is_decided: bool
+) -> tuple[Removed, list[Path]]:
+    """Return what to remove of a folder whose entries are no shard's: fitted models, parts of unfinished datasets.
+
+    `is_decided` says whether it is known which of them the recipes read.
+    """
+    removed, paths = Removed(folder=folder), []
+    for name, size in workspace.sizes(folder, suffix="").items():
+        entry = "/".join(name.split("/")[:2])
+        if workspace.root / entry in reached or (folder != FOLDER and TAGGED.search(entry) is None):
+            continue
+        if not is_decided:
+            removed.undecided += 1
+            continue
+        removed.files += 1
+        removed.bytes += size
+        paths.append(workspace.root / name)
+    return removed, paths

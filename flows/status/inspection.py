@@ -1,0 +1,299 @@
+"""Look at what a workspace holds of every stage, from its files alone; end a run that has nothing to do.
+
+The stages are those of `flows/curate.py`, over a run that builds nothing. Nothing here needs Prefect.
+"""
+
+from collections.abc import Sequence
+from contextlib import chdir, suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from fineweb_mask.flows.curate import pipeline
+from fineweb_mask.flows.display.listeners import not_shown
+from fineweb_mask.flows.pipeline.fit import number_of_fits
+from fineweb_mask.flows.pipeline.inputs import Inputs, find_inputs, workspace_of
+from fineweb_mask.flows.pipeline.records import describe, recorded, shard_files, summarize, update_catalog
+from fineweb_mask.flows.pipeline.run import PerShard, Run, UnfinishedError
+from fineweb_mask.flows.summary import RunSummary
+from fineweb_mask.models.errors import WorkspaceError
+from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
+from fineweb_mask.models.urls import reject_credentials, require_writable
+from fineweb_mask.tasks.dataset.output import Output
+from fineweb_mask.tasks.dataset.partition import PartitionJob
+from fineweb_mask.tasks.dedup.duplicates import DedupJob
+from fineweb_mask.tasks.dedup.near_duplicates import NearDedupJob
+from fineweb_mask.tasks.embed import EmbedJob
+from fineweb_mask.tasks.registry import STAGES, stages_shown_as
+from fineweb_mask.tasks.score import ScoreJob
+from fineweb_mask.tasks.workspace.job import BadShardError, StageJob, recorded_seconds
+from fineweb_mask.tasks.workspace.listing import Listing, update_index
+from fineweb_mask.tasks.workspace.records.runs import LastRun
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
+
+
+class StatusError(WorkspaceError, ValueError):
+    """The state of a folder cannot be determined."""
+
+
+class StageStatus(BaseModel):
+    """Number of a stage's files that are done, that a run would build, and that are of other settings or inputs."""
+
+    stage: str
+    done: int = 0
+    missing: int = 0
+    stale: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0  # spent by the runs that wrote the files, where they left a record
+    documents_per_second: float | None = None
+
+
+class WorkspaceStatus(BaseModel):
+    """The state of every stage of a workspace, under the recipe of its last run."""
+
+    workspace: str
+    shards: int
+    stages: list[StageStatus]
+
+
+class _Look(Run):
+    """A run that only looks which jobs are done."""
+
+    remembers = False
+
+    def _run(self, jobs: Sequence[StageJob], at_once: int | None = None) -> list[StageFile | None]:  # noqa: ARG002
+        outputs = []
+        for job in jobs:
+            file = job.current(self.listing)
+            self.found[job.stage.shown_as].append((job, file))
+            if file is None and isinstance(job, ScoreJob | EmbedJob):
+                file = _rebuilt(
+                    job
+                )  # a lost file would be built again with the same bytes: what was made of it is valid
+            outputs.append(file)
+        return outputs
+
+    def all(self, jobs: Sequence[StageJob], *, at_once: int | None = None) -> list[StageFile]:
+        outputs = self._run(jobs, at_once)
+        if None in outputs:
+            raise UnfinishedError
+        return [file for file in outputs if file is not None]
+
+    def require_all(self, files: PerShard[object], first: str) -> None:  # noqa: ARG002
+        if len(files) < len(self.shards):
+            raise UnfinishedError
+
+
+def _rebuilt(job: ScoreJob | EmbedJob) -> StageFile:
+    """Return the reference to a lost file as it would be built again; it has no path."""
+    return job.reference(job.documents.rows).model_copy(update={"path": ""})
+
+
+def open_workspace(folder: str | Path) -> Workspace:
+    """Return a workspace in which a run was started, as it is now.
+
+    Raises
+    ------
+    StatusError
+        If the folder is none.
+    """
+    try:
+        workspace = Workspace(require_writable(reject_credentials(str(folder))))
+        workspace.refresh_listing()
+        is_begun = workspace.exists(LastRun.path(workspace))
+    except (OSError, ValueError) as error:
+        raise StatusError(str(error)) from error
+    if not is_begun:
+        raise StatusError(f"{folder} is no workspace: no run was started there: it has no run.json")
+    return workspace
+
+
+def last_run(folder: str | Path) -> tuple[Workspace, LastRun, Path]:
+    """Return a workspace, the recipe of its last run, and the folder that relative paths in the recipe start from.
+
+    Raises
+    ------
+    StatusError
+        If the folder is no workspace, or the folder that the run was begun from is gone.
+    """
+    workspace = open_workspace(folder)
+    try:
+        last = LastRun.load(workspace)
+    except ValidationError as error:
+        raise StatusError(f"{folder} is no workspace: no run was started there: it has no readable run.json") from error
+    except (OSError, ValueError) as error:
+        raise StatusError(str(error)) from error
+    begun = Path(last.folder)
+    if not begun.is_dir() and workspace.url is None:
+        raise StatusError(
+            f"{folder}: the folder {last.folder}, from which its last run was begun, is gone: run its recipe "
+            "again from another"
+        )
+    return workspace, last, begun if begun.is_dir() else Path.cwd()  # the run was another machine's
+
+
+def inspect_workspace(folder: str | Path) -> Run:
+    """Return a run that has looked at the jobs of every stage, under the recipe of the workspace's last run.
+
+    Raises
+    ------
+    StatusError
+        If the folder is no workspace, or its source or models are out of reach.
+    """
+    workspace, last, begun = last_run(folder)
+    with chdir(begun):
+        try:
+            return inspect_recipe(workspace, last.settings)
+        except (OSError, ValueError, ImportError) as error:
+            raise StatusError(f"{folder}: what its last run read is out of reach: {error}") from error
+
+
+def inspect_recipe(workspace: Workspace, settings: PipelineSettings) -> Run:
+    """Return a run that has looked at the jobs of every stage, as far as they are known, under a recipe.
+
+    Raises
+    ------
+    OSError, ValueError, ImportError
+        If the source or a model of the recipe is out of reach.
+    """
+    run = look_at(workspace, settings)
+    with suppress(UnfinishedError, BadShardError):
+        pipeline(run)
+    return run
+
+
+def look_at(workspace: Workspace, settings: PipelineSettings) -> Run:
+    """Return a run of a recipe that only looks which jobs are done, and has looked at none yet."""
+    _, _, shards, models = find_inputs(settings)
+    return _Look(workspace, settings, shards, models, listing=Listing.of(workspace))
+
+
+def workspace_status(folder: str | Path) -> WorkspaceStatus:
+    """Return the state of every stage, under the recipe of the workspace's last run.
+
+    Raises
+    ------
+    StatusError
+        If the folder is no workspace, or its source or models are out of reach.
+    """
+    found = inspect_workspace(folder)
+    return WorkspaceStatus(
+        workspace=found.workspace.display_path(found.workspace.root),
+        shards=len(found.shards),
+        stages=stage_statuses(found),
+    )
+
+
+def stage_statuses(found: Run) -> list[StageStatus]:
+    """Return the state of the stages that take part in the recipe, in their order."""
+    left_out = {"score", "embed"} if found.settings.embedding.model == FROM_QUALITY else {"score_embed"}
+    if not found.settings.materialize.export:
+        left_out.add("export")
+    return [_stage(found, stage) for stage in STAGES if stage not in left_out]
+
+
+def _stage(run: Run, stage: str) -> StageStatus:
+    workspace, settings = run.workspace, run.settings
+    files = [
+        (job, file)
+        for job, file in run.found[stage]
+        if file is not None and not job.stage.interim and not isinstance(job, PartitionJob)
+    ]
+    seconds = sum(recorded_seconds(job, workspace) for job, _ in files)
+    about = stages_shown_as(stage)
+    stale = 0
+    if stage == "fit":
+        wanted = number_of_fits(settings)
+        done = len(files)
+    elif stage == "materialize":
+        wanted, done = 1, len(files)
+        stale = int(not files and Output.of(workspace, settings.materialize).is_there)
+    elif stage == "export":
+        wanted, done = len(settings.materialize.export), len(files)
+    elif stage == "report":
+        wanted, done = 1, len(files)
+        stale = int(not files and workspace.exists(workspace.reports))
+    else:
+        wanted, done = len(run.shards), len({name for job, _ in files for name in job.shard_names})
+        if stage == DedupJob.stage.name:  # what is made of single shards and of buckets is a part of one product
+            files = [(job, file) for job, file in files if isinstance(job, DedupJob | NearDedupJob)]
+            wanted, done = (settings.ingest.exact_dedup == "corpus") + (settings.ingest.near_dedup != "off"), len(files)
+        reached = {workspace.relative(path) for job, _ in run.found[stage] for path in job.paths()}
+        folders = {folder for one in about if not one.interim for folder in one.folders}
+        stale = sum(path not in reached for folder in folders for path in workspace.sizes(folder))
+    rows = sum(file.rows for _, file in files)
+    return StageStatus(
+        stage=stage,
+        done=done,
+        missing=wanted - done,
+        stale=stale,
+        rows=rows,
+        bytes=sum(file.bytes for _, file in files),
+        seconds=round(seconds, 3),
+        documents_per_second=round(rows / seconds, 1) if rows and seconds else None,
+    )
+
+
+def finished_run(settings: PipelineSettings, inputs: Inputs | None = None) -> RunSummary | None:
+    """Run the pipeline if that means to build nothing: every output of the recipe is there and current.
+
+    It leaves what every run leaves: its record, the recipe as that of the last run, and the catalog.
+
+    Parameters
+    ----------
+    settings
+        The recipe.
+    inputs
+        What the recipe reads, if that was checked just now.
+
+    Returns
+    -------
+    RunSummary | None
+        None if there is a job to do, or was never a run; nothing is done then.
+    """
+    workspace = workspace_of(settings)
+    if not workspace.exists(LastRun.path(workspace)):
+        return None
+    _, _, shards, models = inputs or find_inputs(settings)
+    with workspace.in_use(), disk_errors_explained(workspace.root, "the record of the run"), not_shown():
+        run = Run(workspace, settings, shards, models, listing=Listing.of(workspace))
+        try:
+            made = pipeline(run)
+        except UnfinishedError:
+            return None
+        with recorded(run, "curate") as record:
+            describe(record, run)
+            with workspace.alone():
+                LastRun(settings=settings, folder=str(Path.cwd())).save(workspace)
+            update_index(workspace)
+        if workspace.url is None:
+            update_catalog(run, keep=True)
+        return summarize(run, made)
+
+
+class CatalogError(WorkspaceError, ValueError):
+    """There is no catalog of the workspace as it is now."""
+
+
+def rewrite_catalog(folder: str) -> None:
+    """Write the catalog of what is there under the recipe of the workspace's last run.
+
+    Raises
+    ------
+    CatalogError
+        If the folder is no workspace, is in use, or what its last run read is out of reach.
+    """
+    workspace = Workspace(folder)
+    if not workspace.exists(LastRun.path(workspace)):
+        raise CatalogError(
+            f"{folder} is no workspace: no run was started there: first `fineweb-mask run RECIPE --workspace {folder}`"
+        )
+    try:
+        with workspace.in_use(), workspace.alone():
+            from fineweb_mask.tasks.catalog.views import write_catalog  # DuckDB
+
+            write_catalog(workspace, shard_files(inspect_workspace(folder)))
+    except (StatusError, WorkspaceError, OSError) as error:
+        raise CatalogError(str(error)) from error

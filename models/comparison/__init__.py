@@ -1,0 +1,1 @@
+"""Compare selections: at many weights of quality, and where more of one costs much of the other."""

@@ -1,1 +1,0 @@
-"""Learn from the losses of models on documents: PreSelect and Meta-rater."""

@@ -1,0 +1,334 @@
+"""Solve one block: its objective, scales and near-duplicates, a solver's answer to them, and the proof of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fineweb_mask.models.selection.graphs.pairs import similar_pairs
+from fineweb_mask.models.selection.inputs import (
+    SelectionInputError,
+    SelectorInputs,
+    checked_budget,
+    checked_features,
+    checked_quality,
+    checked_tokens,
+)
+from fineweb_mask.models.selection.metrics.base import Metric
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
+from fineweb_mask.models.selection.problem.measures import relative_gap
+from fineweb_mask.models.selection.problem.normalisation import (
+    NEAR_DUPLICATES,
+    Ranges,
+    Scaled,
+    built_in_metrics,
+    find_ranges,
+    weigh,
+)
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
+from fineweb_mask.models.selection.problem.upper_bound import assumption, tightened_bound
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.solvers.mean_field import check_gradients
+from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
+from fineweb_mask.models.selection.solvers.token_swaps import settle
+from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
+
+FORBIDDING = 3.0  # least weight of near-duplicates that are forbidden, while the objective is maximised
+BOUNDED = {"mean_field", "greedy"}  # solvers close enough to the optimum for a useful bound
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The selected documents, their objective, and how much better any selection could be.
+
+    By tokens, a selection is full: it keeps within the budget, and no other document fits into the room left.
+
+    Attributes
+    ----------
+    indices
+        Selected documents, (K,) int64, ascending; fewer than K where near-duplicates are forbidden and too few
+        documents are unlike each other.
+    inclusion
+        (n,) float32: the solver's logit, probability or score. For ranking only; larger ranks higher.
+    objective
+        J of the selection.
+    terms
+        "quality", "diversity" and "near_duplicate_cost" (left out without that term) as they enter J
+        (J = lamb * quality + (1 - lamb) * diversity - near_duplicate_cost), "mean_quality" and each metric's raw
+        value under its name; means as J weighs them (`weigh_by`).
+    upper_bound
+        No selection of K documents has a higher J, given `bound_assumes`; by tokens, no full selection of however many
+        documents has one. None if the solver or a metric provides no bound.
+    gap
+        `relative_gap` of objective, upper_bound and random_objective.
+    random_objective
+        J expected of a uniform random selection within the same budget.
+    history
+        (step, seconds since the start, best objective so far).
+    bound_assumes
+        What the bound takes for granted: approximate lists of `facility`. None if it is proven, or there is no bound.
+    copies
+        How often each selected document is taken, (K,) int64; None: once.
+    scored
+        How many documents were scored, by `quad`, which scores few; None: no solver scored any.
+    """
+
+    indices: NDArray[np.int64]
+    inclusion: NDArray[np.float32]
+    objective: float
+    terms: dict[str, float]
+    upper_bound: float | None
+    gap: float | None
+    random_objective: float
+    history: list[tuple[int, float, float]]
+    bound_assumes: str | None = None
+    copies: NDArray[np.int64] | None = None
+    scored: int | None = None
+
+    def __repr__(self) -> str:
+        """Return what it is in a line, without its arrays."""
+        bound = "no bound" if self.gap is None else f"at most {self.upper_bound:.4f} is possible, gap {self.gap:.2%}"
+        terms = ", ".join(f"{name} {value:.4g}" for name, value in self.terms.items())
+        of = f"{len(self.indices):,} of {len(self.inclusion):,} documents"
+        return f"Selection: {of}, objective {self.objective:.4f} ({bound}; random {self.random_objective:.4f}); {terms}"
+
+
+class BlockSolver:
+    """Solve one block, unit rows (n, d) and quality (n,) float32, several times, sharing metrics and ranges."""
+
+    def __init__(
+        self, rows: Rows, quality: Tensor, settings: SelectionSettings, own_metrics: Mapping[str, tuple[Metric, float]]
+    ) -> None:
+        if taken := {*settings.metric_weights, NEAR_DUPLICATES} & own_metrics.keys():
+            raise SelectionInputError(
+                f"own_metrics {sorted(taken)} have the names of built-in metrics in use: rename them"
+            )
+        self.own_metrics = {name: metric for name, (metric, _) in own_metrics.items()}
+        if settings.solver == "mean_field":
+            check_gradients(self.own_metrics)  # before the ranges are found, which takes minutes
+        self.rows, self.quality, self.settings = rows, quality, settings
+        self.weights = settings.metric_weights | {name: weight for name, (_, weight) in own_metrics.items()}
+        self.knapsack: Knapsack | None = None
+        self.tokens: Tensor | None = None
+        self.also = SelectorInputs()
+        self._metrics: dict[str, Metric] = {}
+        self._pairs: NearDuplicates | None = None
+        self._ranges: dict[int, Ranges] = {}  # by budget
+
+    def limit_tokens(self, tokens: Tensor) -> None:
+        """Set a budget of tokens, from the tokens of each document, (n,)."""
+        limit = checked_budget(self.settings.budget, self.settings.select_ratio, int(tokens.sum()), "tokens")
+        if limit < int(tokens.min()):
+            raise SelectionInputError(
+                f"tokens: the budget of {limit} is below the shortest document's {int(tokens.min())}: raise it"
+            )
+        self.knapsack = Knapsack.of(tokens, limit, self.settings.weighed_by)
+
+    @property
+    def budget(self) -> int:
+        """Documents to select; for a budget of tokens, about as many as fill it."""
+        if self.knapsack is not None:
+            return max(1, round(self.knapsack.size))
+        return checked_budget(self.settings.budget, self.settings.select_ratio, self.rows.n, "documents")
+
+    def metrics(self, budget: int) -> Mapping[str, Metric]:
+        """Return the metrics, made for the first budget requested."""
+        if not self._metrics:
+            masses = None if self.knapsack is None else self.knapsack.masses
+            self._metrics = built_in_metrics(self.rows, self.settings, budget, masses) | self.own_metrics
+        return self._metrics
+
+    def take_ranges(self, ranges: Ranges) -> None:
+        """Use ranges found before for the budget."""
+        if ranges.metrics.keys() != self.weights.keys():
+            raise SelectionInputError(
+                f"ranges must be of the settings' metrics {sorted(self.weights)}, they are of {sorted(ranges.metrics)}"
+            )
+        self._ranges[self.budget] = ranges
+
+    def ranges(self, budget: int) -> Ranges:
+        """Find the scales of the terms at a budget, once."""
+        if budget not in self._ranges:
+            self._ranges[budget] = self._find_ranges(budget, self.settings)
+        return self._ranges[budget]
+
+    def on_scale(self, scales: Ranges) -> Ranges:
+        """Return scales that are not the block's own, with what a random selection from the block reaches."""
+        plain = self._find_ranges(self.budget, self.settings.model_copy(update={"normalize": "none"}))
+        metrics = {name: replace(term, random=plain.metrics[name].random) for name, term in scales.metrics.items()}
+        return Ranges(replace(scales.quality, random=plain.quality.random), metrics)
+
+    def _find_ranges(self, budget: int, settings: SelectionSettings) -> Ranges:
+        self.near_duplicates()  # before the metrics hold anything: to find them takes more memory than to keep them
+        return find_ranges(
+            self.rows,
+            self.quality,
+            settings,
+            self.metrics(budget),
+            budget=budget,
+            generator=self.generator(),
+            knapsack=self.knapsack,
+        )
+
+    def scaled(self, budget: int, lamb: float) -> Scaled:
+        """Return the objective of selections of `budget` documents."""
+        ranges = self.ranges(budget)
+        return weigh(
+            self.quality,
+            self.metrics(budget),
+            ranges,
+            lamb=lamb,
+            weights=self.weights,
+            budget=budget,
+            knapsack=self.knapsack,
+            near_duplicates=self.near_duplicates(),
+        )
+
+    def near_duplicates(self) -> tuple[NearDuplicates, float] | None:
+        """Return the term against near-duplicates and its weight; None if the settings leave it out."""
+        settings = self.settings.near_duplicates
+        if not settings.counted:
+            return None
+        if self._pairs is None:
+            self._pairs = NearDuplicates.of(self.rows, settings.threshold, self.knapsack)
+        return self._pairs, max(settings.weight, FORBIDDING) if settings.forbid else settings.weight
+
+    def solve(self, budget: int, history: History, lamb: float, start: Tensor | None = None) -> tuple[Scaled, Solution]:
+        """Maximise the objective of selections of `budget` documents."""
+        scaled = self.scaled(budget, lamb)
+        return scaled, self.solution(scaled, history, start)
+
+    def solution(self, scaled: Scaled, history: History, start: Tensor | None = None) -> Solution:
+        """Maximise an objective, or what the solver maximises instead."""
+        problem = Problem(
+            self.rows,
+            scaled.objective,
+            self.settings,
+            self.generator(),
+            history,
+            start,
+            also=self.also,
+            tokens=self.tokens,
+        )
+        solver = solver_of(self.settings.solver)
+        solution = settle(problem, solver) if self.settings.solver in BOUNDED else solver(problem)
+        if self.settings.near_duplicates.forbid:
+            solution = replace(solution, mask=self._kept_apart(solution))
+            if solution.copies is not None:
+                solution = replace(solution, copies=solution.mask.long())
+        return solution
+
+    def _kept_apart(self, solution: Solution) -> Tensor:
+        """Drop the worse of every two near-duplicates and fill up with the next best that have none: (n,) bool."""
+        term = self.near_duplicates()
+        assert term is not None  # noqa: S101 - they are forbidden
+        pairs, threshold = term[0], self.settings.near_duplicates.threshold
+        most, lengths = int(solution.mask.sum()), None
+        if self.knapsack is not None:
+            most, lengths = self.knapsack.limit, self.knapsack.tokens
+        order = in_order(solution)
+        if solution.is_closed:
+            order = order[solution.mask[order]]
+        while True:
+            mask = pairs.independent(order, most, lengths)
+            if pairs.pairs.complete:
+                return mask
+            chosen = mask.nonzero()[:, 0]  # there are pairs that are not listed: look for them among these
+            missed = similar_pairs(Rows(self.rows.take(chosen)), threshold)
+            if not len(missed):
+                return mask
+            rank = torch.empty_like(order)
+            rank[order] = torch.arange(len(order), device=order.device)
+            first, second = chosen[missed.first], chosen[missed.second]
+            worse = torch.where(rank[first] > rank[second], first, second)
+            order = order[~torch.isin(order, worse)]
+
+    def generator(self) -> torch.Generator:
+        """Return a newly seeded generator, so that a solver's draws do not depend on those that found the ranges."""
+        return torch.Generator(self.rows.device).manual_seed(self.settings.seed)
+
+    def selection(
+        self,
+        scaled: Scaled,
+        solution: Solution,
+        history: History,
+        lamb: float,
+        effort_share: float = 1.0,
+        random_objective: float | None = None,
+    ) -> Selection:
+        """Evaluate and prove a solution; `random_objective` takes the place of the block's own."""
+        objective = scaled.objective
+        if not solution.mask.any():
+            raise SelectionInputError(
+                f"solver {self.settings.solver} selected nothing: no document it may take fits the budget: raise it"
+            )
+        reached = objective.value_of(solution.mask)
+        if random_objective is None:
+            random_objective = scaled.random_objective(lamb)
+        bound = None
+        if self.settings.solver in BOUNDED and objective.is_filled_by(solution.mask):
+            pi = solution.mask.float() if solution.relaxed is None else solution.relaxed
+            bound = tightened_bound(objective, pi, solution.mask, random_objective, effort_share=effort_share)
+        return Selection(
+            indices=solution.mask.nonzero()[:, 0].cpu().numpy(),
+            inclusion=solution.inclusion.float().cpu().numpy(),
+            objective=reached,
+            terms=scaled.terms(solution.mask),
+            upper_bound=bound,
+            gap=relative_gap(reached, bound, random_objective),
+            random_objective=random_objective,
+            history=history.entries,
+            bound_assumes=None if bound is None else assumption(objective),
+            copies=None if solution.copies is None else solution.copies[solution.mask].cpu().numpy(),
+            scored=solution.scored,
+        )
+
+
+def in_order(solution: Solution) -> Tensor:
+    """Return the selected documents, then the others, each by inclusion: (n,) int64."""
+    wanted = solution.inclusion.double()
+    span = wanted.max() - wanted.min() + 1
+    return (wanted + span * solution.mask).sort(descending=True, stable=True).indices
+
+
+def checked_block(
+    features: Any,  # noqa: ANN401 - numpy or torch, (n, d)
+    quality: Any,  # noqa: ANN401 - numpy or torch, (n,) or (n, columns)
+    settings: SelectionSettings,
+    *,
+    device: str | torch.device,
+    tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+    quality_weights: Sequence[float] | None = None,
+    own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
+) -> BlockSolver:
+    """Check the inputs of a selection, as `select` describes them, and make its solver."""
+    device = torch.device(device)
+    rows = checked_features(features, device)
+    combined = checked_quality(quality, rows.n, device, quality_weights)
+    block = BlockSolver(rows, combined, settings, own_metrics or {})
+    if settings.budget_by == "tokens":
+        block.tokens = checked_tokens(tokens, rows.n, device)
+        block.limit_tokens(block.tokens)
+    elif tokens is not None:
+        block.tokens = checked_tokens(torch.as_tensor(tokens).clamp(min=1), rows.n, device)
+    return block
+
+
+def solver_of(name: str) -> Callable[[Problem], Solution]:
+    """Return the function of a solver, importing its module.
+
+    >>> solver_of("random").__name__
+    'solve_random'
+    """
+    solve = SELECTORS[name].solve
+    if not isinstance(solve, str):
+        return solve
+    module, _, function = solve.partition(":")
+    solver: Callable[[Problem], Solution] = getattr(import_module(f"fineweb_mask.models.selection.{module}"), function)
+    return solver

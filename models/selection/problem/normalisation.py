@@ -1,0 +1,199 @@
+"""Scale the terms of the objective as `normalize` asks (ours).
+
+`range` maps each term so that 0 is the value of a uniform random subset and 1 the best that the term alone can
+reach: lamb = 0.5 then means the same on every corpus. Both ends of quality are exact. The random end of a metric is
+its `random_value`, or else the mean over sampled masks; its best end is what the solver finds with lamb = 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.selection.metrics.base import Metric, SupportsGradient, SupportsRandomValue, metric_class
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
+from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
+from fineweb_mask.models.selection.solvers.policy_gradient import solve_policy_gradient
+from fineweb_mask.models.selection.solvers.problem import Problem
+from fineweb_mask.models.selection.solvers.token_swaps import settle
+from fineweb_mask.models.settings.selection import SelectionSettings
+
+RANDOM_MASKS = 16  # drawn to estimate a metric on random subsets
+NEAR_DUPLICATES = "near_duplicates"  # the name of that term among an objective's metrics
+NO_RANGE = 1e-6  # a range below this share of the term's size is float32 rounding: the term is constant
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of the objective: (raw - base) * factor."""
+
+    random: float  # raw value expected of a uniform random subset
+    base: float = 0.0
+    factor: float = 1.0
+
+    def scaled(self, raw: float) -> float:
+        """Return the term as it enters J."""
+        return (raw - self.base) * self.factor
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The scales of all terms at one budget: the same for every solver and every `lamb`."""
+
+    quality: Term
+    metrics: Mapping[str, Term]
+
+    @classmethod
+    def of_details(cls, details: Mapping[str, Any]) -> Self:
+        """Make the ranges of what `asdict` made of them."""
+        metrics = {name: Term(**term) for name, term in details["metrics"].items()}
+        return cls(Term(**details["quality"]), metrics)
+
+    def terms(self, raw: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
+        """Return quality and diversity as they enter J, and then the raw values: "mean_quality" and every metric's."""
+        diversity = sum(weights[name] * term.scaled(raw[name]) for name, term in self.metrics.items())
+        return {"quality": self.quality.scaled(raw["mean_quality"]), "diversity": diversity, **raw}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """An objective and the scales and weights of its terms."""
+
+    objective: Objective
+    quality: Term
+    metrics: Mapping[str, Term]
+    weights: Mapping[str, float]
+    near_duplicates: tuple[NearDuplicates, float] | None = None  # that term and its weight: `lamb` does not change it
+
+    def diversity(self, raw: Mapping[str, float]) -> float:
+        """Compute D as it enters J from the metrics' raw values."""
+        return sum(self.weights[name] * term.scaled(raw[name]) for name, term in self.metrics.items())
+
+    def random_objective(self, lamb: float) -> float:
+        """J expected of a uniform random subset."""
+        diversity = self.diversity({name: term.random for name, term in self.metrics.items()})
+        charge = 0.0
+        if self.near_duplicates is not None:
+            pairs, weight = self.near_duplicates
+            charge = weight * pairs.random_value(self.objective.size)
+        return lamb * self.quality.scaled(self.quality.random) + (1 - lamb) * diversity + charge
+
+    def terms(self, mask: Tensor) -> dict[str, float]:
+        """Evaluate every term on a selection, (n,) bool."""
+        raw = {name: float(self.objective.metrics[name].value(mask[None])[0]) for name in self.metrics}
+        raw = {"mean_quality": self.objective.mean_quality(mask), **raw}
+        terms = Ranges(self.quality, self.metrics).terms(raw, self.weights)
+        if self.near_duplicates is not None:
+            pairs, weight = self.near_duplicates
+            terms["near_duplicate_cost"] = -weight * float(pairs.value(mask[None])[0])
+        return terms
+
+
+def built_in_metrics(
+    rows: Rows, settings: SelectionSettings, budget: float, masses: Tensor | None = None
+) -> dict[str, Metric]:
+    """Make the metrics that the settings name; for a budget of tokens, with the documents' masses (n,)."""
+    return {name: metric_class(name).for_block(rows, settings, budget, masses) for name in settings.metric_weights}
+
+
+class Ends(Protocol):
+    """Finds the ends of a metric's range."""
+
+    def random(self, metric: Metric, objective: Objective) -> float:
+        """Return the value of a random selection, of the objective's budget."""
+
+    def best(self, metric: Metric, objective: Objective) -> float:
+        """Return the best value, of an objective that is the metric alone."""
+
+
+class BlockEnds:
+    """The ends of a metric's range over the selections of a block."""
+
+    def __init__(self, settings: SelectionSettings, rows: Rows, generator: torch.Generator) -> None:
+        self._settings, self._rows, self._generator = settings, rows, generator
+
+    def random(self, metric: Metric, objective: Objective) -> float:
+        """Return `random_value`, or the mean over a few random selections."""
+        if isinstance(metric, SupportsRandomValue):
+            return metric.random_value(objective.size)
+        keys = torch.rand((RANDOM_MASKS, objective.n), generator=self._generator, device=self._generator.device)
+        masks = torch.stack([objective.top(one) for one in keys])
+        return float(metric.value(masks).double().mean())
+
+    def best(self, metric: Metric, objective: Objective) -> float:
+        """Return the value of the selection that a solver finds."""
+        solve = solve_mean_field if isinstance(metric, SupportsGradient) else solve_policy_gradient
+        problem = Problem(self._rows, objective, self._settings, self._generator)
+        return objective.value_of(settle(problem, solve).mask)
+
+
+def find_ranges(
+    rows: Rows,
+    quality: Tensor,
+    settings: SelectionSettings,
+    metrics: Mapping[str, Metric],
+    *,
+    budget: int,
+    generator: torch.Generator,
+    knapsack: Knapsack | None = None,
+    ends: Ends | None = None,
+) -> Ranges:
+    """Find the scale of every term, quality (n,) first; for `range` every metric is maximised alone.
+
+    `ends` finds the ends of a metric's range; by default, for selections of the block.
+    """
+    ends = ends or BlockEnds(settings, rows, generator)
+    none = Objective(quality, budget, {}, linear_weight=0.0, weights={}, knapsack=knapsack)
+    quality_term = Term(none.mean_quality(torch.ones(rows.n, dtype=torch.bool, device=rows.device)))
+    terms = {name: Term(ends.random(metric, none)) for name, metric in metrics.items()}
+    is_forced = rows.n <= budget if knapsack is None else int(knapsack.tokens.sum()) <= knapsack.limit
+    if settings.normalize == "range" and is_forced:  # there is one selection: what its terms differ by is rounding
+        none_of = {name: _range(term.random, term.random) for name, term in terms.items()}
+        return Ranges(_range(quality_term.random, quality_term.random), none_of)
+    if settings.normalize == "range":
+        if knapsack is None:
+            best = float(quality.topk(budget, sorted=False).values.mean(dtype=torch.float64))
+        else:
+            best = none.mean_quality(knapsack.best_mean(quality))
+        quality_term = _range(quality_term.random, best)
+        for name, metric in track("ranges of metrics", list(metrics.items())):
+            alone = replace(none, metrics={name: metric}, weights={name: 1.0})
+            terms[name] = _range(terms[name].random, ends.best(metric, alone))
+    return Ranges(quality_term, terms)
+
+
+def weigh(
+    quality: Tensor,  # (n,)
+    metrics: Mapping[str, Metric],
+    ranges: Ranges,
+    *,
+    lamb: float,
+    weights: Mapping[str, float],
+    budget: int,
+    knapsack: Knapsack | None = None,
+    near_duplicates: tuple[NearDuplicates, float] | None = None,  # the term and its weight
+) -> Scaled:
+    """Weigh quality and metrics of known ranges as `lamb` asks."""
+    terms = ranges.metrics
+    shares = {name: (1 - lamb) * weights[name] * term.factor for name, term in terms.items()}
+    linear_weight = lamb * ranges.quality.factor
+    constant = -linear_weight * ranges.quality.base - sum(shares[name] * term.base for name, term in terms.items())
+    if near_duplicates is not None:
+        pairs, charge = near_duplicates
+        metrics, shares = {**metrics, NEAR_DUPLICATES: pairs}, shares | {NEAR_DUPLICATES: charge}
+    objective = Objective(
+        quality, budget, metrics, linear_weight=linear_weight, weights=shares, constant=constant, knapsack=knapsack
+    )
+    return Scaled(objective, ranges.quality, terms, weights, near_duplicates)
+
+
+def _range(low: float, high: float) -> Term:
+    """Map low to 0 and high to 1; a term that does not vary is 0 everywhere."""
+    varies = high - low > NO_RANGE * max(abs(low), abs(high))
+    return Term(low, low, 1 / (high - low) if varies else 0.0)

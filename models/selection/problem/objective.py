@@ -1,0 +1,208 @@
+"""Define the objective J(m), a weighted sum of mean quality, diversity metrics and the charge for near-duplicates."""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fineweb_mask.models.selection.metrics.base import (
+    Metric,
+    SupportsCharges,
+    SupportsGradient,
+    SupportsMoment,
+    SupportsRestrict,
+    SupportsWorth,
+)
+from fineweb_mask.models.selection.problem.token_budget import Knapsack, probabilities, top
+
+
+@dataclass(eq=False)
+class Objective:
+    """J = linear . m + sum of weights * metrics + constant, for selections of one size.
+
+    With a knapsack, for the full selections by its tokens: Q is the mean quality by mass, and the methods that read
+    denominators take those of `knapsack.size`. `value` is exact for every mask.
+    """
+
+    quality: Tensor  # (n,) float32
+    budget: int  # documents to select, K; with a knapsack about as many
+    metrics: Mapping[str, Metric]
+    _: KW_ONLY
+    linear_weight: float  # of the mean quality Q
+    weights: Mapping[str, float]  # of each metric's raw value
+    constant: float = 0.0  # added to J, so that 0 and 1 are where `normalize` puts them
+    knapsack: Knapsack | None = None
+    toll: float = 0.0  # what one unit of mass costs by enlarging the denominators, where masses are not costs
+    held: Tensor | None = None  # (n,) bool: documents that every selection holds, see `holding`
+    penalty: float = 0.0  # what J loses with each of them that a mask leaves out
+
+    @property
+    def n(self) -> int:
+        """Documents in the block."""
+        return len(self.quality)
+
+    @property
+    def active(self) -> dict[str, Metric]:
+        """The metrics of nonzero weight."""
+        return {name: metric for name, metric in self.metrics.items() if self.weights[name]}
+
+    @property
+    def size(self) -> float:
+        """The K of all denominators: documents, or mass by a knapsack."""
+        return self.budget if self.knapsack is None else self.knapsack.size
+
+    @property
+    def share(self) -> float:
+        """Probability with which each document is in a random selection."""
+        return self.budget / self.n if self.knapsack is None else self.knapsack.share
+
+    @property
+    def linear(self) -> Tensor:
+        """Each document's contribution to J through its quality and what else is linear, (n,) float32."""
+        if self.knapsack is None:
+            linear = self.quality * (self.linear_weight / self.budget)
+            return linear if self.held is None else linear + self.penalty * self.held
+        linear = self.knapsack.masses * (self.quality * (self.linear_weight / self.size) - self.toll)
+        credit = self.credit
+        return linear if credit is None else linear + credit * self.size**-2
+
+    @property
+    def credit(self) -> Tensor | None:
+        """What of J is linear in m and divided by the squared mass (the metrics' weighted credits), (n,) float32."""
+        total = None
+        for name, metric in self.active.items():
+            credit: Tensor | None = getattr(metric, "credit", None)
+            if credit is not None:
+                total = self.weights[name] * credit + (0.0 if total is None else total)
+        return total
+
+    def top(self, priority: Tensor) -> Tensor:
+        """Select documents of the highest priority, (n,), ties by position, until the budget is full: (n,) bool."""
+        return top(priority, self.budget) if self.knapsack is None else self.knapsack.fill(priority)
+
+    def probabilities(self, worth: Tensor, temperature: float) -> Tensor:
+        """Solve for the inclusion probabilities that fill the budget, for a worth (n,): (n,) float32.
+
+        They are sigmoid((worth_i - tau) / T); with a knapsack, of the worth per token.
+        """
+        if self.knapsack is not None:
+            return self.knapsack.probabilities(worth, temperature)
+        return probabilities(worth, temperature, self.budget)
+
+    def deviation(self, worth: Tensor) -> float:
+        """Compute the standard deviation of a worth (n,) over the documents not held; with a knapsack, per token."""
+        if self.held is not None:
+            worth = worth[~self.held]
+        return float(worth.double().std(correction=0)) if self.knapsack is None else self.knapsack.deviation(worth)
+
+    def priority(self, worth: Tensor) -> Tensor:
+        """Return the order in which documents of a worth (n,) fill the budget: worth itself, or worth per token."""
+        return worth if self.knapsack is None else worth / self.knapsack.costs.to(worth.dtype)
+
+    def settled(self, weights: Tensor) -> "Objective":
+        """Expand J around a selection or probabilities (n,), where masses are not costs: the same J, other `linear`."""
+        if self.knapsack is None:
+            return self
+        masses = self.knapsack.masses.double()
+        size = float(masses @ weights.double())
+        means = self.linear_weight * float((masses * weights) @ self.quality.double())
+        for name, metric in self.active.items():
+            if isinstance(metric, SupportsCharges):
+                means -= self.weights[name] * metric.total(weights)
+        credit = 0.0 if self.credit is None else float(self.credit.double() @ weights.double())
+        smooth = [
+            (self.weights[name], metric, metric.moment(weights))
+            for name, metric in self.active.items()
+            if isinstance(metric, SupportsMoment) and metric.masses is not None
+        ]
+
+        def at(mass: float) -> float:
+            curved = sum(weight * float(metric.of_moment(moment, mass)) for weight, metric, moment in smooth)
+            return means / mass + credit / mass**2 + curved
+
+        step = 1e-4 * size
+        toll = (at(size - step) - at(size + step)) / (2 * step)
+        return replace(self, knapsack=replace(self.knapsack, size=size), toll=toll)
+
+    def is_filled_by(self, mask: Tensor) -> bool:
+        """Return whether a mask (n,) bool holds K documents, or at least as many tokens as any full selection."""
+        if self.knapsack is None:
+            return int(mask.sum()) == self.budget
+        return self.knapsack.least <= int(self.knapsack.tokens[mask].sum()) <= self.knapsack.limit
+
+    def mean_quality(self, mask: Tensor) -> float:
+        """Compute Q of one mask, (n,) bool."""
+        if self.knapsack is None:
+            return float(self.quality[mask].mean(dtype=torch.float64))
+        masses = self.knapsack.masses[mask].double()
+        return float(masses @ self.quality[mask].double() / masses.sum())
+
+    def restrict(self, index: Tensor, budget: int) -> "Objective":
+        """Return the objective for selections of `budget` documents among some, index (b,)."""
+        metrics = {
+            name: metric.restrict(index) if isinstance(metric, SupportsRestrict) else _Widened(metric, index, self.n)
+            for name, metric in self.active.items()
+        }
+        knapsack = None if self.knapsack is None else self.knapsack.restrict(index)
+        held = None if self.held is None else self.held[index]
+        return replace(self, quality=self.quality[index], budget=budget, metrics=metrics, knapsack=knapsack, held=held)
+
+    def holding(self, held: Tensor, penalty: float) -> "Objective":
+        """Return the same J for selections that hold some documents (n,) bool, by a penalty for leaving one out.
+
+        `budget` counts them. Where the penalty is larger than what any document is worth more than another, no
+        selection without one of them is best, and bounds on J are bounds on the selections that hold them all.
+        """
+        return replace(self, held=held, penalty=penalty, constant=self.constant - penalty * int(held.sum()))
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Evaluate a group of masks, (G, n) bool: (G,) float64."""
+        if self.knapsack is not None:
+            masses = self.knapsack.masses.double()
+            counts, quality = masks.double() @ masses, masks.double() @ (masses * self.quality.double())
+        else:
+            counts = masks.sum(1, dtype=torch.float64)
+            if len(masks) == 1:
+                quality = self.quality[masks[0]].sum(dtype=torch.float64)[None]
+            else:
+                quality = (masks.float() @ self.quality).double()
+        total = quality / counts * self.linear_weight + self.constant
+        if self.held is not None:
+            total = total + self.penalty * masks[:, self.held].sum(1, dtype=torch.float64)
+        for name, metric in self.active.items():
+            total = total + metric.value(masks).to(total) * self.weights[name]
+        return total
+
+    def value_of(self, mask: Tensor) -> float:
+        """Evaluate one mask, (n,) bool."""
+        return float(self.value(mask[None])[0])
+
+    def size_of(self, mask: Tensor) -> float:
+        """Sum the absolute values of the terms of one mask, (n,) bool: what rounding errors of J are relative to."""
+        sizes = [self.constant, self.linear_weight * float(self.quality[mask].double().abs().mean())]
+        sizes += [self.weights[name] * float(metric.value(mask[None])[0]) for name, metric in self.active.items()]
+        return sum(map(abs, sizes))
+
+    def worth(self, mask: Tensor) -> Tensor:
+        """Compute each document's gain from adding it, or loss from dropping it, for a mask (n,) bool: (n,) float32."""
+        worth = self.linear.clone()
+        for name, metric in self.active.items():
+            if isinstance(metric, SupportsWorth):
+                worth += self.weights[name] * metric.worth(mask)
+            elif isinstance(metric, SupportsGradient):
+                worth += self.weights[name] * metric.gradient(mask.float()).float()
+        return worth
+
+
+class _Widened:
+    """A metric without `restrict`, evaluated among all n documents on masks over a batch of them, index (b,)."""
+
+    def __init__(self, metric: Metric, index: Tensor, n: int) -> None:
+        self._metric, self._index, self._n = metric, index, n
+
+    def value(self, masks: Tensor) -> Tensor:
+        """Evaluate masks over the batch, (G, b) bool: (G,)."""
+        whole = torch.zeros((len(masks), self._n), dtype=torch.bool, device=masks.device)
+        whole[:, self._index] = masks
+        return self._metric.value(whole)

@@ -1,0 +1,242 @@
+"""Compare the documents of all shards bucket by bucket, and find those that repeat an earlier one.
+
+Every shard's rows are sorted by a key: the hash of a text, a band of its signature, or the k-means cluster of its
+vector (`sort`). A bucket is a range of the keys. It reads this range of every shard; what does not fit in memory is
+spilled to disk. Buckets need nothing of each other: they are compared in any order, by any machine, and a run that was
+killed resumes with those that are left. Whether a corpus has one bucket or many makes no difference to the result.
+"""
+
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import ClassVar, Literal, NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fineweb_mask.models.documents import hash_halves
+from fineweb_mask.models.runtime.progress import track
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.schemas import PAIRS, REPEATS
+from fineweb_mask.tasks.catalog.spilling import spilling_database
+from fineweb_mask.tasks.dedup.sorted_rows import ROW_GROUP_ROWS, read_range, runs, write_sorted
+from fineweb_mask.tasks.storage.atomic import make_folder
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, stage_task
+from fineweb_mask.tasks.workspace.references import StageFile
+
+READ_ROWS = 2_000_000
+"""Most rows that are read before they are compared, or given to DuckDB, unless one shard has more."""
+
+READERS = 16
+"""Files that are read at the same time: at a URL, most of the time is spent waiting."""
+
+_one_at_a_time = Lock()  # in a process
+
+ROW_BITS = 32  # of a document's number; the place of its shard is above them
+
+EARLIER = f"""
+    SELECT document >> {ROW_BITS} AS shard, document & {2**ROW_BITS - 1} AS row
+    FROM documents
+    JOIN (SELECT high, low, min(document) >> {ROW_BITS} AS first FROM documents GROUP BY high, low HAVING count(*) > 1)
+      USING (high, low)
+    WHERE document >> {ROW_BITS} > first
+    ORDER BY document
+    """  # noqa: S608 - numbers of our own
+"""The documents whose text an earlier shard holds."""
+
+EARLIEST = """
+    SELECT DISTINCT document, twin
+    FROM documents
+    JOIN (SELECT key, min(document) AS twin FROM documents GROUP BY key HAVING count(*) > 1) USING (key)
+    WHERE document > twin
+    ORDER BY document, twin
+    """
+"""The documents that share a band with an earlier one, and the earliest that does."""
+
+
+class BucketJob(ShardJob):
+    """Find the duplicates in one bucket of a corpus; `bucket_jobs` makes those of all buckets."""
+
+    stage: ClassVar[Stage] = Stage(
+        "buckets", version=1, label="dedup", folders=("repeats", "pairs"), interim=True, run_with=("select",)
+    )
+    comparison: Literal["repeats", "pairs", "similar"]  # of hashes, of bands, of vectors
+    sorted_rows: list[StageFile]  # of each shard, in the order in which the shards came
+    bucket: int  # from 0
+    buckets: int  # a power of 2
+    memory_limit: str
+    threshold: float = 0.0  # least cosine of similar vectors
+
+    @property
+    def kind(self) -> str:
+        """The comparison."""
+        return self.comparison
+
+    @property
+    def folder(self) -> str:
+        """The folder of what is found, in the workspace."""
+        return COMPARISONS[self.comparison].folder
+
+    @property
+    def name(self) -> str:
+        """The bucket's number, and how many there are."""
+        return f"{self.bucket:0{len(str(self.buckets - 1))}d}-of-{self.buckets}"
+
+    @property
+    def shard_names(self) -> list[str]:
+        """No shard: what is found is of all shards."""
+        return []
+
+    def depends_on(self) -> Dependencies:
+        """Return which bucket it is, the threshold, and the fingerprints of the sorted rows in the order of shards."""
+        threshold = [self.threshold] if self.comparison == "similar" else []
+        return Dependencies(
+            settings=[self.bucket, self.buckets, *threshold], inputs=[file.fingerprint for file in self.sorted_rows]
+        )
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The least key in the bucket and the largest: 0 to 2**64 - 1, of a hash its first half."""
+        size = 2**64 // self.buckets
+        return self.bucket * size, (self.bucket + 1) * size - 1
+
+
+def bucket_jobs(
+    root: str,
+    comparison: Literal["repeats", "pairs", "similar"],
+    sorted_rows: list[StageFile],
+    memory_limit: str,
+    *,
+    threshold: float = 0.0,
+    dimensions: int = 0,
+) -> list[BucketJob]:
+    """Return the jobs of all buckets of a corpus, whose number depends on that of its rows and their `dimensions`."""
+    size = sum(file.rows for file in sorted_rows) * (2 * dimensions or 1)
+    buckets = 2 ** max(0, math.ceil(math.log2(max(1, size) / COMPARISONS[comparison].most)))
+    return [
+        BucketJob(
+            root=root,
+            comparison=comparison,
+            sorted_rows=sorted_rows,
+            bucket=bucket,
+            buckets=buckets,
+            memory_limit=memory_limit,
+            threshold=threshold,
+        )
+        for bucket in range(buckets)
+    ]
+
+
+@stage_task
+def find_in_bucket(job: BucketJob) -> None:
+    """Write every document of the bucket that repeats an earlier one; for near-duplicates, with the one it repeats.
+
+    Raises
+    ------
+    WorkspaceError
+        If the memory limit is too little for DuckDB.
+    """
+    _, schema, _, found = COMPARISONS[job.comparison]
+    write_sorted(job.output, schema, job.key, (batch.cast(schema) for batch in found(job)))
+
+
+def _read(job: BucketJob) -> Iterator[pa.Table]:
+    """Yield the rows of the bucket, of some neighbouring shards at a time, with the number of each document."""
+    portions = list(runs([file.rows / job.buckets for file in job.sorted_rows], READ_ROWS))
+    with ThreadPoolExecutor(READERS) as pool:
+        for places in track("portions of the shards", portions, part=(0, 0.5)):
+            yield pa.concat_tables(pool.map(partial(_of_shard, job), places))
+
+
+def _of_shard(job: BucketJob, place: int) -> pa.Table:
+    file, (first, last) = job.sorted_rows[place], job.ends
+    if job.comparison == "repeats":
+        rows = read_range(job.workspace, file, first.to_bytes(8) + bytes(8), last.to_bytes(8) + b"\xff" * 8)
+        high, low = hash_halves(rows["content_hash"].combine_chunks())
+        keys = pa.table([high, low], names=["high", "low"])
+    else:
+        rows = read_range(job.workspace, file, first, last)
+        keys = rows.drop_columns("row")
+    return keys.append_column("document", document_numbers(place, rows["row"].to_numpy()))
+
+
+def document_numbers(place: int, rows: NDArray[np.uint32]) -> pa.Array:
+    """Return the numbers of rows of the shard at a place in the order of arrival, (n,) uint64.
+
+    >>> document_numbers(2, np.array([0, 7], dtype=np.uint32)).to_pylist() == [2 * 2**32, 2 * 2**32 + 7]
+    True
+    """
+    return pa.array(rows.astype(np.uint64) + (np.uint64(place) << np.uint64(ROW_BITS)))
+
+
+@contextmanager
+def _own_turn() -> Iterator[None]:
+    """Wait until no other bucket is compared in this process: the memory limit is that of all of them."""
+    while not _one_at_a_time.acquire(timeout=0.1):
+        raise_if_stopped()
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()
+
+
+def _database(job: BucketJob) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    make_folder(job.workspace.cache)
+    spill = tempfile.mkdtemp(prefix=".dedup-", suffix=".partial", dir=job.workspace.cache)
+    return spilling_database(Path(spill), job.memory_limit, f"{job.kind} {job.name}")
+
+
+def _found_by(query: str, keys: Sequence[str], job: BucketJob) -> Iterator[pa.RecordBatch]:
+    """Yield what a query over the table `documents` finds in the bucket."""
+    columns = ", ".join(f"{name} UBIGINT" for name in (*keys, "document"))
+    with _own_turn(), _database(job) as connection:
+        connection.execute("SET preserve_insertion_order = false")
+        connection.execute(f"CREATE TABLE documents ({columns})")
+        for rows in _read(job):
+            connection.from_arrow(rows).insert_into("documents")
+        yield from connection.sql(query).to_arrow_reader(ROW_GROUP_ROWS)
+
+
+def _similar(job: BucketJob) -> list[pa.RecordBatch]:
+    """Return the documents whose vector is nearly that of an earlier one of their cluster, and the first such."""
+    from fineweb_mask.models.dedup.semantic import first_similar
+    from fineweb_mask.models.embedding.arrow import vectors_of
+
+    rows = pa.concat_tables(_read(job)).rename_columns(["key", "embedding", "document"])
+    keys, documents = rows["key"].to_numpy(), rows["document"].to_numpy()
+    vectors, _ = vectors_of(rows)
+    order = np.lexsort((documents, keys))
+    ends = np.flatnonzero(np.diff(keys[order])) + 1
+    dropped, kept = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    for members in track("clusters", np.split(order, ends) if len(order) else [], part=(0.5, 1)):
+        units = vectors[members].astype(np.float32)
+        units /= np.linalg.norm(units, axis=1, keepdims=True)  # of float16, a length is not quite 1
+        similar = first_similar(units, job.threshold)
+        dropped.append(documents[members[similar.dropped]])
+        kept.append(documents[members[similar.kept]])
+    pairs = pa.table([np.concatenate(dropped), np.concatenate(kept)], schema=PAIRS).sort_by("document")
+    batches: list[pa.RecordBatch] = pairs.combine_chunks().to_batches()
+    return batches
+
+
+class Comparison(NamedTuple):
+    """How the documents of a bucket are compared."""
+
+    folder: str  # of what is found
+    schema: pa.Schema  # of what is found
+    most: int  # rows of a bucket, about, which take 24 bytes each of a hash, 16 of a band; of vectors, bytes
+    found: Callable[[BucketJob], Iterable[pa.RecordBatch]]
+
+
+COMPARISONS = {
+    "repeats": Comparison("repeats", REPEATS, 50_000_000, partial(_found_by, EARLIER, ("high", "low"))),
+    "pairs": Comparison("pairs", PAIRS, 100_000_000, partial(_found_by, EARLIEST, ("key",))),
+    "similar": Comparison("pairs", PAIRS, 2**31, _similar),
+}

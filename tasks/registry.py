@@ -1,0 +1,141 @@
+"""List the stages: the one table that every other table of stages is read from.
+
+To add a stage, write its module in `tasks/` and enter its task here.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+from fineweb_mask.tasks.comparison.page import write_comparison_page
+from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
+from fineweb_mask.tasks.dataset.partition import write_partition
+from fineweb_mask.tasks.dedup.buckets import find_in_bucket
+from fineweb_mask.tasks.dedup.duplicates import dedup
+from fineweb_mask.tasks.dedup.k_means import fit_cluster_centres
+from fineweb_mask.tasks.dedup.near_duplicates import near_dedup
+from fineweb_mask.tasks.dedup.sort import sort_rows
+from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.exclusion.lists import list_excluded
+from fineweb_mask.tasks.export import export
+from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_statistics
+from fineweb_mask.tasks.fit.targets import fit_targets
+from fineweb_mask.tasks.ingest import ingest
+from fineweb_mask.tasks.materialize import materialize
+from fineweb_mask.tasks.probe.downstream import answer_tasks
+from fineweb_mask.tasks.probe.held_out import hold_out
+from fineweb_mask.tasks.probe.page import write_probe_page
+from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
+from fineweb_mask.tasks.report import report
+from fineweb_mask.tasks.score import score
+from fineweb_mask.tasks.score_embed import score_embed
+from fineweb_mask.tasks.select import select
+from fineweb_mask.tasks.selection.budgets import divide_budget, measure_curves
+from fineweb_mask.tasks.selection.corpus.learning import draw_sample, keep_rule, learn_rule, measure
+from fineweb_mask.tasks.selection.corpus.near_duplicates import find_charges, measure_charged
+from fineweb_mask.tasks.workspace.job import Stage, StageTask
+from fineweb_mask.tasks.workspace.records.counts import Amount, Counts
+from fineweb_mask.tasks.workspace.references import StageFile
+
+PIPELINE: tuple[StageTask[Any], ...] = (
+    ingest,
+    fit_cluster_centres,
+    sort_rows,
+    find_in_bucket,
+    dedup,
+    near_dedup,
+    list_excluded,
+    fit_classifier,
+    fit_statistics,
+    fit_encoder,
+    score,
+    embed,
+    score_embed,
+    draw_sample,
+    learn_rule,
+    measure,
+    find_charges,
+    measure_charged,
+    keep_rule,
+    fit_targets,
+    measure_curves,
+    divide_budget,
+    select,
+    write_partition,
+    materialize,
+    export,
+    report,
+)
+"""The stages of the pipeline, in the order in which a document passes through them."""
+
+PAGES: tuple[StageTask[Any], ...] = (find_ranges, select_variant, write_comparison_page)
+"""The stages of the sweep and of the comparison."""
+
+PROBE: tuple[StageTask[Any], ...] = (
+    hold_out,
+    make_tokenizer,
+    tokenize,
+    train_model,
+    answer_tasks,
+    write_probe_page,
+)
+"""The stages of the probe; its arms are selected by `select_variant`."""
+
+TASKS = {task.stage.name: task for task in (*PIPELINE, *PAGES, *PROBE)}
+"""Every stage's task, by the name in its jobs' keys."""
+
+STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in PIPELINE))
+"""What the pipeline's stages are counted and shown as; everything that is fitted is one, and what makes the dataset."""
+
+ALL_STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in TASKS.values()))
+"""The same, of all stages: a job of a later one runs first."""
+
+REFRESHED = tuple(task.stage.name for task in PIPELINE if not task.stage.label)
+"""Stages that can be built again although their files are current, with all that is shown under their name.
+
+What is fitted has an option of its own, `refit`.
+"""
+
+STAGE_FLOWS = tuple(task.stage.name for task in PIPELINE if task.stage.name in task.stage.run_with)
+"""Stages that have a flow of their own."""
+
+SELECTION_INPUTS = frozenset(REFRESHED[: REFRESHED.index(select.stage.name)])
+"""Stages that the selection reads from."""
+
+if TYPE_CHECKING:
+    Refreshed = str
+    StageFlow = str
+else:  # a form in the Prefect UI lists the choices
+    Refreshed = Literal[REFRESHED]
+    StageFlow = Literal[STAGE_FLOWS]
+
+
+def stages_shown_as(name: str) -> list[Stage]:
+    """Return the stages that are counted and shown under a name."""
+    return [task.stage for task in PIPELINE if task.stage.shown_as == name]
+
+
+def refreshed_by(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of the stages that are shown under these."""
+    return frozenset(stage.name for name in names for stage in stages_shown_as(name))
+
+
+def run_by(flows: set[str]) -> frozenset[str]:
+    """Return the names of the stages that these single-stage flows run."""
+    return frozenset(task.stage.name for task in PIPELINE if flows.intersection(task.stage.run_with))
+
+
+def documents_through(file: StageFile) -> tuple[int, int] | None:
+    """Return how many documents entered and left a stage with this file; None if its rows are no documents."""
+    documents = TASKS[file.stage].stage.documents if file.stage in TASKS else None
+    return None if documents is None else documents(file)
+
+
+def amounts_through(counts: Counts) -> dict[str, tuple[Amount, Amount]]:
+    """Return, by stage, how many documents and tokens entered and left; without deduplication that dropped nothing."""
+    found = {}
+    for task in PIPELINE:
+        if task.stage.counts is not None:
+            before, after = (counts.amounts[state] for state in task.stage.counts)
+            if task.stage.documents is not None or before != after:
+                found[task.stage.name] = (before, after)
+    return found

@@ -1,0 +1,146 @@
+"""Read what a selection needs of a shard: quality, tokens, which documents can be selected, their lots and vectors."""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fineweb_mask.models.runtime.progress import track_by_size
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.storage.parquet import VerifiedFile, read_schema, read_table
+from fineweb_mask.tasks.workspace.arrays import read_arrays
+from fineweb_mask.tasks.workspace.references import digest
+from fineweb_mask.tasks.workspace.shard_files import NEAR, ShardFiles, duplicate_rows
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fineweb_mask.models.selection.corpus.documents import Documents
+
+VECTORS_AT_ONCE = 4_096
+"""Rows that are read at the same time, where those of a whole block are wanted."""
+
+STREAMED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
+"""How files of vectors are read: by default PyArrow holds the whole file while batches of it are read."""
+
+PART_ROWS = 65_536
+"""Rows of a shard that are judged at the same time."""
+
+VECTOR_COLUMNS = ["embedding", "scale"]
+
+
+class ShardColumns(NamedTuple):
+    """What a selection reads of a shard, the vectors aside."""
+
+    quality: NDArray[np.float32]  # (rows,)
+    candidate: NDArray[np.bool_]  # (rows,): neither a duplicate nor without a vector
+    tokens: NDArray[np.int64]  # (rows,)
+    excluded: dict[str, int]  # rows that are no candidates, by reason
+
+
+def read_columns(workspace: Workspace, shard: ShardFiles) -> ShardColumns:
+    """Read the quality, candidates and tokens of a shard, and how many rows are excluded, by reason."""
+    from fineweb_mask.models.documents import token_counts
+
+    candidate = np.ones(shard.rows, dtype=bool)
+    candidate[duplicate_rows(workspace, shard.duplicates)] = False
+    has_vector = _has_vector(workspace, shard)
+    near = shard.duplicates.details.get(NEAR, 0)
+    excluded = {"duplicate": int((~candidate).sum()) - near, "bad_vector": int((candidate & ~has_vector).sum())}
+    excluded |= {NEAR: near} if near else {}
+    counts = read_table(workspace.resolve(shard.documents), columns=["token_count", "n_chars"])
+    quality = read_table(workspace.resolve(shard.scores), columns=["quality"])["quality"].to_numpy()
+    tokens = token_counts(counts["token_count"], counts["n_chars"])
+    return ShardColumns(quality, candidate & has_vector, tokens, excluded)
+
+
+def read_groups(workspace: Workspace, shard: ShardFiles, column: str) -> NDArray[np.object_]:
+    """Read the values of a column of a shard's documents as texts, (rows,); null, or a column it lacks, is "".
+
+    A column that the documents lack may be a scorer's labels.
+    """
+    path = workspace.resolve(shard.documents)
+    if column not in read_schema(path).names and shard.scores.path:
+        path = workspace.resolve(shard.scores)
+    if column not in read_schema(path).names:  # with `source.extra_columns: all`, files may have different columns
+        return np.full(shard.rows, "", dtype=object)
+    groups = np.empty(shard.rows, dtype=object)
+    start = 0
+    with VerifiedFile(path) as file:
+        for batch in file.iter_batches(PART_ROWS, columns=[column]):
+            values = batch[column].to_pylist()
+            groups[start : start + len(values)] = ["" if value is None else sys.intern(str(value)) for value in values]
+            start += len(values)
+    return groups
+
+
+def _has_vector(workspace: Workspace, shard: ShardFiles) -> NDArray[np.bool_]:
+    if shard.worth.path:
+        return ~np.isnan(read_worth(workspace, shard))
+    if shard.embeddings.details.get("bad_vectors") == 0:
+        return np.ones(shard.rows, dtype=bool)
+    with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
+        batches = file.iter_batches(VECTORS_AT_ONCE, columns=["embedding"])
+        valid = [batch["embedding"].is_valid().to_numpy(zero_copy_only=False) for batch in batches]
+    return np.concatenate([np.empty(0, dtype=bool), *valid])
+
+
+def read_worth(workspace: Workspace, shard: ShardFiles) -> NDArray[np.float32]:
+    """Read what the rows of a shard are worth by the rule that a pass was made with, (rows,); NaN if not candidates."""
+    return read_arrays(workspace.root / shard.worth.path, "worth")["worth/"]
+
+
+def lots(seed: int, shard: str, rows: int) -> NDArray[np.float64]:
+    """Draw a number from 0 to 1 for every row, (rows,), which depends on the seed, the shard's name and the row only.
+
+    >>> bool((lots(0, "a", 5)[:3] == lots(0, "a", 3)).all())
+    True
+    """
+    return np.random.default_rng(int(digest([seed, shard])[:16], 16)).random(rows)
+
+
+def read_vectors(
+    workspace: Workspace, shard: ShardFiles, rows: NDArray[np.int64], at_once: int | None = None
+) -> Iterator[tuple[slice, NDArray[np.floating[Any]]]]:
+    """Yield the vectors of some rows of a shard, ascending, with their places in `rows`: (b, d) each."""
+    from fineweb_mask.models.embedding.arrow import vectors_of
+
+    start = 0
+    with VerifiedFile(workspace.resolve(shard.embeddings), **STREAMED) as file:
+        for batch in file.iter_batches(at_once or VECTORS_AT_ONCE, columns=VECTOR_COLUMNS):
+            first, last = np.searchsorted(rows, [start, start + batch.num_rows])
+            start, chosen = start + batch.num_rows, pa.array(rows[first:last] - start)
+            if len(chosen):
+                vectors, _ = vectors_of(pa.Table.from_batches([batch]).take(chosen))
+                yield slice(int(first), int(last)), vectors
+
+
+def read_parts(
+    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
+) -> Iterator[tuple[NDArray[np.int64], "Documents"]]:
+    """Yield the candidates of a shard in parts, with their rows, for a selection over the whole corpus."""
+    everyone = read_without_vectors(workspace, shard, columns, settings)
+    rows = columns.candidate.nonzero()[0]
+    parts = read_vectors(workspace, shard, rows, PART_ROWS)
+    for places, vectors in track_by_size("documents", parts, len(rows), lambda part: len(part[1])):
+        yield rows[places], everyone.take(np.arange(places.start, places.stop))._replace(vectors=vectors)
+
+
+def read_without_vectors(
+    workspace: Workspace, shard: ShardFiles, columns: ShardColumns, settings: PipelineSelectionSettings
+) -> "Documents":
+    """Return the candidates of a shard, with vectors of no dimension."""
+    from fineweb_mask.models.selection.corpus.documents import Documents
+
+    rows, drawn = columns.candidate.nonzero()[0], lots(settings.seed, shard.name, shard.rows)
+    return Documents(
+        np.empty((len(rows), 0), dtype=np.float16),
+        columns.quality[rows],
+        drawn[rows],
+        columns.tokens[rows] if settings.budget_by == "tokens" else None,
+        groups=None
+        if settings.groups is None
+        else read_groups(workspace, shard, settings.groups.column)[rows].astype(np.str_),
+    )

@@ -1,0 +1,153 @@
+"""Connect to S3, Google Cloud Storage and Azure Blob Storage, with credentials from the environment.
+
+obstore reads keys, tokens and the roles of machines itself; boto3 reads profiles: AWS_PROFILE and the files in ~/.aws.
+"""
+
+import errno
+import os
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from fineweb_mask.tasks.storage.remote.errors import CREDENTIALS, RemoteError, redacted
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+Bucket = S3Store | GCSStore | AzureStore
+
+REQUEST_SECONDS = 60
+"""Longest duration of one request, which transfers at most `TRANSFER_BYTES` (object_store.py)."""
+
+RETRIES: "RetryConfig" = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=5),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
+}
+"""Short, because obstore hears no request to stop while it waits; `retries.attempt` waits for longer failures."""
+
+VARIABLES = ("AWS_", "AZURE_", "FSSPEC_S3_", "GOOGLE_")
+OWN_CREDENTIALS = (  # of a process, which take precedence over the files below ~/.aws
+    "AWS_ACCESS_KEY_ID",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+)
+PROFILE_FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
+
+
+def split_url(url: str) -> tuple[str, str, str]:
+    """Return the protocol, the bucket and the key of a URL; the key has no slash at its ends.
+
+    Examples
+    --------
+    >>> split_url("s3://bucket/folder/file")
+    ('s3', 'bucket', 'folder/file')
+    """
+    protocol, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    return protocol.replace("s3a", "s3"), bucket, key.strip("/")
+
+
+def endpoint() -> str | None:
+    """Return the URL of the S3-compatible server that the environment names; None for Amazon's or a profile's."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def open_bucket(url: str) -> Bucket:
+    """Return obstore's client for the bucket of a URL; equal environments share its connections.
+
+    Raises
+    ------
+    RemoteError
+        If the URL names no bucket, or the environment cannot be used.
+    """
+    protocol, bucket, _ = split_url(url)
+    if not bucket:
+        raise RemoteError(errno.EINVAL, f"{redacted(url)} names no bucket: give {protocol}://bucket/folder")
+    environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES)))
+    try:
+        return _open(protocol, bucket, environment)
+    except (BaseError, ValueError) as error:
+        reason = redacted(str(error).partition("\n")[0])
+    raise RemoteError(errno.EINVAL, f"{redacted(url)}: {reason}: set {CREDENTIALS[protocol]} in the environment")
+
+
+@lru_cache(maxsize=32)
+def _open(protocol: str, bucket: str, _environment: tuple[tuple[str, str], ...]) -> Bucket:
+    if protocol == "s3":
+        return _open_s3(bucket)
+    if protocol == "gs":
+        return GCSStore(bucket, client_options=_client(os.environ.get("GOOGLE_BASE_URL")), retry_config=RETRIES)
+    server = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
+    return AzureStore(bucket, client_options=_client(server), retry_config=RETRIES)
+
+
+def _open_s3(bucket: str) -> S3Store:
+    options: dict[str, Any] = {}
+    if os.environ.get("FSSPEC_S3_ANON", "").lower() in {"1", "true"}:
+        options["skip_signature"] = True
+    elif _has_profile():
+        options |= _profile()
+    if server := endpoint():
+        options["endpoint"] = server
+    server = options.get("endpoint")
+    if server is not None and not server.startswith(("http://", "https://")):  # obstore would panic
+        raise RemoteError(
+            errno.EINVAL, f"AWS_ENDPOINT_URL={redacted(server)} must be a URL that begins with https:// or http://"
+        )
+    return S3Store(bucket, client_options=_client(server), retry_config=RETRIES, **options)
+
+
+def _client(server: str | None) -> "ClientConfig":
+    """Return how to connect; `server` is one other than the cloud's own."""
+    options: ClientConfig = {
+        "timeout": timedelta(seconds=REQUEST_SECONDS),
+        "allow_http": server is not None and server.startswith("http://"),
+    }
+    if certificates := os.environ.get("AWS_CA_BUNDLE"):
+        try:
+            options["root_certificate"] = Path(certificates).read_bytes()
+        except OSError as error:
+            raise RemoteError(errno.EINVAL, f"AWS_CA_BUNDLE={certificates}: {error.strerror}") from None
+    return options
+
+
+def _has_profile() -> bool:
+    if os.environ.get("AWS_PROFILE"):
+        return True
+    if any(os.environ.get(name) for name in (*OWN_CREDENTIALS, "AWS_SKIP_SIGNATURE")):
+        return False
+    files = (os.environ.get(name, default) for name, default in PROFILE_FILES.items())
+    return any(Path(file).expanduser().is_file() for file in files)
+
+
+def _profile() -> dict[str, Any]:
+    """Return the credentials, region and server of AWS_PROFILE or of the default profile."""
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        raise RemoteError(
+            errno.EACCES,
+            "AWS_PROFILE and the files below ~/.aws are read by boto3, which is not installed: "
+            "install fineweb-mask with the extra 'aws', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        ) from None
+    try:
+        session = boto3.Session()
+        provider = Boto3CredentialProvider(session)
+        server = session.client("s3").meta.endpoint_url
+    except (BotoCoreError, ValueError) as error:
+        reason = redacted(str(error))
+    else:
+        return {"credential_provider": provider, "endpoint": server, **provider.config}
+    raise RemoteError(
+        errno.EACCES,
+        f"access denied ({reason}): set AWS_PROFILE to a profile of ~/.aws, or AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY",
+    )

@@ -1,0 +1,166 @@
+"""Open fsspec file systems with credentials from the environment, and describe their files.
+
+Object stores (s3://, gs://, az://) are read by obstore, all others by fsspec's own implementations.
+"""
+
+import errno
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import fsspec
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+from fineweb_mask.models.runtime.stopping import raise_if_stopped
+from fineweb_mask.models.urls import is_url, is_writable_url, names_a_commit
+from fineweb_mask.tasks.storage.remote.buckets import open_bucket, split_url
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, is_missing, redacted
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+
+class FileInfo(NamedTuple):
+    """Size and version of a file at a URL."""
+
+    bytes: int
+    version: str  # changes with the content
+
+
+def version_tag(meta: "ObjectMeta") -> str:
+    """Return what changes with an object: its ETag, in quotes, which some listings leave out, or else its time."""
+    tag = meta["e_tag"]
+    if tag is None:
+        return meta["last_modified"].isoformat()
+    return tag if tag.endswith('"') else f'"{tag}"'
+
+
+class BucketFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """Reads one bucket of an object store through fsspec's interface; paths are `bucket/key`."""
+
+    cachable = False
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.protocol, self._bucket, _ = split_url(url)
+        self._store = open_bucket(url)
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return the entry of an object, or of a folder with objects below it."""
+        if (found := self._head(path)) is not None:
+            return found
+        key = self._key(path)
+        if not next(iter(self._store.list(key or None, chunk_size=1)), []) and key:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path)
+        return self._folder(path)
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:  # noqa: ANN401
+        """Return the entries of a folder."""
+        found = self._store.list_with_delimiter(self._key(path) or None)
+        folders = [self._folder(f"{self._bucket}/{key}") for key in found["common_prefixes"]]
+        files = [self._file(meta) for meta in found["objects"]]
+        entries = [*folders, *(file for file in files if file["name"] != path)]  # itself: what marks an empty folder
+        return entries if detail else [entry["name"] for entry in entries]
+
+    def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:  # noqa: ANN401
+        """Return all objects below a folder by path; without a `maxdepth`, from one flat listing."""
+        if maxdepth is not None:
+            return super().find(path, maxdepth, withdirs, **options)
+        found = {}
+        for page in self._store.list(self._key(path) or None):
+            raise_if_stopped()
+            found.update({file["name"]: file for file in map(self._file, page)})
+        for folder in {name.rpartition("/")[0] for name in found} & found.keys():
+            if not found[folder]["size"]:  # what marks an empty folder
+                del found[folder]
+        if not found and (file := self._head(path)) is not None:
+            found = {path: file}
+        return found if options.get("detail") else sorted(found)
+
+    def cat_file(self, path: str, **_: Any) -> bytes:  # noqa: ANN401
+        """Return an object's content."""
+        return bytes(self._store.get(self._key(path)).bytes())
+
+    def read_range(self, path: str, start: int, end: int, tag: str) -> bytes:
+        """Return bytes `start` to `end` of an object, if it still has this ETag."""
+        found = self._store.get(self._key(path), options={"range": (start, end), "if_match": tag})
+        if version_tag(found.meta) != tag:  # the server ignores conditions
+            raise ChangedError(errno.EINVAL, f"{path} changed while it was read: run again")
+        return bytes(found.bytes())
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> "BucketFile":  # noqa: ANN401
+        return BucketFile(self, path, mode, cache_type=options.get("cache_type", "readahead"))
+
+    def _head(self, path: str) -> dict[str, Any] | None:
+        key = self._key(path)
+        try:
+            return self._file(self._store.head(key)) if key else None
+        except FileNotFoundError as error:
+            if not is_missing(error):
+                raise
+            return None
+
+    def _key(self, path: str) -> str:
+        return path.partition("/")[2].strip("/")
+
+    def _file(self, meta: "ObjectMeta") -> dict[str, Any]:
+        name = f"{self._bucket}/{meta['path']}"
+        return {"name": name, "size": meta["size"], "type": "file", "ETag": version_tag(meta)}
+
+    def _folder(self, path: str) -> dict[str, Any]:
+        return {"name": path, "size": 0, "type": "directory"}
+
+
+class BucketFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
+    """An object that is read by ranges, all of the version that it had when it was opened."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        found: bytes = self.fs.read_range(self.path, start, end, self.details["ETag"])
+        return found
+
+
+def open_filesystem(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL or local path, and the path in it.
+
+    Raises
+    ------
+    RemoteError
+        If the protocol is unknown, its library is not installed, or the environment cannot be used.
+    """
+    if is_writable_url(url):
+        return BucketFiles(url), "/".join(split_url(url)[1:]).rstrip("/")
+    try:
+        filesystem, path = fsspec.url_to_fs(url, **({"use_listings_cache": False} if is_url(url) else {}))
+    except (ValueError, ImportError) as error:
+        raise RemoteError(errno.EINVAL, f"{redacted(url)}: {redacted(str(error))}") from None
+    return filesystem, str(path)
+
+
+def invalidate_listing(filesystem: Any, path: str) -> None:  # noqa: ANN401
+    """Clear the listing cache of a file system, unless the path is at a commit of the hub, which never changes."""
+    if not names_a_commit(path):
+        filesystem.invalidate_cache()
+
+
+def is_local(filesystem: Any) -> bool:  # noqa: ANN401
+    """Return whether a file system is the local one."""
+    return "file" in ((filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol)
+
+
+def version_of(info: dict[str, Any]) -> str:
+    """Return a string that changes with the file, from its fsspec `info`; empty if the server sends none."""
+    names = ("mtime", "ETag", "etag", "LastModified", "last_modified", "Last-Modified", "blob_id", "created")
+    return str(next((info[name] for name in names if info.get(name)), ""))
+
+
+def file_info(info: dict[str, Any], url: str) -> FileInfo:
+    """Return a file's size and version from its fsspec `info`.
+
+    Raises
+    ------
+    RemoteError
+        If the server does not report the size.
+    """
+    if info.get("size") is None:
+        raise RemoteError(
+            errno.EINVAL, f"{redacted(url)}: the server does not report the size of this file: download it first"
+        )
+    return FileInfo(int(info["size"]), version_of(info))

@@ -1,0 +1,62 @@
+"""`fineweb-mask train-quality`: errors before training, and a classifier of real pages."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.flows.commands._common import WRONG_USAGE
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input", "none.parquet"], "the labels 'none.parquet' do not exist"),
+        (["--score-column", "grade"], "set score_column to one of ['text', 'score'"),
+        (["--held-out", "1.5"], "held_out: input should be less than 1, received 1.5"),
+        (["--set", "epoch=3"], "training.epoch: unknown setting; did you mean 'epochs'?"),
+        (["--set", "epochs"], "--set takes section.key=value, received 'epochs'"),
+        (["--autotune", "0"], "training.autotune_seconds: input should be greater than or equal to 1"),
+        (["--output", "model"], "the model's name must end in .bin"),
+        (["--teacher", "fasttext"], "teacher.scorer: a fasttext scorer needs either `model` or `labels`"),
+        (["--teacher-model", "x.bin"], "--teacher-model needs --teacher KIND"),
+        (["--teacher", "nosuch", "--teacher-model", "x.bin"], "teacher.scorer"),
+        (["--teacher", "fasttext", "--teacher-model", "none.bin"], "model: 'none.bin' does not exist"),
+    ],
+)
+def test_wrong_training_options_end_with_2(invoke, arguments, message, tmp_path):
+    start = ["train-quality", "--input", ROOT / "data_samples" / "labels.parquet", "--output", tmp_path / "m.bin"]
+    result = invoke(*start, *arguments, "--json")
+    assert result.exit_code == WRONG_USAGE
+    assert message in result.stderr
+    assert message in json.loads(result.stdout.splitlines()[-1])["error"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_of_one_class_fail_before_training_and_say_which_threshold(invoke, tmp_path):
+    labels = ROOT / "data_samples" / "labels.parquet"
+    result = invoke("train-quality", "--input", labels, "--output", tmp_path / "m.bin", "--threshold", "9")
+    assert result.exit_code == 1
+    assert "same side of the threshold: set threshold, now 9, between the scores" in result.stderr
+    assert not (tmp_path / "m.bin").exists()
+
+
+def test_what_a_killed_training_left_is_removed(invoke, tmp_path):
+    left = tmp_path / f".m.bin.{'0' * 32}.partial"
+    left.touch()
+    labels = ROOT / "data_samples" / "labels.parquet"
+    assert invoke("train-quality", "--input", labels, "--output", tmp_path / "m.bin", "--threshold", "9").exit_code == 1
+    assert not left.exists()
+
+
+@pytest.mark.long
+def test_real_pages_reach_a_roc_auc_of_0_95(call, real_data, tmp_path):
+    labels = ("--input", str(real_data / "fineweb_legal_annotated.parquet"), "--score-column", "legal_score")
+    done = call("train-quality", *labels, "--threshold", "3", "--output", str(tmp_path / "model.bin"), "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["labels"], answer["held_out"]["documents"]) == (2_800, 560)
+    assert answer["held_out"]["roc_auc"] >= 0.95
+    assert answer == json.loads((tmp_path / "model.metrics.json").read_text()) | {"model": str(tmp_path / "model.bin")}

@@ -1,0 +1,56 @@
+"""Run the jobs of a flow without Prefect."""
+
+import random
+
+import pyarrow.parquet as pq
+
+from fineweb_mask.flows.display.listeners import not_shown
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.pipeline.run import Run
+from fineweb_mask.tasks.registry import TASKS
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.workspace import Workspace
+
+
+class RunHere(Run):
+    """Builds jobs one at a time: in their order, or at random; may stop after some, as a run that is killed."""
+
+    def __init__(self, settings, *, shards=None, models=None, seed=None, stop_after=None, **options):
+        super().__init__(
+            Workspace(settings.workspace),
+            settings,
+            discover(settings.source) if shards is None else shards,
+            PretrainedModels.of(settings) if models is None else models,
+            **options,
+        )
+        self.built = []
+        self._random = None if seed is None else random.Random(seed)
+        self._left = stop_after
+
+    def _run(self, jobs, at_once=None):
+        with not_shown():
+            return super()._run(jobs, at_once)
+
+    def _built(self, jobs, _at_once):
+        waiting = list(jobs)
+        if self._random is not None:
+            self._random.shuffle(waiting)
+        for place, job in waiting:
+            if self._left == len(self.built):
+                raise KeyboardInterrupt
+            forced = job.model_copy(update={"force": True}) if self._is_rebuilt(job) else job
+            try:
+                file = TASKS[job.stage.name](forced)
+            except BadShardError as error:
+                yield place, job, error
+                continue
+            if not file.cached:
+                self.built.append(f"{job.kind} {job.name}")
+            yield place, job, file
+
+
+def write_shard(corpus, source, name, rows):
+    """Write some of the sample corpus's documents as a shard."""
+    table = pq.read_table(sorted((source / "corpus").glob("*.parquet"))[0])
+    pq.write_table(table.take(list(rows)), corpus / f"{name}.parquet")

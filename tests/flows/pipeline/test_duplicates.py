@@ -1,0 +1,250 @@
+"""Duplicates across shards: which are dropped, what a new shard changes, what a killed run goes on from."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.flows.curate import prepare
+from fineweb_mask.flows.pipeline.dataset import materialize
+from fineweb_mask.flows.pipeline.records import shard_files
+from fineweb_mask.flows.pipeline.selection import select
+from fineweb_mask.flows.status.garbage import collect_garbage
+from fineweb_mask.models.settings import (
+    EmbeddingSettings,
+    IngestSettings,
+    PipelineSelectionSettings,
+    PipelineSettings,
+    SourceSettings,
+)
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.catalog.query import open_catalog
+from fineweb_mask.tasks.catalog.views import write_catalog
+from fineweb_mask.tasks.dedup import buckets
+from fineweb_mask.tasks.dedup.duplicates import no_duplicates
+from fineweb_mask.tasks.embed import embed
+from fineweb_mask.tasks.workspace.job import BadShardError
+from fineweb_mask.tasks.workspace.listing import update_index
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.flows.pipeline.run_here import RunHere, write_shard
+
+SCORER = ColumnScorerSettings(column="token_count")
+
+
+def near_settings(folder, corpus, **ingest):
+    return PipelineSettings(
+        workspace=str(folder),
+        source=SourceSettings(path=str(corpus)),
+        ingest=IngestSettings(min_chars=1, **{"near_dedup": "minhash"} | ingest),
+        quality=QualitySettings(scorers=[SCORER]),
+        embedding=EmbeddingSettings(static_dimensions=16),
+        selection=PipelineSelectionSettings(select_ratio=0.9, solver="top_quality", device="cpu"),
+    )
+
+
+def exact_settings(folder, corpus, **ingest):
+    return near_settings(folder, corpus, near_dedup="off", **ingest)
+
+
+@pytest.fixture
+def corpus(tmp_path, sample_corpus):
+    """Three shards, each of which repeats ten documents of the one before."""
+    (tmp_path / "corpus").mkdir()
+    for number, name in enumerate("abc"):
+        write_shard(tmp_path / "corpus", sample_corpus, name, range(30 * number, 30 * number + 40))
+    return tmp_path / "corpus"
+
+
+def test_the_copy_of_the_shard_that_came_first_is_kept_and_quarantined_shards_do_not_count(tmp_path, corpus):
+    path = corpus / "b.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    run = RunHere(exact_settings(tmp_path / "w", corpus))
+    prepare(run)
+    assert list(run.quarantined) == ["b"]
+    assert set(run.duplicates) == {"a", "c"}
+    path.write_bytes(whole)
+    again = RunHere(exact_settings(tmp_path / "w", corpus))
+    prepare(again)
+    assert again.duplicates["a"].rows == again.duplicates["c"].rows == 0
+    assert again.duplicates["b"].rows >= 15  # it came last: those of a and of c
+
+
+def test_a_large_corpus_is_compared_in_buckets_with_the_same_result(tmp_path, corpus, monkeypatch):
+    one = RunHere(exact_settings(tmp_path / "one", corpus))
+    prepare(one)
+    monkeypatch.setitem(buckets.COMPARISONS, "repeats", buckets.COMPARISONS["repeats"]._replace(most=40))
+    many = RunHere(exact_settings(tmp_path / "many", corpus), seed=0)
+    prepare(many)
+    assert [name for name in one.built if name.startswith("repeats")] == ["repeats 0-of-1"]
+    assert sorted(name for name in many.built if name.startswith("repeats")) == [f"repeats {n}-of-4" for n in range(4)]
+    assert {name: file.fingerprint for name, file in one.duplicates.items()} == {
+        name: file.fingerprint for name, file in many.duplicates.items()
+    }
+
+
+@pytest.mark.parametrize("scope", ["shard", "off"])
+def test_without_a_comparison_nothing_is_looked_for(tmp_path, corpus, scope):
+    run = RunHere(exact_settings(tmp_path / "w", corpus, exact_dedup=scope))
+    prepare(run)
+    assert run.duplicates == {name: no_duplicates(name) for name in "abc"}
+    assert not [name for name in run.built if name.split()[0] in {"hash", "repeats", "dedup"}]
+
+
+def near_deduplicated(folder, corpus, *, seed=None, stop_after=None, **ingest):
+    """Run all stages but the report; return the run and what it selected."""
+    run = RunHere(near_settings(folder, corpus, **ingest), seed=seed, stop_after=stop_after)
+    selection = select(run, prepare(run))
+    materialize(run, selection)
+    return run, selection
+
+
+def edited(texts, words):
+    """Texts of which the last words are other ones."""
+    return [f"{text.rsplit(' ', words)[0]} {'changed ' * words}" for text in texts]
+
+
+@pytest.mark.parametrize("exact_dedup", ["corpus", "shard"])
+def test_near_duplicates_are_no_candidates_and_are_counted(tmp_path, sample_corpus, exact_dedup):
+    pytest.importorskip("rensa")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_shard(corpus, sample_corpus, "b", range(60))
+    table = pq.read_table(corpus / "b.parquet")
+    texts = table["text"].to_pylist()
+    long = [row for row, text in enumerate(texts) if len(set(text.split())) > 150][:10]
+    copies = table.take(long).set_column(
+        table.column_names.index("text"), "text", [edited([texts[row] for row in long], 2)]
+    )
+    pq.write_table(pa.concat_tables([copies, table.take([50, 51])]), corpus / "c.parquet")
+
+    folder = tmp_path / "w"
+    run, selection = near_deduplicated(folder, corpus, seed=0, exact_dedup=exact_dedup)
+    exact = 2 if exact_dedup == "corpus" else 0
+    assert selection.counts.dropped.get("duplicate", 0) >= exact
+    assert selection.counts.dropped["near_duplicate"] >= 12 - exact
+    counts = selection.counts
+    assert counts.documents_in == counts.selected + counts.not_selected + sum(counts.dropped.values())
+    assert counts.amounts["eligible"].documents == counts.documents_eligible < counts.documents_ingested
+
+    workspace = Workspace(folder)
+    write_catalog(workspace, shard_files(run))
+    with open_catalog(workspace, "1GB") as catalog:
+        drops = catalog.execute("SELECT sum(documents) FROM drops WHERE reason = 'near_duplicate'").fetchone()
+        assert drops == (counts.dropped["near_duplicate"],)
+        twins = catalog.execute(
+            "SELECT near.shard, kept.shard, kept.text, dropped.text FROM near_duplicates AS near "
+            "JOIN documents AS kept ON kept.shard = twin_shard AND kept.row = twin_row "
+            "JOIN documents AS dropped ON dropped.shard = near.shard AND dropped.row = near.row"
+        ).fetchall()
+        listed = catalog.execute("SELECT stage, reason, count(*), count(text) FROM dropped GROUP BY ALL").fetchall()
+        assert {(reason, rows) for stage, reason, rows, texts in listed if rows == texts and stage == "dedup"} == {
+            (reason, counts.dropped[reason])
+            for reason in ("duplicate", "near_duplicate")
+            if exact_dedup == "corpus" or reason == "near_duplicate"
+        }
+    assert len(twins) == counts.dropped["near_duplicate"]
+    assert {(dropped, kept) for dropped, kept, *_ in twins} >= {("c", "b")}
+    assert all(kept.split()[:20] == dropped.split()[:20] for _, _, kept, dropped in twins)
+
+    write_shard(corpus, sample_corpus, "a", range(100, 130))  # first by its name, later in its arrival
+    again, grown = near_deduplicated(folder, corpus, seed=1, exact_dedup=exact_dedup)
+    built = {name for name in again.built if name.split()[0] in ("signatures", "pairs", "near_dedup")}
+    assert built == {"signatures a", "pairs 0-of-1", "near_dedup corpus"}
+    assert {name: again.duplicates[name].fingerprint for name in "bc"} == {
+        name: run.duplicates[name].fingerprint for name in "bc"
+    }
+    assert near_deduplicated(folder, corpus, exact_dedup=exact_dedup)[0].built == []
+    update_index(workspace)
+    (folder / "run.json").write_text("{}")  # says that a run was begun
+    used = {shard.duplicates.path for shard in grown.shards if shard.duplicates.path}
+    kept = near_settings(folder, corpus, exact_dedup=exact_dedup)
+    removed = {one.folder: one.files for one in collect_garbage(str(folder), [kept])}
+    assert removed["pairs"] == 3  # the buckets of both runs, and the list of the first
+    assert {"signatures", "near_duplicates"}.isdisjoint(removed)
+    assert near_deduplicated(folder, corpus, exact_dedup=exact_dedup)[0].built == []
+    assert all((folder / path).is_file() for path in used)
+    off = near_settings(folder, corpus, exact_dedup=exact_dedup, near_dedup="off")
+    near_deduplicated(folder, corpus, exact_dedup=exact_dedup, near_dedup="off")
+    removed = {one.folder: one.files for one in collect_garbage(str(folder), [off])}
+    assert removed["signatures"] == 3
+    assert not any((folder / name).exists() for name in ("signatures", "pairs", "near_duplicates"))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_near_duplicates_by_vectors_wait_for_all_of_them_and_a_new_shard_compares_only_itself(
+    tmp_path, sample_corpus, seed
+):
+    corpus, folder = tmp_path / "corpus", tmp_path / "w"
+    corpus.mkdir()
+    write_shard(corpus, sample_corpus, "b", range(60))
+    table = pq.read_table(corpus / "b.parquet")
+    texts = [text or "" for text in table["text"].to_pylist()]
+    long = [row for row, text in enumerate(texts) if len(set(text.split())) > 150][:10]
+    copies = table.take(long).set_column(
+        table.column_names.index("text"), "text", [edited([texts[row] for row in long], 2)]
+    )
+    pq.write_table(copies, corpus / "c.parquet")
+    semantic = {"near_dedup": "semantic", "semantic": {"threshold": 0.97}}
+    run, selection = near_deduplicated(folder, corpus, seed=seed, **semantic)
+    counts = selection.counts
+    assert counts.documents_in == counts.selected + counts.not_selected + sum(counts.dropped.values())
+    assert run.duplicates["c"].details["near_duplicate"] == 10
+    assert near_deduplicated(folder, corpus, **semantic)[0].built == []
+    write_shard(corpus, sample_corpus, "a", range(100, 130))
+    again, grown = near_deduplicated(folder, corpus, seed=seed, **semantic)
+    built = {name for name in again.built if name.split()[0] in ("centres", "cells", "similar", "near_dedup")}
+    assert built == {"cells a", "similar 0-of-1", "near_dedup corpus"}
+    assert {name: again.duplicates[name].fingerprint for name in "bc"} == {
+        name: run.duplicates[name].fingerprint for name in "bc"
+    }
+    wider = {"near_dedup": "semantic", "semantic": {"threshold": 0.8}}
+    _, less = near_deduplicated(folder, corpus, seed=seed, **wider)
+    assert less.counts.dropped["near_duplicate"] > grown.counts.dropped["near_duplicate"]
+
+
+def test_a_shard_without_vectors_does_not_keep_others_from_being_compared(tmp_path, sample_corpus, monkeypatch):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number, name in enumerate("abc"):
+        write_shard(corpus, sample_corpus, name, range(30 * number, 30 * number + 30))
+    real = embed._build
+
+    def broken(job, *arguments):
+        if job.name == "b":
+            raise BadShardError("b: cannot be embedded")
+        return real(job, *arguments)
+
+    monkeypatch.setattr(embed, "_build", broken)
+    settings = near_settings(tmp_path / "w", corpus, near_dedup="semantic")
+    run = RunHere(settings)
+    ready = prepare(run)
+    assert run.quarantined.keys() == {"b"}
+    assert set(run.duplicates) == {"a", "c"}
+    assert [shard.name for shard in ready.shards] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages"),
+    [
+        ("minhash", {"signatures a", "signatures b", "pairs 0-of-1"}),
+        ("semantic", {"centres centres", "cells a", "cells b", "similar 0-of-1"}),
+    ],
+)
+def test_a_run_that_is_killed_while_it_compares_goes_on(tmp_path, sample_corpus, kind, stages):
+    pytest.importorskip("rensa")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_shard(corpus, sample_corpus, "a", range(40))
+    write_shard(corpus, sample_corpus, "b", range(30, 60))
+    settings = near_settings(tmp_path / "w", corpus, near_dedup=kind)
+    built = []
+    for _ in range(40):
+        run = RunHere(settings, stop_after=1)
+        try:
+            materialize(run, select(run, prepare(run)))
+            break
+        except KeyboardInterrupt:
+            built += run.built
+    assert len(built) == len(set(built)) > 10
+    assert {*stages, "near_dedup corpus"} <= set(built)
+    assert run.built == ["materialize dataset"]

@@ -1,0 +1,73 @@
+"""Selection from blocks by one price for all: the total is exact, a killed run goes on, nothing is done twice."""
+
+import pytest
+
+from fineweb_mask.flows.pipeline.fit import PretrainedModels
+from fineweb_mask.flows.pipeline.run import PerShard
+from fineweb_mask.flows.pipeline.selection import Prepared, select
+from fineweb_mask.models.settings import PipelineSelectionSettings, PipelineSettings, SourceSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, QualitySettings
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.flows.pipeline.run_here import RunHere
+from tests.tasks.number_shards import numbers
+
+SIZES = {"a": 300, "b": 90, "c": 500, "d": 260, "empty": 0}
+
+
+def run_of(workspace, selection, **options):
+    """A run in a workspace whose shards are prepared."""
+    settings = PipelineSettings(
+        workspace=str(workspace.root),
+        source=SourceSettings(path="corpus"),
+        quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count")]),
+        selection=selection,
+    )
+    models = PretrainedModels(scorers={}, encoder=None, sidecars={}, selecting=None)
+    return RunHere(settings, shards=[], models=models, **options)
+
+
+def selected(workspace, changes, **options):
+    """Select at one price; return the run, and how many documents each block gave."""
+    settings = PipelineSelectionSettings(
+        **{"select_ratio": 0.2, "device": "cpu", "block_budget": "price", "block_size": 400} | changes
+    )
+    shards = [numbers(workspace, name, rows, seed=seed) for seed, (name, rows) in enumerate(SIZES.items())]
+    run = run_of(workspace, settings, **options)
+    selection = select(run, Prepared(shards, None, PerShard()))
+    return run, {block["name"]: block["selected"] for file in selection.groups for block in file.details["blocks"]}
+
+
+def test_a_run_selects_exactly_the_total_and_is_cached(tmp_path):
+    run, found = selected(Workspace(tmp_path), {})
+    assert sum(found.values()) == round(0.2 * 1150)
+    assert sum(name.startswith("budgets") for name in run.built) == 1
+    again, same = selected(Workspace(tmp_path), {})
+    assert again.built == []
+    assert same == found
+
+
+def test_what_is_read_in_between_is_not_needed_once_all_is_selected(tmp_path):
+    selected(Workspace(tmp_path), {})
+    for folder in ("prices", "budgets"):
+        for path in (tmp_path / folder).iterdir():
+            path.unlink()
+    assert selected(Workspace(tmp_path), {})[0].built == []
+
+
+def test_the_order_of_work_does_not_matter_and_a_killed_run_goes_on(tmp_path):
+    one, other = Workspace(tmp_path / "one"), Workspace(tmp_path / "other")
+    run, found = selected(one, {})
+    for seed in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            selected(other, {}, seed=seed, stop_after=2)
+    resumed, same = selected(other, {}, seed=7)
+    assert len(resumed.built) == len(run.built) - 6
+    assert same == found
+    for path in (one.root / "masks").iterdir():
+        assert (other.root / "masks" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_one_block_is_selected_from_as_with_a_fixed_share(tmp_path):
+    run, found = selected(Workspace(tmp_path), {"block_size": 2000})
+    assert [name.split()[0] for name in run.built] == ["select"]
+    assert sum(found.values()) == 230

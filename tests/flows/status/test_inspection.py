@@ -1,0 +1,42 @@
+"""What is looked at without running anything; finished runs are ended in tests/integration/test_pipeline.py."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.flows.recipe import load_recipe
+from fineweb_mask.flows.status.inspection import StatusError, finished_run, open_workspace
+from fineweb_mask.tasks.workspace.records.runs import LastRun
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_neither_prefect_nor_torch_is_imported() -> None:
+    script = (
+        "import sys, fineweb_mask.flows.status.inspection; print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "pyarrow" in imported
+    slow = {"prefect", "torch", "scipy", "sklearn", "fasttext", "matplotlib", "sentence_transformers", "transformers"}
+    assert not slow.intersection(imported)
+
+
+def test_a_run_with_something_to_do_is_not_finished_and_leaves_no_record(tmp_path: Path) -> None:
+    settings = load_recipe(ROOT / "deployments" / "recipes" / "sample.yaml", [], str(tmp_path / "ws"))
+    assert finished_run(settings) is None
+    assert not (tmp_path / "ws").exists()
+    workspace = settings.workspace
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / ".fineweb-mask").touch()
+    last = LastRun(settings=settings, folder=str(ROOT))
+    (tmp_path / "ws" / "run.json").write_text(last.model_dump_json())
+    assert finished_run(settings) is None
+    assert not (tmp_path / "ws" / "runs").exists()
+    assert open_workspace(workspace).exists(tmp_path / "ws" / "run.json")
+
+
+def test_a_folder_that_is_no_workspace_has_no_state(tmp_path: Path) -> None:
+    with pytest.raises(StatusError, match="is no workspace: no run was started there"):
+        open_workspace(tmp_path)

@@ -1,0 +1,269 @@
+"""Errors that could be foreseen: each ends the command in one line, before any work begins where that is possible.
+
+Every case is a new process, as a person starts it. What it prints on stderr is counted, but for the lines of level INFO
+that say how far a run is: on a terminal there are bars in their place.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.integration.conftest import Service
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK_BEGINS = "starting Prefect, which records the run"
+MOST_LINES = 3  # of a command that fails, the one that helps is the last
+AT_ONCE = 3
+UI_CASE = "budget"
+BUSY = "Still processing items"  # Prefect's workers, at the end, on a machine that is busy
+OF_A_BUG = ("Traceback", "this should not happen")
+NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+NO_HUB = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+NO_SERVER = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
+RECIPE = """\
+workspace: not used
+source: {path: @corpus}
+ingest: {min_chars: 20}
+quality: {scorers: [{kind: column, column: grade}]}
+embedding: {static_dimensions: 16, static_fit_documents: 100}
+selection: {select_ratio: 0.25}
+report: {sample: 50}
+"""
+
+
+class Case(NamedTuple):
+    """A command that cannot work."""
+
+    name: str
+    says: str  # in the one line that helps
+    changes: tuple[str, ...] = ()  # of the recipe; @ is the folder of the files
+    environment: Mapping[str, str] = {}
+    recipe: str = "recipe.yaml"
+    workspace: str = ""  # by default one of its own
+    without: str = ""  # a package that is not installed
+
+
+def scorer(settings: str) -> tuple[str]:
+    return (f"quality.scorers=[{{{settings}}}]",)
+
+
+FOUND_BEFORE = [
+    # settings
+    Case("metrics_are_empty", "selection.metrics: must name one of", ("selection.metrics={}",)),
+    Case("min_chars_of_2_to_63", "ingest.min_chars: must be at most", (f"ingest.min_chars={2**63}",)),
+    Case("regex", "regular expression", ("ingest.filters=[{kind: regex, options: {regex_exp: '('}}]",)),
+    Case("device", "selection.device: ", ("selection.device=gpu",)),
+    Case("key_twice", "'ingest' is given twice", recipe="twice.yaml"),
+    Case("no_recipe", "cannot read the recipe", recipe="none.yaml"),
+    # models
+    Case("no_model_folder", "embedding.model: there is no folder", ("embedding.model=./no/folder",)),
+    Case("no_network_embedding", "embedding.model: 'you/none'", ("embedding.model=you/none",), NO_NETWORK),
+    Case("no_network_edu", "scorer 'edu'", scorer("kind: edu"), NO_NETWORK),
+    Case("no_network_fasttext", "hf://you/none", scorer("kind: fasttext, model: 'hf://you/none/m.bin'"), NO_NETWORK),
+    Case("no_hub", "cannot be downloaded from the hub", ("embedding.model=you/none",), NO_HUB),
+    Case("no_fasttext", "is not a fastText model", scorer("kind: fasttext, model: @text.parquet")),
+    Case("no_file", "quality.scorers.0.model: ", scorer("kind: fasttext, model: @none.bin")),
+    Case("no_labels", "quality.scorers.0.labels: ", scorer("kind: fasttext, labels: {path: none.parquet}")),
+    Case("no_gpu", "selection.device: cuda:64 needs a GPU", ("selection.device=cuda:64",)),
+    # files and columns
+    Case("no_source", "source.path: ", ("source.path=@none",)),
+    Case("source_is_all", "overlap", ("source.path=/",)),
+    Case("no_text_column", "source.text_column: ", ("source.text_column=body",)),
+    Case("no_column", "quality.scorers.0.column: ", scorer("kind: column, column: none")),
+    Case("scores_are_texts", "'topic' must hold numbers", scorer("kind: column, column: topic")),
+    Case("no_group_column", "selection.groups.column: ", ("selection.groups={column: none}",)),
+    Case("against_cut_off", "ingest.against: cut.parquet cannot be read", ("ingest.against=[@cut.parquet]",)),
+    Case("no_benchmark", "ingest.decontaminate: text.parquet", ("ingest.decontaminate=[@text.parquet]",)),
+    Case("benchmark_without_text", "no column 'text'", ("ingest.decontaminate=[@questions.parquet]",)),
+    Case(
+        "targets_without_text",
+        "selection.targets.path: questions.parquet has no column 'text'",
+        ("selection.solver=betr", "selection.targets={path: @questions.parquet}"),
+    ),
+    # folders, packages, addresses
+    Case("workspace_in_a_file", "workspace: ", workspace="recipe.yaml/w"),
+    Case("workspace_read_only", "workspace: ", workspace="/proc/w"),
+    Case("output_read_only", "materialize.output: ", ("materialize.output=/proc/output",)),
+    Case("spill_read_only", "materialize.spill: ", ("materialize.spill=@recipe.yaml/spill",)),
+    Case(
+        "no_datatrove",
+        "ingest.filters needs datatrove",
+        ("ingest.filters=[{kind: gopher_quality}]",),
+        without="datatrove",
+    ),
+    Case("no_rensa", "'near-dedup'", ("ingest.near_dedup=minhash",), without="rensa"),
+    Case("no_ray", "extra 'ray'", ("engine.kind=ray",), without="ray"),
+    Case("no_warcio", "WARC files need warcio", ("source.path=@crawl.warc",), without="warcio"),
+    Case("no_mds", "the format mds needs", ("materialize.export=[{format: mds}]",), without="streaming"),
+    Case(
+        "no_tokenizer",
+        "materialize.export.0: tokenizer: ",
+        ("materialize.export=[{format: megatron, tokenizer: ./none.json}]",),
+    ),
+    Case("no_cluster", "no Ray cluster answers at 127.0.0.1:9", ("engine.kind=ray",), {"RAY_ADDRESS": "127.0.0.1:9"}),
+]
+FOUND_LATER = [
+    Case("budget", "budget is 1000 documents, but there are only 120", ("selection.budget=1000",)),
+    Case("sidecar_of_nan", "is null or not finite", scorer("kind: sidecar, path: '@nan/{shard}.npy'")),
+    Case("sidecar_cut_off", "cannot read it", scorer("kind: sidecar, path: '@cut/{shard}.npy'")),
+    Case("no_sidecar", "does not exist", scorer("kind: sidecar, path: '@none/{shard}.npy'")),
+    Case("against_damaged", "damaged.parquet", ("ingest.against=[@damaged.parquet]",)),
+    Case("all_too_short", "120 too short (ingest.min_chars)", ("ingest.min_chars=100000",)),
+    Case("all_known", "120 known (ingest.against)", ("ingest.against=[@known.parquet]",)),
+    Case(
+        "labels_of_one_class",
+        "every label falls on the same side of the threshold",
+        scorer("kind: fasttext, labels: {path: @known.parquet, score_column: grade, threshold: 9}"),
+    ),
+    Case("no_encoder", "cannot load the embedding model", ("embedding.model=@encoder",)),
+    Case("no_server", "the Prefect server at http://127.0.0.1:9/api/ does not answer", environment=NO_SERVER),
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small corpus with its recipe, and files that are not as they should be."""
+    folder = tmp_path_factory.mktemp("foreseeable")
+    random = np.random.default_rng(0)
+    words = [f"word{number}" for number in range(200)]
+    rows = [
+        {"id": str(number), "text": " ".join(random.choice(words, 30)), "grade": float(number % 5), "topic": "sea"}
+        for number in range(120)
+    ]
+    (folder / "corpus").mkdir()
+    for name, part in {"corpus/a": rows[:60], "corpus/b": rows[60:], "known": rows}.items():
+        pq.write_table(pa.Table.from_pylist(part), folder / f"{name}.parquet")
+    pq.write_table(pa.table({"question": ["What is it?"]}), folder / "questions.parquet")
+    whole = (folder / "known.parquet").read_bytes()
+    (folder / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    (folder / "damaged.parquet").write_bytes(whole[:500] + bytes(2_000) + whole[2_500:])
+    (folder / "text.parquet").write_text("not Parquet, and no model of fastText either")
+    (folder / "crawl.warc").write_text("WARC/1.0\r\n")
+    for name in ("nan", "cut"):
+        (folder / name).mkdir()
+        for shard in "ab":
+            np.save(folder / name / f"{shard}.npy", np.full(60, np.nan))
+    for path in (folder / "cut").iterdir():
+        path.write_bytes(path.read_bytes()[:200])
+    (folder / "encoder").mkdir()
+    for name in ("config.json", "modules.json", "tokenizer.json", "model.safetensors"):
+        (folder / "encoder" / name).write_text("{")
+    (folder / "recipe.yaml").write_text(RECIPE.replace("@", f"{folder}/"))
+    (folder / "twice.yaml").write_text(f"{RECIPE}ingest: {{min_chars: 30}}\n".replace("@", f"{folder}/"))
+    return folder
+
+
+def command(*arguments: str, without: str = "") -> list[str]:
+    """Return the command, as if a package were not installed."""
+    hidden = f"sys.modules[{without!r}] = None; " if without else ""
+    code = f"import sys; {hidden}from fineweb_mask.flows.cli import main; main()"
+    return [sys.executable, "-c", code, *arguments]
+
+
+def run(case: Case, files: Path, server: str) -> subprocess.CompletedProcess[str]:
+    workspace = files / (case.workspace or f"workspaces/{case.name}")
+    changes = [part for change in case.changes for part in ("--set", change.replace("@", f"{files}/"))]
+    arguments = ["run", str(files / case.recipe), "--workspace", str(workspace), *changes]
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    terminal = {"PREFECT_LOGGING_LEVEL": "WARNING", "PREFECT_HOME": str(files / "prefect"), "PREFECT_API_URL": server}
+    return subprocess.run(
+        command(*arguments, without=case.without),
+        cwd=files,
+        env={**mine, **terminal, **case.environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+Ended = Callable[[Case], "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def ended(request: pytest.FixtureRequest, files: Path) -> Iterator[Ended]:
+    """How the command of a case ended; those of all cases that are tested run beside each other."""
+    tested = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
+    cases: list[Case] = [item.callspec.params["case"] for item in tested if hasattr(item, "callspec")]
+    server = f"{request.getfixturevalue('service').url}/api" if any(case in FOUND_LATER for case in cases) else ""
+    with ThreadPoolExecutor(AT_ONCE) as at_once:
+        running = {case.name: at_once.submit(run, case, files, server) for case in cases}
+        yield lambda case: running[case.name].result()
+
+
+@pytest.mark.parametrize("case", FOUND_BEFORE, ids=lambda case: case.name)
+def test_it_is_found_before_the_work_begins(case: Case, ended: Ended, files: Path) -> None:
+    done = ended(case)
+    assert done.returncode == 2, done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("fineweb-mask: ")
+    assert case.says in line
+    assert not (files / "workspaces" / case.name).exists()
+
+
+@pytest.mark.parametrize("case", FOUND_LATER, ids=lambda case: case.name)
+def test_what_only_a_run_can_find_ends_it_in_one_line(case: Case, ended: Ended) -> None:
+    done = ended(case)
+    assert done.returncode == 1, done.stderr
+    *before, line = (one for one in done.stderr.splitlines() if BUSY not in one)
+    assert line.startswith("fineweb-mask: ")
+    assert case.says in line
+    assert before[0] == WORK_BEGINS
+    assert len(before) < MOST_LINES
+    assert not any(words in done.stderr for words in OF_A_BUG)
+
+
+def test_prefect_s_ui_shows_the_reason_and_no_traceback(ended: Ended, service: Service) -> None:
+    [case] = [case for case in FOUND_LATER if case.name == UI_CASE]
+    assert ended(case).returncode == 1
+    runs = service.read("flow_runs/filter", sort="START_TIME_DESC", limit=100)
+    [run] = [run for run in runs if run["parameters"].get("settings", {}).get("workspace", "").endswith(f"/{UI_CASE}")]
+    assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", f"{case.says}: lower it, or use select_ratio")
+    tasks = service.read("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+    assert run["state"]["message"] in {task["state"]["message"] for task in tasks if task["state"]["type"] == "FAILED"}
+    logs = service.read("logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}})
+    assert logs
+    assert not [log for log in logs if "Traceback" in log["message"] or 'File "' in log["message"]]
+
+
+def test_a_port_in_use_is_told_in_one_line(files: Path) -> None:
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = used.getsockname()[1]
+        serve = [
+            sys.executable,
+            "-m",
+            "deployments.serve",
+            "start",
+            "--port",
+            str(port),
+            "--state",
+            str(files / "serve"),
+        ]
+        done = subprocess.run(serve, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"serve: port {port} is taken by another program: make serve PORT={port + 1}\n"
+
+
+def test_a_damaged_dataset_is_told_in_one_line(workspace: Path, files: Path) -> None:
+    path = next((workspace / "dataset" / "data").rglob("*.parquet"))
+    group, content = pq.read_metadata(path).row_group(0), bytearray(path.read_bytes())
+    texts = next(one for one in map(group.column, range(group.num_columns)) if one.path_in_schema == "text")
+    content[texts.data_page_offset + texts.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+    export = command("export", str(workspace), "--format", "parquet", "--output", str(files / "exported"))
+    done = subprocess.run(export, cwd=files, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"fineweb-mask: {path.relative_to(workspace / 'dataset')} is damaged: ")

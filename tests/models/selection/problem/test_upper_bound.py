@@ -1,0 +1,234 @@
+"""The bound against enumeration: no selection is better, for built-in metrics and for those that a user adds."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fineweb_mask.models.selection import SelectionSettings, select
+from fineweb_mask.models.selection.metrics.base import EFFORT
+from fineweb_mask.models.selection.metrics.facility import Facility
+from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
+from fineweb_mask.models.selection.problem.measures import FalseBoundError
+from fineweb_mask.models.selection.problem.normalisation import find_ranges, weigh
+from fineweb_mask.models.selection.problem.objective import Objective
+from fineweb_mask.models.selection.problem.token_budget import Knapsack
+from fineweb_mask.models.selection.problem.upper_bound import Bound, tightened_bound
+from fineweb_mask.models.selection.rows import Rows
+from tests.models.selection.enumerable import (
+    METRICS,
+    any_masks,
+    document_problem,
+    every_mask,
+    is_full,
+    probabilities,
+    token_problem,
+    unit_rows,
+)
+
+N, BUDGET = 12, 4
+TRIALS = int(os.environ.get("FINEWEB_MASK_TRIALS", "400"))  # blocks of which every selection is evaluated
+
+
+class Delegating:
+    """A third metric that delegates to `facility`, with every optional method, or those named."""
+
+    def __init__(self, rows, methods=None):
+        self._metric = Facility(rows, 5)
+        self._methods = methods
+
+    def value(self, masks):
+        return self._metric.value(masks)
+
+    def __getattr__(self, name):
+        if name.startswith("_") or (self._methods is not None and name not in self._methods):
+            raise AttributeError(name)
+        return getattr(self._metric, name)
+
+
+class WrongTangent(Delegating):
+    """A metric with a tangent that is below it."""
+
+    def tangent(self, inclusion, budget, weight):  # noqa: ARG002
+        return Flat(torch.zeros(len(inclusion), dtype=torch.float64))
+
+
+class Flat:
+    effort = EFFORT
+
+    def __init__(self, slopes):
+        self.slopes = slopes
+
+    def evaluate(self):
+        return 0.0, self.slopes
+
+    def descend(self, mask, fall):
+        pass
+
+
+def third(rows):
+    return Delegating(rows)
+
+
+def without_tangent(rows):
+    return Delegating(rows, {"gradient", "worth", "gains", "neighbours", "restrict", "random_value"})
+
+
+def problem():
+    random = np.random.default_rng(4)
+    return random.normal(size=(N, 4)).astype(np.float32) + 0.4, random.random(N).astype(np.float32)
+
+
+def unit(features):
+    return Rows(torch.nn.functional.normalize(torch.from_numpy(features), dim=1))
+
+
+@pytest.mark.parametrize("make", [*(pytest.param(kind, id=name) for name, kind in METRICS.items()), third])
+@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_bound_holds_against_enumeration_from_any_start(make, lamb):
+    rows = unit_rows(N, 4, seed=5)
+    quality = torch.rand(N, generator=torch.Generator().manual_seed(6))
+    metric = make(rows) if make is not Facility else Facility(rows, 5)
+    objective = Objective(quality, BUDGET, {"metric": metric}, linear_weight=lamb, weights={"metric": 1 - lamb})
+    values = objective.value(every_mask(N, BUDGET))
+    for seed in range(5):
+        pi = probabilities(N, BUDGET, seed)
+        assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - 1e-6
+        mask = every_mask(N, BUDGET)[int(values.argmax())]
+        bound = tightened_bound(objective, pi.float(), mask, float(values.mean()))
+        assert float(values.max()) - 1e-6 <= bound <= Bound(objective, pi.float()).evaluate()[0] + 1e-6
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, TRIALS, 50)], ids=str)
+def test_bound_holds_for_every_selection_under_every_mix(seeds):
+    for seed in seeds:
+        objective = document_problem(seed)
+        masks = every_mask(objective.n, objective.budget)
+        values = objective.value(masks)
+        best = masks[int(values.argmax())]
+        rounding = 2e-6 * max(1, objective.size_of(best))
+        for pi in (torch.full((objective.n,), objective.share), probabilities(objective.n, objective.budget).float()):
+            assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - rounding
+        bound = tightened_bound(objective, pi, best, float(values.mean()), effort_share=0.3)
+        assert bound >= float(values.max()) - rounding
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, TRIALS, 50)], ids=str)
+def test_bound_holds_for_every_selection_full_by_tokens(seeds):
+    """Even for those that are not full but use as much as some full selection may."""
+    for seed in seeds:
+        _, objective = token_problem(seed)
+        masks, knapsack = any_masks(objective.n), objective.knapsack
+        used = masks.long() @ knapsack.tokens
+        values = objective.value(masks[(used >= knapsack.least) & (used <= knapsack.limit)])
+        full = masks[is_full(masks, knapsack)]
+        best = full[int(objective.value(full).argmax())]
+        rounding = 2e-6 * max(1, objective.size_of(best))
+        for pi in (torch.full((objective.n,), knapsack.share), torch.rand(objective.n)):
+            assert Bound(objective, pi).evaluate()[0] >= float(values.max()) - rounding
+        bound = tightened_bound(objective, pi, best, float(values.mean()), effort_share=0.2)
+        assert bound >= float(values.max()) - rounding
+
+
+def test_bound_over_equal_lengths_is_that_over_as_many_documents():
+    rows, quality = unit_rows(N, 4, seed=5), torch.rand(N, generator=torch.Generator().manual_seed(6))
+    knapsack = Knapsack.of(torch.full((N,), 7), 7 * BUDGET + 6)  # with this room `least` is that of BUDGET documents
+    weights = {"facility": 0.3}
+    pi = probabilities(N, BUDGET).float()
+    for metrics, limits in (({}, {}), ({"facility": Facility(rows, 5)}, weights)):
+        plain = Objective(quality, BUDGET, metrics, linear_weight=0.4, weights=limits)
+        filled = replace(plain, knapsack=knapsack)
+        assert Bound(filled, pi).evaluate()[0] >= Bound(plain, pi).evaluate()[0] - 1e-6
+        assert Bound(filled, pi).evaluate()[0] <= Bound(plain, pi).evaluate()[0] + 0.25 * weights["facility"] + 1e-6
+
+
+@pytest.mark.parametrize("solver", ["mean_field", "greedy"])
+@pytest.mark.parametrize("normalize", ["none", "range"])
+@pytest.mark.parametrize("others", [{}, {"pairwise": 0.5}])
+@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
+def test_a_third_metric_is_bounded_like_any_other(solver, normalize, others, lamb):
+    features, quality = problem()
+    own = {"third": (third(unit(features)), 1.0)}
+    settings = SelectionSettings(metrics=others, budget=BUDGET, lamb=lamb, normalize=normalize, solver=solver)
+    selection = select(features, quality, settings, own_metrics=own)
+    best = max(enumerated(selection, features, quality, settings, own))
+    assert selection.objective <= best + 1e-5
+    assert selection.upper_bound >= best - 1e-5
+    assert 0 <= selection.gap <= 1
+
+
+@pytest.mark.parametrize("solver", ["mean_field", "greedy"])
+@pytest.mark.parametrize("others", [{}, {"pairwise": 0.5}])
+@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
+def test_a_third_metric_without_a_tangent_gives_no_bound(solver, others, lamb):
+    features, quality = problem()
+    own = {"third": (without_tangent(unit(features)), 1.0)}
+    settings = SelectionSettings(metrics=others, budget=BUDGET, lamb=lamb, solver=solver)
+    selection = select(features, quality, settings, own_metrics=own)
+    assert selection.upper_bound is None
+    assert selection.gap is None
+    with pytest.raises(ValueError, match="no tangent"):
+        Bound(
+            Objective(torch.ones(N), BUDGET, {"third": own["third"][0]}, linear_weight=0.5, weights={"third": 1.0}),
+            torch.full((N,), BUDGET / N),
+        )
+    assert selection.objective <= max(enumerated(selection, features, quality, settings, own)) + 1e-5
+
+
+def enumerated(selection, features, quality, settings, own):
+    """J of every selection, under the ranges that `select` finds."""
+    rows, masks = unit(features), every_mask(N, BUDGET)
+    metrics = {name: METRICS[name](rows) for name in settings.metric_weights} | {
+        k: metric for k, (metric, _) in own.items()
+    }
+    weights = settings.metric_weights | {name: weight for name, (_, weight) in own.items()}
+    generator = torch.Generator().manual_seed(settings.seed)
+    q = torch.from_numpy(quality)
+    ranges = find_ranges(rows, q, settings, metrics, budget=BUDGET, generator=generator)
+    term = (NearDuplicates.of(rows, settings.near_duplicates.threshold), settings.near_duplicates.weight)
+    scaled = weigh(q, metrics, ranges, lamb=settings.lamb, weights=weights, budget=BUDGET, near_duplicates=term)
+    assert scaled.random_objective(settings.lamb) == pytest.approx(selection.random_objective, abs=1e-6)
+    return scaled.objective.value(masks).tolist()
+
+
+def rows_of(kind, n, d, seed):
+    """Rows as corpora have them: any, around a common direction, each twice, each with its opposite."""
+    half = torch.randn((n - n // 2, d), generator=torch.Generator().manual_seed(seed))
+    other = torch.randn((n // 2, d), generator=torch.Generator().manual_seed(seed + 100))
+    paired = {"duplicated": half[: n // 2], "opposed": -half[: n // 2]}
+    rows = torch.cat([half, paired.get(kind, other)]) + (2.0 if kind == "shifted" else 0.0)
+    return Rows(torch.nn.functional.normalize(rows, dim=1))
+
+
+def test_a_metric_with_only_a_value_is_learned_and_not_bounded():
+    features, quality = problem()
+    own = {"third": (Delegating(unit(features), set()), 1.0)}
+    learning = {"n_epochs": 20, "n_rollout": 8, "partial": 1.0}
+    settings = SelectionSettings(metrics={}, budget=BUDGET, solver="policy_gradient", policy_gradient=learning)
+    assert select(features, quality, settings, own_metrics=own).upper_bound is None
+
+
+@pytest.mark.parametrize("lamb", [0.0, 0.1, 0.5, 0.9])
+def test_a_wrong_tangent_is_an_error(lamb):
+    features, quality = problem()
+    own = {"wrong": (WrongTangent(unit(features)), 1.0)}
+    settings = SelectionSettings(metrics={}, budget=BUDGET, lamb=lamb, normalize="none")
+    with pytest.raises(FalseBoundError, match="'wrong'"):
+        select(features, quality, settings, own_metrics=own)
+
+
+def test_a_metric_of_negative_weight_has_no_bound():
+    features, quality = problem()
+    settings = SelectionSettings(metrics={"facility": 1.0}, budget=BUDGET)
+    own = {"third": (third(unit(features)), -0.5)}
+    assert select(features, quality, settings, own_metrics=own).upper_bound is None
+
+
+def test_quality_alone_is_bounded_by_the_best_whatever_is_selected():
+    """Such a selection comes from a budget of tokens, which leaves the best out where they are too long."""
+    quality = torch.arange(10.0)
+    mask = quality < 4
+    objective = Objective(quality, 4, {}, linear_weight=1.0, weights={})
+    assert tightened_bound(objective, mask.float(), mask, 4.5) == pytest.approx((6 + 7 + 8 + 9) / 4)

@@ -1,0 +1,163 @@
+"""The pages of a comparison and of a sweep: their numbers against plain references, and hostile topics."""
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fineweb_mask.models.settings import SourceSettings
+from fineweb_mask.tasks.comparison.page import (
+    ComparisonJob,
+    LabelColumnError,
+    check_label_column,
+    write_comparison_page,
+)
+from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
+from fineweb_mask.tasks.selection.groups import group_name, grouped
+from fineweb_mask.tasks.source.discovery import discover
+from tests.tasks.jobs import ranges_jobs, variant_job
+
+SELECTORS = ["mean_field", "random", "top_quality"]
+HOSTILE = "<img src=x onerror=alert(1)> | `a`"
+
+
+@pytest.fixture(scope="module")
+def labelled(built: Any, pipeline: Any, tmp_path_factory: Any, make_parquet: Any, make_document: Any) -> Any:
+    """A small workspace of one block whose documents carry a topic; some have none, one name is an attack."""
+    tmp_path = tmp_path_factory.mktemp("labelled")
+    topics = ["sea", "kitchen", HOSTILE, None]
+    rows = [make_document(row, topic=topics[row % 4]) for row in range(40)]
+    source = tmp_path / "source" / "a.parquet"
+    make_parquet(source, rows, (pa.field("topic", pa.string()),))
+    recipe = built.recipe.model_copy(
+        update={
+            "workspace": str(tmp_path / "workspace"),
+            "source": SourceSettings(path=str(source.parent)),
+        }
+    )
+    return pipeline(recipe)
+
+
+def page_job(built: Any, selectors: list[str], lambs: tuple[float, ...] = (), **fields: Any) -> ComparisonJob:
+    """Run every job of a comparison, and of a sweep with `lambs`, but the last, and return this."""
+    workspace, shards, settings = built.workspace, built.selection_shards, built.recipe.selection
+    ranges = {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
+
+    def planned(selector: str, lambs: tuple[float, ...] = ()) -> list[Any]:
+        return [
+            variant_job(workspace, group, settings, selector, ranges[group_name(group)], lambs=lambs)
+            for group in grouped(shards, settings)
+        ]
+
+    jobs = {selector: planned(selector) for selector in selectors}
+    return ComparisonJob(
+        root=str(workspace.root),
+        settings=settings,
+        documents=[shard.documents for shard in sorted(shards, key=lambda shard: shard.name)],
+        groups={selector: [select_variant(job) for job in of] for selector, of in jobs.items()},
+        masks={selector: [file for job in of for file in job.shard_files() or []] for selector, of in jobs.items()},
+        lambs=lambs,
+        frontiers=[select_variant(job) for job in planned("mean_field", lambs)] if lambs else [],
+        **fields,
+    )
+
+
+def test_the_numbers_of_a_comparison(labelled: Any) -> None:
+    job = page_job(labelled, SELECTORS, label_column="topic", seconds={"random": 0.25})
+    write_comparison_page(job)
+    assert write_comparison_page(job).cached
+    metrics = json.loads((job.folder / "metrics.json").read_text())
+    topics = labelled.read(labelled.documents[0])["topic"].to_pylist()
+    masks = {name: labelled.read(files[0])["selected"].to_pylist() for name, files in job.masks.items()}
+    chosen = {name: {row for row, one in enumerate(mask) if one} for name, mask in masks.items()}
+    for name, row in zip(SELECTORS, metrics["jaccard"]["values"], strict=True):
+        expected = [len(chosen[name] & chosen[other]) / len(chosen[name] | chosen[other]) for other in SELECTORS]
+        assert row == pytest.approx(expected)
+    for name in SELECTORS:
+        counts = Counter(topics[row] for row in chosen[name] if topics[row] is not None)
+        shares = [counts[topic] / counts.total() for topic in ("sea", "kitchen", HOSTILE)]
+        one = metrics["selectors"][name]
+        assert one["topics"] == sum(share > 0 for share in shares)
+        assert one["effective_topics"] == pytest.approx(math.exp(-sum(s * math.log(s) for s in shares if s)))
+        assert one["rarest_topic"] == pytest.approx(min(shares))
+        assert one["selected"] == len(chosen[name])
+        assert one["upper_bound"] == metrics["selectors"]["mean_field"]["upper_bound"]  # proved once, for all
+        tokens = labelled.read(labelled.documents[0])["token_count"].to_pylist()
+        assert one["tokens"] == sum(tokens[row] for row in chosen[name])
+    assert metrics["selectors"]["random"]["seconds"] == 0.25
+    assert metrics["selectors"]["mean_field"]["seconds"] is None
+    assert metrics["selectors"]["random"]["gap"] > metrics["selectors"]["mean_field"]["gap"]
+
+
+def test_hostile_topics_are_text_on_the_page(labelled: Any) -> None:
+    job = page_job(labelled, SELECTORS, label_column="topic", seconds={"random": 0.25})
+    write_comparison_page(job)
+    page = (job.folder / "index.html").read_text()
+    assert "&lt;img src=x onerror=alert(1)&gt; | `a`" in page
+    assert "<img src=x" not in page
+    assert sorted(path.name for path in (job.folder / "plots").iterdir()) == [
+        "near-duplicates.png",
+        "overlap.png",
+        "topics.png",
+        "trade-off.png",
+    ]
+
+
+def test_without_a_label_column_there_are_no_topics(copied: Any) -> None:
+    """Two blocks: figures are means over them."""
+    job = page_job(copied, SELECTORS, seconds={})
+    write_comparison_page(job)
+    metrics = json.loads((job.folder / "metrics.json").read_text())
+    assert metrics["topics"] == {}
+    assert metrics["blocks"] == 2
+    assert metrics["selectors"]["random"]["topics"] is None
+    assert "Topics" not in (job.folder / "index.html").read_text()
+    assert metrics["documents"] == copied.counts.documents_eligible
+    assert metrics["selectors"]["mean_field"]["selected"] == copied.counts.selected
+
+
+def test_the_label_column_must_hold_labels(tmp_path: Any, make_parquet: Any, make_document: Any) -> None:
+    extra = (pa.field("topic", pa.int64()), pa.field("vector", pa.list_(pa.float32())))
+    make_parquet(tmp_path / "a.parquet", [make_document(1, topic=3, vector=[0.5])], extra)
+    (tmp_path / "b.parquet").write_bytes(b"broken")
+    source = SourceSettings(path=str(tmp_path))
+    shards = discover(source)
+    check_label_column("topic", shards, source)
+    check_label_column("dump", shards, source)
+    with pytest.raises(
+        LabelColumnError, match=r"'subject' must be among the documents' columns: .*, topic, url, vector"
+    ):
+        check_label_column("subject", shards, source)
+    with pytest.raises(LabelColumnError, match="must hold text, integers or booleans"):
+        check_label_column("vector", shards, source)
+    named = SourceSettings(path=str(tmp_path), extra_columns=["vector"])
+    with pytest.raises(LabelColumnError, match="'topic' must be among"):
+        check_label_column("topic", shards, named)
+
+
+def test_a_sweep_recommends_its_knee(copied: Any) -> None:
+    lambs = (0.0, 0.25, 0.5, 0.75, 1.0)
+    job = page_job(
+        copied, ["random", "greedy"], lambs, seconds={"0.5": 0.1}, advised=" --set selection.budget_by=tokens"
+    )
+    written = write_comparison_page(job)
+    assert write_comparison_page(job).cached
+    assert job.folder.name == "sweep"
+    metrics = json.loads((job.folder / "metrics.json").read_text())
+    values = metrics["values"]
+    assert [value["lamb"] for value in values] == list(lambs)
+    assert [value["seconds"] for value in values] == [None, None, 0.1, None, None]
+    x, y = (np.array([value[name] for value in values]) for name in ("mean_quality", "pairwise"))
+    above = (x - x[0]) / (x[-1] - x[0]) + (y - y[-1]) / (y[0] - y[-1])
+    assert metrics["recommended_lamb"] == lambs[int(above.argmax())] == written.details["recommended_lamb"]
+    assert metrics["baselines"].keys() == {"random", "greedy"}
+    plots = {"trade-off.png", "shares.png", "near-duplicates.png", "overlap.png"}
+    assert {path.name for path in (job.folder / "plots").iterdir()} == plots
+    page = (job.folder / "index.html").read_text()
+    best = f"{metrics['recommended_lamb']:g}"
+    assert f"--set selection.lamb={best} --set selection.budget_by=tokens" in page
+    assert not (copied.workspace.root / "compare" / "index.html").exists()

@@ -1,0 +1,245 @@
+"""Variants and sweeps: judged on one scale, measured, cached, and never in the way of the pipeline's masks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
+from fineweb_mask.tasks.comparison.variants import (
+    SelectorError,
+    VariantJob,
+    check_selectors,
+    find_ranges,
+    left_out,
+    missing_for,
+    note_seconds,
+    noted_seconds,
+    select_variant,
+    shared_settings,
+)
+from fineweb_mask.tasks.fit.targets import fit_targets
+from fineweb_mask.tasks.selection.groups import group_name, grouped
+from fineweb_mask.tasks.workspace.references import StageFile
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.fit.test_targets import EXAMPLES, job_of
+from tests.tasks.jobs import ranges_jobs, variant_job
+from tests.tasks.stage_files import newest
+
+LAMBS = (0.0, 0.5, 1.0)
+EPOCHS = {"policy_gradient": {"n_epochs": 20}}
+
+
+def scales(workspace: Workspace, shards: Any, settings: PipelineSelectionSettings) -> dict[str, StageFile]:
+    return {job.name: find_ranges(job) for job in ranges_jobs(workspace, shards, settings)}
+
+
+def jobs(
+    workspace: Workspace, shards: Any, settings: PipelineSelectionSettings, selector: str, targets: Any = None
+) -> Iterator[VariantJob]:
+    found = scales(workspace, shards, settings)
+    for group in grouped(shards, settings):
+        yield variant_job(workspace, group, settings, selector, found.get(group_name(group)), targets)
+
+
+@pytest.fixture
+def targets(copied: Any, tmp_path: Path) -> StageFile:
+    pq.write_table(pa.Table.from_pylist(EXAMPLES), tmp_path / "examples.parquet")
+    return fit_targets(job_of(copied, tmp_path / "examples.parquet"))
+
+
+@pytest.fixture
+def settings(copied: Any) -> PipelineSelectionSettings:
+    return PipelineSelectionSettings.model_validate(copied.recipe.selection.model_dump() | EPOCHS)
+
+
+def test_datamask_selects_the_masks_of_the_pipeline(copied: Any) -> None:
+    """Two blocks, each with a seed and ranges of its own: the same selection as `select` made, in another folder."""
+    before = {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks}
+    for job in jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "mean_field"):
+        select_variant(job)
+        for file in job.shard_files() or []:
+            ours, theirs = copied.read(file), pq.read_table(newest(copied.workspace, "masks", file.name))
+            assert file.path == f"compare/masks/mean_field/{file.name}.{job.key.tag}.parquet"
+            assert ours.equals(theirs)
+    assert {file.name: copied.workspace.resolve(file).read_bytes() for file in copied.masks} == before
+
+
+def test_every_selector_is_judged_by_the_same_objective(
+    copied: Any, settings: PipelineSelectionSettings, targets: StageFile
+) -> None:
+    found = {}
+    for selector in SELECTORS:
+        [first, *_] = [
+            select_variant(job) for job in jobs(copied.workspace, copied.selection_shards, settings, selector, targets)
+        ]
+        [found[selector]] = first.details["blocks"]
+    assert len({block["selected"] for block in found.values()}) == 1
+    assert len({block["random_objective"] for block in found.values()}) == 1
+    bound = found["mean_field"]["upper_bound"]
+    assert all(block["objective"] <= bound + 1e-6 for block in found.values())
+    assert found["mean_field"]["objective"] >= max(block["objective"] for block in found.values()) - 1e-6
+    for block in found.values():
+        assert block["measures"].keys() == {"mean_quality", *METRICS, "near_duplicates"}
+        assert block["measures"]["mean_quality"] == pytest.approx(block["terms"]["mean_quality"], abs=1e-6)
+        assert block["measures"]["pairwise"] == pytest.approx(block["terms"]["pairwise"], abs=1e-6)
+
+
+def test_a_second_run_finds_everything_and_a_lost_mask_is_made_again_byte_by_byte(copied: Any) -> None:
+    workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+    first = [select_variant(job) for job in jobs(workspace, shards, settings, "random")]
+    assert not any(file.cached for file in first)
+    planned = list(jobs(workspace, shards, settings, "random"))
+    again = [select_variant(job) for job in planned]
+    assert all(file.cached for file in again)
+    assert all(noted_seconds(job)["seconds"] > 0 for job in planned)
+    masks = {path: path.read_bytes() for path in (workspace.root / "compare" / "masks").rglob("*.parquet")}
+    for path in masks:
+        path.unlink()
+    assert not any(select_variant(job).cached for job in planned)
+    assert {path: path.read_bytes() for path in masks} == masks
+
+
+def test_the_keys_follow_what_is_read(copied: Any) -> None:
+    workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+
+    def key(selector: str = "greedy", **changes: Any) -> str:
+        changed = PipelineSelectionSettings.model_validate(settings.model_dump() | changes)
+        return next(jobs(workspace, shards, changed, selector)).key.fingerprint
+
+    assert key() == key(device="auto") == key(solver="random")
+    assert len({key(), key("random"), key(lamb=0.2), key(seed=3), key(metrics="disf"), key(select_ratio=0.5)}) == 6
+    [one, other] = [
+        ranges_jobs(workspace, shards, settings.model_copy(update={"lamb": lamb}))[0] for lamb in (0.1, 0.2)
+    ]
+    assert one.key == other.key
+    moved = settings.model_copy(update={"seed": 9})
+    assert ranges_jobs(workspace, shards, moved)[0].key != one.key
+
+
+def test_the_seconds_of_another_job_are_not_read(copied: Any) -> None:
+    [job, *_] = jobs(copied.workspace, copied.selection_shards, copied.recipe.selection, "random")
+    assert noted_seconds(job) == {}
+    note_seconds(job, {"seconds": 2.5})
+    assert noted_seconds(job) == {"seconds": 2.5}
+    job.seconds_path.write_text(job.seconds_path.read_text().replace(job.key.fingerprint, "another"))
+    assert noted_seconds(job) == {}
+    job.seconds_path.write_text("{")
+    assert noted_seconds(job) == {}
+
+
+def test_a_sweep_holds_a_mask_for_every_value(copied: Any) -> None:
+    workspace, shards, settings = copied.workspace, copied.selection_shards, copied.recipe.selection
+    settings = settings.model_copy(update={"near_duplicates": NearDuplicateSettings(weight=0)})
+    found = scales(workspace, shards, settings)
+    for group in grouped(shards, settings):
+        job = variant_job(workspace, group, settings, "mean_field", found[group_name(group)], lambs=LAMBS)
+        file = select_variant(job)
+        assert select_variant(job).cached
+        assert job.model_copy(update={"lambs": (0.0, 1.0)}).key != job.key
+        tables = {one.name: copied.read(one) for one in job.shard_files() or []}
+        for shard in group:
+            table = tables[shard.name]
+            pipeline = pq.read_table(newest(workspace, "masks", shard.name))
+            assert table["row"].to_pylist() == list(range(shard.rows))
+            assert table["block"].equals(pipeline["block"])
+        for lamb in LAMBS:
+            [block] = [block for block in file.details["blocks"] if block["lamb"] == lamb]
+            chosen = sum(table[f"lamb={lamb}"].to_numpy().sum() for table in tables.values())
+            assert chosen == block["selected"] == round(0.25 * block["documents"])
+        best = next(block for block in file.details["blocks"] if block["lamb"] == 1)["measures"]["mean_quality"]
+        quality = np.concatenate(
+            [pq.read_table(workspace.resolve(shard.scores))["quality"].to_numpy() for shard in group]
+        )
+        out = np.concatenate(
+            [pq.read_table(newest(workspace, "masks", s.name))["block"].is_null().to_numpy() for s in group]
+        )
+        kept = np.sort(quality[~out])[::-1][: round(0.25 * (~out).sum())]
+        assert best == pytest.approx(kept.mean(), rel=1e-5)
+        masks = {path: path.read_bytes() for path in (workspace.root / "sweep" / "masks").rglob("*.parquet")}
+        assert not select_variant(job.model_copy(update={"force": True})).cached
+        assert {path: path.read_bytes() for path in masks} == masks
+
+
+def test_a_budget_of_tokens_finds_its_own_ranges(copied: Any) -> None:
+    settings = copied.recipe.selection.model_copy(update={"budget_by": "tokens"})
+    for group in grouped(copied.selection_shards, settings):
+        job = variant_job(copied.workspace, group, settings, "greedy", None)
+        for block in select_variant(job).details["blocks"]:
+            assert 0 < block["tokens_selected"] <= 0.25 * block["tokens"]
+
+
+def test_unknown_selectors_are_refused_with_the_known_ones() -> None:
+    assert check_selectors(["random", "greedy", "random"]) == ["random", "greedy"]
+    with pytest.raises(SelectorError, match=r"selectors may be all, mean_field, policy_gradient.*received 'datamask'"):
+        check_selectors(["random", "datamask"])
+    with pytest.raises(SelectorError, match="at least one"):
+        check_selectors([])
+
+
+def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) -> None:
+    missing = missing_for(built.recipe)
+    assert missing.keys() == {"betr", "rds", "dsir"}
+    found = check_selectors(["random", "all"], missing)
+    assert found[0] == "random"
+    assert set(found) == SELECTORS.keys() - missing.keys() - {"policy_gradient"}
+    assert left_out(["random", "all"], missing).keys() == {"betr", "rds", "dsir", "policy_gradient"}
+    assert left_out(["policy_gradient", "all"], missing).keys() == missing.keys()
+    assert left_out(["random"], missing) == {}
+    with pytest.raises(SelectorError, match=r"selector betr: it reads target examples: set selection\.targets"):
+        check_selectors(["betr"], missing)
+
+
+def test_options_of_other_selectors_change_no_key(copied: Any, settings: PipelineSelectionSettings) -> None:
+    other = settings.model_copy(update={"kmq": settings.kmq.model_copy(update={"n_clusters": 3})})
+
+    def keys(of: PipelineSelectionSettings, selector: str) -> list[str]:
+        return [job.key.fingerprint for job in jobs(copied.workspace, copied.selection_shards, of, selector)]
+
+    assert keys(settings, "random") == keys(other, "random")
+    assert keys(settings, "kmq") != keys(other, "kmq")
+
+
+def test_documents_that_a_selector_repeats_are_written_as_often(
+    copied: Any, settings: PipelineSelectionSettings
+) -> None:
+    often = settings.model_copy(update={"quadmix": settings.quadmix.model_copy(update={"max_repeats": 3})})
+    for job in jobs(copied.workspace, copied.selection_shards, often, "quadmix"):
+        blocks = select_variant(job).details["blocks"]
+        masks = pa.concat_tables([copied.read(file) for file in job.shard_files() or []])
+        wanted = sum(round(often.select_ratio * block["documents"]) for block in blocks)
+        repeats, selected = masks["repeats"].to_numpy(), masks["selected"].to_numpy()
+        assert repeats.sum() == wanted
+        assert repeats.max() > 1
+        assert ((repeats > 0) == selected).all()
+
+
+def test_variants_get_the_same_share_of_the_tokens_unless_the_recipe_counts(
+    settings: PipelineSelectionSettings,
+) -> None:
+    assert shared_settings(settings, "tokens").budget_by == shared_settings(settings, "tokens").weighed_by == "tokens"
+    assert shared_settings(settings, "documents") == settings
+    counted = settings.model_copy(update={"budget": 30})
+    assert shared_settings(counted, "tokens") == counted
+    weighed = settings.model_copy(update={"budget_by": "tokens", "weigh_by": "documents"})
+    assert shared_settings(weighed, "tokens") == weighed
+    assert shared_settings(weighed, "documents").weighed_by == "documents"
+
+
+def test_every_selector_fills_the_same_tokens_and_is_measured_in_the_terms_of_j(
+    copied: Any, settings: PipelineSelectionSettings, targets: StageFile
+) -> None:
+    by_tokens = shared_settings(settings, "tokens")
+    for selector in SELECTORS:
+        for job in jobs(copied.workspace, copied.selection_shards, by_tokens, selector, targets):
+            for block in select_variant(job).details["blocks"]:
+                assert selector == "gist" or 0.7 * by_tokens.select_ratio * block["tokens"] < block["tokens_selected"]
+                assert block["tokens_selected"] <= round(by_tokens.select_ratio * block["tokens"])
+                for name in ("mean_quality", "pairwise"):
+                    assert block["measures"][name] == pytest.approx(block["terms"][name], abs=1e-6)

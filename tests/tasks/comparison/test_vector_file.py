@@ -1,0 +1,117 @@
+"""Selecting from one file of vectors and scores."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.selection import SelectionInputError, SelectionSettings, select
+from fineweb_mask.tasks.comparison.vector_file import (
+    VectorColumns,
+    VectorFileError,
+    check_vector_file,
+    read_vectors,
+    select_file,
+)
+
+N, D = 60, 6
+LIST_TYPES = {
+    "list<double>": pa.list_(pa.float64()),
+    "list<float>": pa.list_(pa.float32()),
+    "list<halffloat>": pa.list_(pa.float16()),
+    "large_list<float>": pa.large_list(pa.float32()),
+    "fixed_size_list<float>": pa.list_(pa.float32(), D),
+    "fixed_size_list<halffloat>": pa.list_(pa.float16(), D),
+}
+SETTINGS = SelectionSettings(select_ratio=0.25, metrics="pairwise")
+
+
+@pytest.fixture
+def vectors() -> np.ndarray:
+    features = np.random.default_rng(0).normal(size=(N, D)).astype(np.float16).astype(np.float32)
+    return features / np.linalg.norm(features, axis=1, keepdims=True)
+
+
+def written(path, vectors, kind=LIST_TYPES["list<float>"], **columns):
+    dtype = kind.value_type.to_pandas_dtype()
+    table = {
+        "chunk_id": [f"chunk-{index}" for index in range(N)],
+        "quality_score": np.linspace(0, 1, N, dtype=np.float32),
+        "feature_arr": pa.array([None if row is None else np.asarray(row, dtype=dtype) for row in vectors], kind),
+        **columns,
+    }
+    pq.write_table(pa.table(table), path, row_group_size=17)
+    return path
+
+
+@pytest.mark.parametrize("kind", LIST_TYPES.values(), ids=LIST_TYPES)
+def test_every_kind_of_list_is_read(tmp_path, vectors, kind):
+    read = read_vectors(written(tmp_path / "in.parquet", vectors, kind), "feature_arr")
+    assert read.dtype == (np.float16 if pa.types.is_float16(kind.value_type) else np.float32)
+    np.testing.assert_allclose(read, vectors, atol=1e-3)
+
+
+def test_output_is_what_select_selects(tmp_path, vectors):
+    source = written(tmp_path / "in.parquet", vectors)
+    result = select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
+    expected = select(vectors, np.linspace(0, 1, N, dtype=np.float32), SETTINGS)
+    rows = pq.read_table(tmp_path / "out.parquet")
+    assert rows.column_names == ["chunk_id", "quality_score", "inclusion"]
+    assert rows["chunk_id"].to_pylist() == [f"chunk-{index}" for index in expected.indices]
+    np.testing.assert_array_equal(rows["inclusion"].to_numpy(), expected.inclusion[expected.indices])
+    assert (result.documents, result.selected) == (N, 15)
+    assert result.objective == pytest.approx(expected.objective)
+
+
+def test_several_quality_columns_and_a_budget_of_tokens(tmp_path, vectors):
+    tokens = np.random.default_rng(1).integers(10, 100, N)
+    source = written(tmp_path / "in.parquet", vectors, other=np.zeros(N) + np.arange(N) % 3, tokens=tokens)
+    columns = VectorColumns(quality=["quality_score", "other"], tokens="tokens")
+    settings = SelectionSettings(select_ratio=0.25, budget_by="tokens")
+    select_file(source, tmp_path / "out.parquet", columns, settings, device="cpu")
+    rows = pq.read_table(tmp_path / "out.parquet")
+    assert rows.column_names == ["chunk_id", "quality_score", "other", "inclusion"]
+    chosen = [int(name.removeprefix("chunk-")) for name in rows["chunk_id"].to_pylist()]
+    assert 0.9 * 0.25 * tokens.sum() <= tokens[chosen].sum() <= 0.25 * tokens.sum()
+
+
+@pytest.mark.parametrize("bad", [None, [0.1, 0.2]], ids=["null", "short"])
+def test_a_bad_vector_is_named_by_its_row(tmp_path, vectors, bad):
+    source = written(tmp_path / "in.parquet", [*vectors[:41], bad, *vectors[42:]])
+    with pytest.raises(VectorFileError, match=r"'feature_arr', row 41"):
+        select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_bad_number_is_named_by_its_row(tmp_path, vectors):
+    vectors[33, 2] = np.nan
+    source = written(tmp_path / "in.parquet", vectors)
+    with pytest.raises(SelectionInputError, match=r"'feature_arr'.*33"):
+        select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
+
+
+def test_a_null_quality_is_named_by_its_row(tmp_path, vectors):
+    quality = pa.array([None if index == 7 else 0.5 for index in range(N)])
+    source = written(tmp_path / "in.parquet", vectors, quality_score=quality)
+    with pytest.raises(SelectionInputError, match=r"quality.*7"):
+        select_file(source, tmp_path / "out.parquet", VectorColumns(), SETTINGS, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (VectorColumns(id="nope"), "no column 'nope'"),
+        (VectorColumns(quality=["chunk_id"]), "'chunk_id' must hold numbers"),
+        (VectorColumns(features="quality_score"), "'quality_score' must be a list"),
+    ],
+)
+def test_wrong_columns_are_named_before_anything_is_read(tmp_path, vectors, columns, message):
+    source = written(tmp_path / "in.parquet", vectors)
+    with pytest.raises(VectorFileError, match=message):
+        check_vector_file(source, columns)
+
+
+def test_a_file_that_is_not_parquet(tmp_path):
+    (tmp_path / "in.parquet").write_text("no")
+    with pytest.raises(VectorFileError, match="cannot be read as Parquet"):
+        check_vector_file(tmp_path / "in.parquet", VectorColumns())

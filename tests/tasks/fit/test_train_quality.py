@@ -1,0 +1,252 @@
+"""Training: measured on texts that it has not seen, not repeated for nothing, the same bytes every time."""
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from fineweb_mask.models.documents import content_hash
+from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.settings.quality import (
+    EduScorerSettings,
+    FastTextScorerSettings,
+    LabelSettings,
+)
+from fineweb_mask.models.settings.training import FastTextTrainingSettings, TeacherSettings, TrainQualitySettings
+from fineweb_mask.tasks.fit.train_quality import (
+    TrainQualityJob,
+    describe,
+    remove_unfinished,
+    split,
+    train_quality,
+    unique,
+)
+from fineweb_mask.tasks.inference.model_files import ModelNotFoundError
+from fineweb_mask.tasks.source.labels import Labelled, LabelsError
+
+GOOD, BAD = "theorem proof integer lemma careful".split(), "casino pills cheap bonus click".split()
+TRAINING = FastTextTrainingSettings(dimensions=4, buckets=500, epochs=15)
+
+
+def texts_and_scores(rows=120):
+    dice = random.Random(0)
+    scores = [dice.randrange(6) for _ in range(rows)]
+    texts = [f"page {row} " + " ".join(dice.choices(GOOD if s >= 3 else BAD, k=12)) for row, s in enumerate(scores)]
+    return texts, scores
+
+
+@pytest.fixture
+def labels(tmp_path):
+    texts, scores = texts_and_scores()
+    pq.write_table(pa.table({"text": texts, "score": scores}), tmp_path / "labels.parquet")
+    return LabelSettings(path=str(tmp_path / "labels.parquet"))
+
+
+@pytest.fixture
+def settings(labels):
+    return TrainQualitySettings(labels=labels, training=TRAINING)
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "not" / "there" / "model.bin"
+
+
+def test_model_metrics_and_plot_are_written_beside_each_other(settings, output):
+    steps = []
+    trained = train_quality(TrainQualityJob.of(output, settings), steps.append)
+    metrics = describe(trained.details)
+    assert sorted(path.name for path in output.parent.iterdir()) == [
+        "model.bin",
+        "model.manifest.json",
+        "model.metrics.json",
+        "model.reliability.png",
+    ]
+    assert json.loads((output.parent / "model.metrics.json").read_text()) == metrics.model_dump()
+    assert (metrics.labels, metrics.train, metrics.held_out.documents) == (120, 96, 24)
+    assert metrics.held_out.roc_auc > 0.95
+    assert (output.parent / "model.reliability.png").read_bytes().startswith(b"\x89PNG")
+    assert [what for what, _, _ in steps] == ["reading the labels", "training on 96 texts", "measuring on 24 texts"]
+
+
+def test_equal_labels_and_settings_give_equal_bytes_anywhere(settings, output, tmp_path):
+    train_quality(TrainQualityJob.of(output, settings))
+    other = tmp_path / "other" / "model.bin"
+    train_quality(TrainQualityJob.of(other, settings))
+    for path in output.parent.iterdir():
+        assert path.read_bytes() == (other.parent / path.name).read_bytes(), path.name
+
+
+def test_the_same_is_not_trained_again(settings, labels, output, tmp_path):
+    first = train_quality(TrainQualityJob.of(output, settings))
+    moved = tmp_path / "moved.parquet"
+    moved.write_bytes((tmp_path / "labels.parquet").read_bytes())
+    again = train_quality(
+        TrainQualityJob.of(
+            output, settings.model_copy(update={"labels": labels.model_copy(update={"path": str(moved)})})
+        )
+    )
+    assert (first.cached, again.cached) == (False, True)
+    assert describe(again.details) == describe(first.details)
+    output.unlink()
+    assert not train_quality(TrainQualityJob.of(output, settings)).cached
+
+
+def test_other_labels_or_settings_are_trained(settings, labels, output):
+    train_quality(TrainQualityJob.of(output, settings))
+    changes = [
+        {"held_out": 0.3},
+        {"split_seed": 1},
+        {"lowercase": True},
+        {"training": TRAINING.model_copy(update={"seed": 1})},
+        {"labels": labels.model_copy(update={"threshold": 2.0})},
+    ]
+    for change in changes:
+        assert TrainQualityJob.of(output, settings.model_copy(update=change)).current() is None
+    assert TrainQualityJob.of(output, settings).current() is not None
+    table = pq.read_table(labels.path)
+    pq.write_table(table.slice(0, 100), labels.path)
+    assert TrainQualityJob.of(output, settings).current() is None
+
+
+def test_equal_texts_count_once_and_contradictions_not_at_all():
+    labelled = Labelled(
+        ["A  b", "a b", "c", "d", "D ", "e"], np.array([True, True, False, True, False, True]), {"no text": 1}
+    )
+    unique(labelled)
+    assert labelled.texts == ["A  b", "c", "e"]
+    assert labelled.positive.tolist() == [True, False, True]
+    assert labelled.dropped == {"no text": 1, "same text": 2, "contradicting labels": 1}
+
+
+def test_no_held_out_text_is_trained_on(settings, labels, output, monkeypatch):
+    texts, scores = texts_and_scores()
+    pq.write_table(pa.table({"text": texts + [text.upper() for text in texts], "score": scores * 2}), labels.path)
+    import fineweb_mask.models.quality.fasttext.scorer as module
+
+    seen = {}
+
+    def spy(train, *arguments, **options):
+        seen["train"] = {content_hash(text) for text in train}
+        return original(train, *arguments, **options)
+
+    original = module.train_fasttext
+    monkeypatch.setattr(module, "train_fasttext", spy)
+    score = module.FastTextScorer.score
+    monkeypatch.setattr(
+        module.FastTextScorer, "score", lambda self, held: (seen.update(held=held), score(self, held))[1]
+    )
+    metrics = describe(train_quality(TrainQualityJob.of(output, settings)).details)
+    assert metrics.dropped == {"same text": 120}
+    assert not seen["train"] & {content_hash(text) for text in seen["held"]}
+    assert len(seen["train"]) + len(seen["held"]) == 120
+
+
+def test_the_split_keeps_the_share_of_positives_and_follows_the_seed():
+    positive = np.arange(1000) % 5 == 0
+    train, held_out = split(positive, 0.2, 0)
+    assert sorted([*train, *held_out]) == list(range(1000))
+    assert positive[train].mean() == positive[held_out].mean() == 0.2
+    assert held_out.tolist() == split(positive, 0.2, 0)[1].tolist() != split(positive, 0.2, 1)[1].tolist()
+
+
+@pytest.mark.parametrize(("positives", "held_out"), [(9, 0.2), (0, 0.2), (12, 0.01), (12, 0.99)])
+def test_too_few_to_split(positives, held_out):
+    with pytest.raises(LabelsError, match=rf"too few labels.*{positives} positive and {100 - positives} negative"):
+        split(np.arange(100) < positives, held_out, 0)
+
+
+def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output, tmp_path):
+    train_quality(TrainQualityJob.of(tmp_path / "teacher.bin", settings))
+    scorer = FastTextScorerSettings(name="teacher", model=str(tmp_path / "teacher.bin"))
+    pq.write_table(pq.read_table(labels.path, columns=["text"]), tmp_path / "texts.parquet")
+    taught = settings.model_copy(
+        update={
+            "labels": LabelSettings(path=str(tmp_path / "texts.parquet"), threshold=0.5),
+            "teacher": TeacherSettings(scorer=scorer, sample=100),
+        }
+    )
+    steps = []
+    metrics = describe(train_quality(TrainQualityJob.of(output, taught), steps.append).details)
+    assert metrics.labels == 100
+    assert metrics.held_out.roc_auc > 0.95
+    assert ("scoring with the teacher", 100, 100) in steps
+    table = pq.read_table(output.with_suffix(".teacher.parquet"))
+    assert table.column_names == ["text", "score"]
+    assert set(table["text"].to_pylist()) <= set(pq.read_table(labels.path)["text"].to_pylist())
+    steps.clear()
+    longer = taught.model_copy(update={"training": TRAINING.model_copy(update={"epochs": 16})})
+    assert not train_quality(TrainQualityJob.of(output, longer), steps.append).cached
+    assert not [what for what, _, _ in steps if "teacher" in what]
+
+
+def test_an_edu_model_teaches(settings, labels, output, tmp_path, save_regression_bert):
+    texts, _ = texts_and_scores()
+    scorer = EduScorerSettings(name="teacher", model=str(save_regression_bert(tmp_path / "edu", texts)))
+    scores = load_scorer(scorer, scorer.model).score(texts)
+    middle = float(np.median(scores))
+    taught = settings.model_copy(
+        update={
+            "labels": labels.model_copy(update={"threshold": middle}),
+            "teacher": TeacherSettings(scorer=scorer),
+        }
+    )
+    metrics = describe(train_quality(TrainQualityJob.of(output, taught)).details)
+    table = pq.read_table(output.with_suffix(".teacher.parquet"))
+    assert table["text"].to_pylist() == texts
+    np.testing.assert_allclose(table["score"].to_numpy(), scores, atol=2e-5)
+    assert metrics.labels == 120
+    assert metrics.train_positive == 48
+
+
+def test_a_column_cannot_teach():
+    with pytest.raises(ValidationError, match=r"kind\[column\]"):
+        TeacherSettings.model_validate({"scorer": {"name": "teacher", "kind": "column", "column": "score"}})
+
+
+def test_a_teacher_on_one_side_of_the_threshold_says_so(settings, labels, output, tmp_path):
+    train_quality(TrainQualityJob.of(tmp_path / "teacher.bin", settings))
+    scorer = FastTextScorerSettings(name="teacher", model=str(tmp_path / "teacher.bin"))
+    taught = settings.model_copy(update={"teacher": TeacherSettings(scorer=scorer)})
+    with pytest.raises(LabelsError, match="set threshold, now 3, between the scores, which go from 0"):
+        train_quality(TrainQualityJob.of(output, taught))
+    assert not output.exists()
+
+
+def test_a_teacher_that_is_not_there(settings, output):
+    scorer = FastTextScorerSettings(name="teacher", model="none.bin")
+    with pytest.raises(ModelNotFoundError, match=r"model: 'none\.bin' does not exist"):
+        TrainQualityJob.of(output, settings.model_copy(update={"teacher": TeacherSettings(scorer=scorer)}))
+
+
+def test_the_output_must_be_a_model_s_name(settings, tmp_path):
+    with pytest.raises(LabelsError, match=r"must end in \.bin, received 'model'"):
+        TrainQualityJob.of(tmp_path / "model", settings)
+    (tmp_path / "folder.bin").mkdir()
+    with pytest.raises(LabelsError, match="is a folder: name a file in it"):
+        TrainQualityJob.of(tmp_path / "folder.bin", settings)
+
+
+def test_autotune_finds_a_model(settings, output):
+    training = FastTextTrainingSettings(autotune_seconds=2)
+    job = TrainQualityJob.of(output, settings.model_copy(update={"training": training}))
+    assert isinstance(job, TrainQualityJob)
+    assert describe(train_quality(job).details).held_out.roc_auc > 0.9
+
+
+def test_what_a_killed_training_left_is_removed_and_nothing_else(tmp_path):
+    left = [f".model{ending}.{'0' * 32}.partial" for ending in (".bin", ".metrics.json", ".manifest.json")]
+    others = [
+        f".other.bin.{'0' * 32}.partial",
+        ".model.bin.mine.partial",
+        "model.metrics.json",
+        f".models.{'0' * 32}.partial",
+    ]
+    for name in [*left, *others]:
+        (tmp_path / name).write_text("x")
+    remove_unfinished(tmp_path / "model.bin")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

@@ -1,0 +1,86 @@
+import os
+import signal
+import threading
+
+import pytest
+
+from fineweb_mask.models.runtime.stopping import StoppedError
+from fineweb_mask.tasks.processes import text_worker
+from fineweb_mask.tasks.processes import workers as module
+from fineweb_mask.tasks.processes.text_worker import NO_TEXT
+from fineweb_mask.tasks.processes.workers import WorkerProcessError, Workers, cores, end_workers, running_workers
+
+pytest.importorskip("trafilatura")
+EXTRACT = (text_worker.__name__, '"extract"')
+
+
+@pytest.fixture
+def workers():
+    workers = Workers(*EXTRACT, 1, seconds=60.0)
+    yield workers
+    workers.close()
+
+
+def test_a_process_that_ends_is_replaced(workers):
+    assert list(workers.map(workers.ask, [b""])) == [NO_TEXT]
+    [first] = workers._started
+    os.kill(first.pid, signal.SIGKILL)
+    assert list(workers.map(workers.ask, [b"", b""])) == [NO_TEXT] * 2
+    [second] = workers._started
+    assert second is not first
+    assert first.returncode == -signal.SIGKILL
+
+
+def test_a_message_that_ends_every_process_is_given_up(workers, monkeypatch):
+    list(workers.map(workers.ask, [b""]))
+    monkeypatch.setattr(module._Worker, "ask", lambda *_: "ended")
+    assert list(workers.map(workers.ask, [b"", b""])) == ["ended"] * 2
+    assert not workers._started
+
+
+def test_a_stop_ends_it(workers, monkeypatch):
+    def stop():
+        raise StoppedError
+
+    monkeypatch.setattr(module, "raise_if_stopped", stop)
+    with pytest.raises(StoppedError):
+        list(workers.map(workers.ask, [b""] * 100))
+
+
+def test_several_threads_share_the_processes(workers):
+    found = {}
+
+    def work(number):
+        found[number] = list(workers.map(workers.ask, [b""] * 20))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(4), [NO_TEXT] * 20)
+    assert len(workers._started) == 1
+
+
+def test_what_is_asked_when_they_are_closed_is_a_transient_error_and_no_answer(workers):
+    list(workers.map(workers.ask, [b""]))
+    [process] = workers._started
+    slow = b"<html><body>" + b"<p>word <b>word</b></p>" * 1_000_000 + b"</body></html>"
+    timer = threading.Timer(0.5, workers.close)
+    timer.start()
+    with pytest.raises(WorkerProcessError, match="closed: run again"):
+        list(workers.map(workers.ask, [slow]))
+    timer.join()
+    assert process.returncode == -signal.SIGKILL
+    with pytest.raises(WorkerProcessError, match="closed: run again"):
+        list(workers.map(workers.ask, [b""]))
+
+
+def test_equal_work_is_done_by_the_same_processes_until_they_are_ended():
+    first = running_workers(*EXTRACT, 1, seconds=60.0)
+    assert running_workers(*EXTRACT, 1, seconds=60.0) is first
+    assert running_workers(*EXTRACT, 1, seconds=61.0) is not first
+    end_workers()
+    assert first.closed
+    assert running_workers(*EXTRACT, 1, seconds=60.0) is not first
+    assert cores() >= 1

@@ -1,0 +1,75 @@
+"""What selectors read besides vectors and quality: only what each of them reads, row by row with its documents."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.quality.importance import ImportanceWeights, NgramBuckets, log_ratios
+from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.tasks.fit.job import sampled_texts
+from fineweb_mask.tasks.fit.targets import fit_targets
+from fineweb_mask.tasks.selection.inputs.selector_inputs import InputColumns
+from fineweb_mask.tasks.workspace.arrays import read_arrays
+from tests.tasks.fit.test_targets import EXAMPLES, job_of
+
+
+@pytest.fixture
+def targets(copied: Any, tmp_path: Path) -> Any:
+    pq.write_table(pa.Table.from_pylist(EXAMPLES), tmp_path / "examples.parquet")
+    return fit_targets(job_of(copied, tmp_path / "examples.parquet"))
+
+
+def read(built: Any, targets: Any, **settings: Any) -> InputColumns:
+    chosen = PipelineSelectionSettings.model_validate({"device": "cpu"} | settings)
+    return InputColumns.read(built.workspace, built.selection_shards, chosen, targets)
+
+
+def test_a_solver_of_the_objective_reads_nothing_more(copied: Any, targets: Any) -> None:
+    assert read(copied, targets, solver="mean_field") == InputColumns()
+
+
+def test_scores_and_groups_are_those_of_the_rows(copied: Any) -> None:
+    found = read(copied, None, solver="quadmix", group_column="dump")
+    documents = pa.concat_tables([copied.read(file, columns=["dump"]) for file in copied.documents])
+    scores = pa.concat_tables([copied.read(file, columns=["space"]) for file in copied.scores])
+    assert found.scores.keys() == {"space"}
+    np.testing.assert_array_equal(found.scores["space"], scores["space"].to_numpy())
+    assert found.groups is not None
+    assert found.groups.tolist() == [one or "" for one in documents["dump"].to_pylist()]
+    rows = np.array([5, 2, 9])
+    part = found.of(rows)
+    np.testing.assert_array_equal(part.scores["space"], scores["space"].to_numpy()[rows])
+    assert part.groups.tolist() == found.groups[rows].tolist()
+    assert part.targets is None
+
+
+def test_texts_are_weighed_by_the_ratios_of_their_n_grams(copied: Any, targets: Any) -> None:
+    found = read(copied, targets, solver="dsir", dsir={})
+    texts = [text for file in copied.documents for text in copied.read(file, columns=["text"])["text"].to_pylist()]
+    ratios = read_arrays(copied.workspace.resolve(targets))["log_ratios"]
+    np.testing.assert_array_equal(found.log_weights, ImportanceWeights(ratios, 8).of(texts))
+
+
+def test_texts_are_weighed_for_each_task(copied: Any, targets: Any) -> None:
+    found = read(copied, targets, solver="dsir", dsir={"by_task": True})
+    assert found.log_weights is not None
+    assert found.task_examples is not None
+    assert found.task_examples.tolist() == [2, 1]
+    texts = [text for file in copied.documents for text in copied.read(file, columns=["text"])["text"].to_pylist()]
+    buckets = NgramBuckets()
+    corpus = buckets.counts(sampled_texts(copied.workspace, copied.documents, 20_000)())
+    for place, task in enumerate(["space", "sport"]):
+        own = buckets.counts(one["question"] for one in EXAMPLES if one["task"] == task)
+        expected = ImportanceWeights(log_ratios(own, corpus), 8).of(texts)
+        np.testing.assert_allclose(found.log_weights[:, place], expected, rtol=1e-5)
+
+
+def test_targets_are_read_by_those_that_compare_vectors(copied: Any, targets: Any) -> None:
+    part = read(copied, targets, solver="betr").of(np.array([0]))
+    assert part.targets is not None
+    assert part.targets.tasks.tolist() == [0, 0, 1]
+    assert part.log_weights is None

@@ -1,0 +1,76 @@
+"""What is read of a shard: candidates only, in any number of parts."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_mask.models.settings import IngestSettings, PipelineSelectionSettings, SourceSettings
+from fineweb_mask.tasks import ingest
+from fineweb_mask.tasks.selection.inputs import shard_documents
+from fineweb_mask.tasks.selection.inputs.shard_documents import lots, read_columns, read_groups, read_parts
+from fineweb_mask.tasks.source.discovery import discover
+from fineweb_mask.tasks.workspace.shard_files import ShardFiles
+from fineweb_mask.tasks.workspace.workspace import Workspace
+from tests.tasks.conftest import document, write_rows
+from tests.tasks.jobs import ingest_job
+from tests.tasks.number_shards import numbers
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_parts_hold_the_candidates_in_their_order(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(shard_documents, "PART_ROWS", at_once)
+    workspace = Workspace(tmp_path)
+    shard = numbers(workspace, "a", 30, duplicates=(0, 7), bad=(3, 29))
+    columns = read_columns(workspace, shard)
+    assert columns.excluded == {"duplicate": 2, "bad_vector": 2}
+    found = list(read_parts(workspace, shard, columns, PipelineSelectionSettings(seed=5, budget_by="tokens")))
+    rows = np.concatenate([rows for rows, _ in found])
+    assert rows.tolist() == [row for row in range(30) if row not in (0, 3, 7, 29)]
+    vectors = np.array(pq.read_table(workspace.resolve(shard.embeddings))["embedding"].to_pylist(), dtype=object)
+    for part_rows, part in found:
+        np.testing.assert_array_equal(part.vectors, np.array(list(vectors[part_rows]), dtype=np.float16))
+        np.testing.assert_array_equal(part.quality, columns.quality[part_rows])
+        np.testing.assert_array_equal(part.tokens, part_rows + 10)
+        np.testing.assert_array_equal(part.lots, lots(5, "a", 30)[part_rows])
+
+
+def test_a_shard_without_candidates_has_no_parts(tmp_path):
+    workspace = Workspace(tmp_path)
+    for rows, duplicates in ((0, ()), (2, (0, 1))):
+        shard = numbers(workspace, "a", rows, duplicates=duplicates)
+        assert list(read_parts(workspace, shard, read_columns(workspace, shard), PipelineSelectionSettings())) == []
+
+
+def test_lots_differ_between_shards_and_seeds():
+    drawn = [lots(0, "a", 100), lots(0, "b", 100), lots(1, "a", 100)]
+    assert len({tuple(numbers) for numbers in drawn}) == 3
+    assert all(((numbers >= 0) & (numbers < 1)).all() for numbers in drawn)
+
+
+@pytest.mark.parametrize("at_once", [2, 1000])
+@pytest.mark.parametrize("copy_text", [True, False])
+def test_groups_are_the_values_of_a_column_as_texts(tmp_path, monkeypatch, copy_text, at_once):
+    monkeypatch.setattr(shard_documents, "PART_ROWS", at_once)
+    columns = [
+        {"dump": "x", "site": "one", "level": 3},
+        {"dump": None, "site": "", "level": None},
+        {"dump": "x", "site": None, "level": -1},
+    ]
+    extra = (pa.field("site", pa.string()), pa.field("level", pa.int32()))
+    write_rows(tmp_path / "source" / "a.parquet", [document(row, **own) for row, own in enumerate(columns)], extra)
+    write_rows(tmp_path / "source" / "b.parquet", [document(9)])
+    workspace, source = Workspace(tmp_path / "workspace"), SourceSettings(path=str(tmp_path / "source"))
+    settings = IngestSettings(min_chars=20, copy_text=copy_text)
+    files = [ingest.ingest(ingest_job(workspace, shard, source, settings)) for shard in discover(source)]
+    with_columns, without = (ShardFiles(documents=file) for file in files)
+
+    def found(shard, column):
+        return read_groups(workspace, shard, column).tolist()
+
+    assert found(with_columns, "dump") == ["x", "", "x"]
+    assert found(with_columns, "site") == ["one", "", ""]
+    assert found(with_columns, "level") == ["3", "", "-1"]
+    assert found(with_columns, "token_count") == ["20", "21", "22"]
+    assert found(with_columns, "language_score") == ["0.9"] * 3
+    assert found(without, "level") == [""]

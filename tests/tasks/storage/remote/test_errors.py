@@ -1,0 +1,130 @@
+"""Errors of remote storage are transient or final; those of obstore are raised by real servers."""
+
+import errno
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+from obstore.store import S3Store
+
+from fineweb_mask.tasks.storage.remote.errors import ChangedError, RemoteError, UnansweredError, explain, is_transient
+from tests.conftest import Bucket
+from tests.s3 import Proxy, RcloneServer, SeaweedServer, free_port
+
+Work = Callable[[S3Store], object]
+REQUESTS: dict[str, Work] = {
+    "list": lambda store: store.list("x").collect(),
+    "head": lambda store: store.head("x"),
+    "get": lambda store: store.get("x").bytes(),
+    "put": lambda store: store.put("x", b"x"),
+    "create": lambda store: store.put("x", b"x", mode="create"),
+    "parts": lambda store: store.put("x", b"x" * 6 * 2**20, use_multipart=True),
+    "delete": lambda store: store.delete("x"),
+}
+
+
+def error_of(work: Work, url: str, bucket: str, **options: object) -> Exception:
+    """Return what a request raises, of a client that does not repeat it."""
+    client = {"allow_http": True, "timeout": "2s"}
+    store = S3Store(bucket, endpoint=url, client_options=client, retry_config={"max_retries": 0}, **options)
+    with pytest.raises(Exception, match=r".") as caught:
+        work(store)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        aiohttp.ServerDisconnectedError(),
+        aiohttp.ClientPayloadError("cut"),
+        UnansweredError(errno.ETIMEDOUT, "no answer"),
+        OSError(errno.EIO, "disk"),
+    ],
+)
+def test_timeouts_and_lost_connections_are_transient(error: Exception) -> None:
+    assert is_transient(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        aiohttp.ClientResponseError(SimpleNamespace(real_url="http://x"), (), status=404),  # type: ignore[arg-type]
+        ChangedError(errno.EINVAL, "changed"),
+        RemoteError(errno.EACCES, "refused"),
+    ],
+)
+def test_refusals_are_not_transient(error: Exception) -> None:
+    assert not is_transient(error)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_dead_server_is_transient(name: str, bucket: Bucket) -> None:
+    error = error_of(REQUESTS[name], f"http://127.0.0.1:{free_port()}", bucket.name)
+    assert is_transient(error)
+    assert isinstance(explain("s3://b/x", error, 300), UnansweredError)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize(
+    ("status", "code", "is_passing"),
+    [
+        (500, "InternalError", True),
+        (503, "SlowDown", True),
+        (429, "TooManyRequests", True),
+        (400, "RequestTimeout", True),
+        (400, "NobodyKnowsThisCode", False),
+        (403, "AccessDenied", False),
+        (501, "NotImplemented", False),
+    ],
+)
+def test_statuses(name: str, status: int, code: str, is_passing: bool, bucket: Bucket, proxy: Proxy) -> None:
+    proxy.failing, proxy.refusals = 1.0, [(status, code)]
+    error = error_of(REQUESTS[name], proxy.url, bucket.name)
+    if name == "head" and status == 400:  # has no content, and so no code
+        is_passing = False
+    assert is_transient(error) == is_passing
+
+
+def test_a_connection_that_is_cut_is_transient(bucket: Bucket, proxy: Proxy) -> None:
+    bucket.write("x", b"x" * 2**20)
+    proxy.cut_after = 2**18
+    assert is_transient(error_of(REQUESTS["get"], proxy.url, bucket.name))
+
+
+@pytest.mark.parametrize("name", sorted(set(REQUESTS) - {"put", "create", "parts", "delete"}))
+def test_a_missing_bucket_is_no_transient_error(
+    name: str, bucket: Bucket, seaweed_server: SeaweedServer, rclone_server: RcloneServer
+) -> None:
+    for server in (bucket.server, seaweed_server, rclone_server):  # SeaweedFS makes one when it is written to
+        explained = explain("s3://no-such-bucket-here/x", error_of(REQUESTS[name], server.url, "no-such-bucket"), 300)
+        assert explained.errno == errno.ENOENT
+        assert "check its spelling, and the bucket's" in str(explained)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_wrong_secret_is_refused_at_once(name: str, seaweed_bucket: Bucket, rclone_server: RcloneServer) -> None:
+    for server in (seaweed_bucket.server, rclone_server):
+        error = error_of(REQUESTS[name], server.url, seaweed_bucket.name, secret_access_key="wrong")
+        explained = explain("s3://b/x", error, 300)
+        assert explained.errno == errno.EACCES
+        assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE" in str(explained)
+        assert "\n" not in str(explained)
+        assert "Debug" not in str(explained)
+
+
+def test_a_server_without_ranges_is_named(rclone_server: RcloneServer, reach: Callable[[str], None]) -> None:
+    reach(rclone_server.url)
+    rclone_server.client.create_bucket(Bucket="ranges")
+    rclone_server.client.put_object(Bucket="ranges", Key="x", Body=b"0123456789")
+    error = error_of(lambda store: store.get_range("x", start=2, length=3), rclone_server.url, "ranges")
+    assert "the server does not serve parts of files: download it first" in str(explain("s3://ranges/x", error, 300))
+
+
+def test_a_bucket_of_another_region_names_the_variable(bucket: Bucket, proxy: Proxy) -> None:
+    proxy.failing, proxy.refusals = 1.0, [(400, "AuthorizationHeaderMalformed")]
+    explained = explain("s3://b/x", error_of(REQUESTS["list"], proxy.url, bucket.name), 300)
+    assert "set AWS_REGION to the region of the bucket" in str(explained)
+    proxy.refusals = [(301, "PermanentRedirect")]
+    explained = explain("s3://b/x", error_of(REQUESTS["list"], proxy.url, bucket.name), 300)
+    assert "set AWS_REGION to the region of the bucket" in str(explained)

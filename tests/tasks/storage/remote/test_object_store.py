@@ -1,0 +1,204 @@
+"""Read and write a folder on real S3 servers that fail, are killed and are restarted."""
+
+import errno
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fineweb_mask.models.runtime.stopping import StoppedError, clear_stop_request, request_stop
+from fineweb_mask.tasks.storage.remote import object_store as store_module
+from fineweb_mask.tasks.storage.remote import retries
+from fineweb_mask.tasks.storage.remote.errors import RemoteError, UnansweredError
+from fineweb_mask.tasks.storage.remote.object_store import Store
+from tests.conftest import Bucket
+from tests.s3 import Proxy, SeaweedServer
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest parts that S3 allows."""
+    monkeypatch.setattr(store_module, "TRANSFER_BYTES", 5 * MIB)
+
+
+def test_files_are_uploaded_listed_read_and_deleted(any_bucket: Bucket, tmp_path: Path) -> None:
+    bucket = any_bucket
+    store = Store(f"{bucket.url}/folder/")
+    assert store.list_files() == {}
+    (tmp_path / "a").write_bytes(b"first")
+    sent = store.upload(tmp_path / "a", "deep/a")
+    assert sent.bytes == 5
+    assert store.list_files() == {"deep/a": sent}
+    assert store.info("deep/a") == sent
+    assert store.list_files("deep/a") == store.list_files("deep") == {"deep/a": sent}
+    assert store.info("deep") is None
+    assert store.info("b") is None
+    assert store.read("deep/a") == b"first"
+    bucket.write("folder/deep/a", b"second one")  # no listing is remembered
+    assert store.list_files()["deep/a"].bytes == 10
+    assert store.download("deep/a", tmp_path / "b").bytes == 10
+    assert (tmp_path / "b").read_bytes() == b"second one"
+    store.delete(["deep/a", "never/there"])
+    assert bucket.names() == {}
+
+
+def test_a_name_that_cannot_be_a_path_is_an_error_that_names_it(bucket: Bucket) -> None:
+    for key in ("ws/../b", "ws2//c"):
+        bucket.write(key, b"x")
+        with pytest.raises(RemoteError, match=rf"{key}.*: rename or delete this object"):
+            Store(f"{bucket.url}/{key.split('/', maxsplit=1)[0]}").list_files()
+
+
+def test_objects_that_mark_folders_are_no_files(bucket: Bucket) -> None:
+    for key in ("ws/", "ws/full/", "ws/full/a", "ws/none"):
+        bucket.write(key, b"x" if key.endswith("a") else b"")
+    assert set(Store(f"{bucket.url}/ws").list_files()) == {"full/a", "none"}
+
+
+def test_errors_for_missing_buckets_and_files_name_the_remedy(any_bucket: Bucket) -> None:
+    started = time.monotonic()
+    with pytest.raises(RemoteError, match=r"s3://no-such-bucket-here/x does not exist .*check its spelling") as caught:
+        Store("s3://no-such-bucket-here/x").check()
+    assert caught.value.errno == errno.ENOENT
+    assert "Debug" not in str(caught.value)
+    assert "<" not in str(caught.value)
+    with pytest.raises(RemoteError, match="does not exist"):
+        Store(any_bucket.url).download("none", Path(os.devnull))
+    assert time.monotonic() - started < 5
+
+
+def test_only_object_stores_can_be_written() -> None:
+    with pytest.raises(RemoteError, match=r"^abc://x cannot be written: give a folder, or a URL of s3://"):
+        Store("abc://x")
+
+
+def big_file(folder: Path) -> Path:
+    """Write a file of three parts."""
+    path = folder / "big"
+    path.write_bytes(b"".join(hashlib.sha256(str(block).encode()).digest() * 2048 for block in range(12 * 16)))
+    return path
+
+
+def test_a_large_file_is_uploaded_in_parts_despite_failures(
+    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path
+) -> None:
+    path = big_file(tmp_path)
+    reach(proxy.url)
+    store = Store(f"{bucket.url}/x")
+    proxy.failing = 0.3
+    sent = store.upload(path, "big")
+    assert proxy.failed
+    proxy.failing = 0.0
+    assert sent.bytes == path.stat().st_size
+    assert bucket.read("x/big") == path.read_bytes()
+    assert sent.version.strip('"').endswith("-3")  # an etag of three parts
+    assert bucket.unfinished() == []
+
+
+def test_an_upload_that_fails_leaves_nothing(
+    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = big_file(tmp_path)
+    bucket.write("x/big", b"old")
+    reach(proxy.url)
+    store = Store(f"{bucket.url}/x")
+    monkeypatch.setattr(retries, "PATIENCE_SECONDS", 1.0)
+    proxy.failing, proxy.refused_parts = 1.0, 2
+    with pytest.raises(UnansweredError, match="check that the server is up"):
+        store.upload(path, "big")
+    assert proxy.failed
+    assert bucket.read("x/big") == b"old"
+    assert bucket.unfinished() == []
+    assert bucket.names() == {"x/big": 3}
+
+
+def test_an_upload_and_a_download_survive_a_killed_server(reach: Callable[[str], None], tmp_path: Path) -> None:
+    path = big_file(tmp_path)
+    server = SeaweedServer(tmp_path / "server")
+    try:
+        server.client.create_bucket(Bucket="restarted")
+        reach(server.url)
+        store = Store("s3://restarted/x")
+        kept = store.upload(path, "kept")
+        killed = threading.Event()
+
+        def kill_when_begun() -> None:
+            while not server.unfinished("restarted"):
+                time.sleep(0.002)
+            server.kill()
+            killed.set()
+            server.start()
+
+        killing = threading.Thread(target=kill_when_begun)
+        killing.start()
+        sent = store.upload(path, "big")
+        killing.join()
+        assert killed.is_set()
+        assert sent.bytes == path.stat().st_size
+        assert store.list_files() == {"big": sent, "kept": kept}
+        for name in ("big", "kept"):
+            assert store.download(name, tmp_path / name).bytes == path.stat().st_size
+            assert (tmp_path / name).read_bytes() == path.read_bytes()
+    finally:
+        server.kill()
+
+
+def test_a_stop_is_heard_during_a_download(bucket: Bucket, tmp_path: Path) -> None:
+    store = Store(f"{bucket.url}/x")
+    store.upload(big_file(tmp_path), "big")
+    request_stop()
+    try:
+        with pytest.raises(StoppedError):
+            store.download("big", tmp_path / "copy")
+    finally:
+        clear_stop_request()
+
+
+def test_conditional_writes(any_bucket: Bucket) -> None:
+    store = Store(f"{any_bucket.url}/x")
+    first = store.write_if_unchanged("lock", b"one", None)
+    assert first is not None
+    assert store.write_if_unchanged("lock", b"two", None) is None
+    assert store.write_if_unchanged("lock", b"two", {"e_tag": '"another"'}) is None
+    assert store.write_if_unchanged("none", b"two", first) is None
+    second = store.write_if_unchanged("lock", b"two", first)
+    found = store.read_tagged("lock")
+    assert found is not None
+    assert (found.content, found.tag) == (b"two", second)
+    assert 0 <= (store.now() - found.written).total_seconds() < 60
+    store.check_conditions("lock")
+    assert store.read("lock") == b"two"
+    assert store.read_tagged("none") is None
+    assert list(any_bucket.names()) == ["x/lock"]
+
+
+def test_one_of_many_simultaneous_creations_succeeds(any_bucket: Bucket) -> None:
+    created, ready = [], threading.Barrier(6)
+
+    def create(number: int) -> None:
+        store = Store(any_bucket.url)
+        ready.wait()
+        if store.write_if_unchanged("lock", str(number).encode(), None) is not None:
+            created.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [str(number).encode() for number in created] == [any_bucket.read("lock")]
+
+
+def test_a_store_that_does_not_know_conditions_is_refused(
+    bucket: Bucket, proxy: Proxy, reach: Callable[[str], None]
+) -> None:
+    reach(proxy.url)
+    proxy.failing, proxy.refusals, proxy.refused = 1.0, [(501, "NotImplemented")], ("PUT",)
+    with pytest.raises(RemoteError, match="this store ignores the conditions"):
+        Store(f"{bucket.url}/x").write_if_unchanged("lock", b"", None)
