@@ -10,7 +10,6 @@ from fineweb_mask.models.filters.datatrove import load_filters
 from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import STATIC, PipelineSettings
-from fineweb_mask.models.settings.quality import TransformerSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
@@ -109,13 +108,9 @@ def _output(settings: PipelineSettings) -> dict[str, str]:
 
 def _check_devices(settings: PipelineSettings) -> None:
     """Check that the GPUs that the settings name are there; torch, whose import takes seconds, is imported for them."""
-    scorers = [(f"quality.scorers.{index}", scorer) for index, scorer in enumerate(settings.quality.scorers)]
-    named = {f"{key}.device": scorer.device for key, scorer in scorers if isinstance(scorer, TransformerSettings)}
-    named["selection.device"] = settings.selection.device
+    named = {"selection.device": settings.selection.device}
     if settings.embedding.model != STATIC:
         named["embedding.device"] = settings.embedding.device
-    if (scorer := settings.selection.quad.scorer) is not None:
-        named["selection.quad.scorer.device"] = scorer.device
     for setting, device in named.items():
         if device.startswith("cuda"):
             from fineweb_mask.models.forward.device import check_device

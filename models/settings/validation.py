@@ -68,8 +68,6 @@ def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
-    if (instead := instead_of(key, location[-1] if location else "", problem["input"])) is not None:
-        return f"{key}: {instead}"
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(location[:-1], settings)
         close = difflib.get_close_matches(str(location[-1]), allowed, n=1)

@@ -130,7 +130,8 @@ def read_sidecar(sidecar: Sidecar, settings: SidecarScorerSettings, rows: int) -
 def _read(url: str, settings: SidecarScorerSettings) -> NDArray[Any]:
     if url.lower().endswith(".npy"):
         with open_source(url) as stream:
-            return _column_of(np.lib.format.read_array(stream, allow_pickle=False), settings.field)
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            return _column_of(array, settings.field if isinstance(settings.field, int) else None)
     assert isinstance(settings.field, str)  # noqa: S101 - the settings demand it
     if url.lower().endswith(".parquet"):
         return _parquet_values(url, settings.field)
@@ -142,7 +143,7 @@ def _read(url: str, settings: SidecarScorerSettings) -> NDArray[Any]:
     return np.array(values, dtype=np.float64)
 
 
-def _column_of(array: NDArray[Any], index: int | str | None) -> NDArray[Any]:
+def _column_of(array: NDArray[Any], index: int | None) -> NDArray[Any]:
     """Return one number per row of an array (n,), (n, 1), or (n, k) with the number of a column."""
     if array.dtype.kind not in "iuf":
         raise ValueError(f"it must hold numbers, its type is {array.dtype}")
