@@ -19,7 +19,7 @@ PAGES = {  # that advise on a section, besides the list of all settings
     "embedding": ("embeddings",),
     "selection": ("algorithm", "choosing", "selectors"),
     "materialize": ("dataset", "pipeline", "raw_web", "storage"),
-    "report": ("dataset", "pipeline"),
+    "report": ("tutorial",),
     "engine": ("scaling", "storage"),
 }
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
