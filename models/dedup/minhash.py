@@ -61,8 +61,8 @@ def load_rensa() -> "ModuleType":
     return package
 
 
-def band_keys(texts: pa.Array, settings: "MinHashSettings") -> Bands:
-    """Return the keys of the bands of n texts (Arrow strings).
+def band_keys(texts: pa.Array, settings: "MinHashSettings", seed: int = SEED) -> Bands:
+    """Return the keys of the bands of n texts (Arrow strings), by hashes of a seed.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def band_keys(texts: pa.Array, settings: "MinHashSettings") -> Bands:
     hashes = settings.bands * settings.rows
     if not len(rows):
         return Bands(np.empty((0, settings.bands), dtype=np.uint64), rows)
-    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(shingles, offsets, hashes, SEED)
+    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(shingles, offsets, hashes, seed)
     signatures = np.array(matrix.to_rows(), dtype=np.uint64).reshape(len(rows), settings.bands, settings.rows)
     keys = np.broadcast_to(np.arange(settings.bands, dtype=np.uint64), signatures.shape[:2])
     for place in range(settings.rows):

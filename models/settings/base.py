@@ -51,7 +51,7 @@ def _value_without_secret(depth: int) -> dict[str, Any]:
 
 Overrides = Annotated[
     dict[str, Any],
-    Field(description='Settings in place of the recipe\'s, by section: `{"selection": {"lamb": 0.3}}`.'),
+    Field(description='Settings instead of the recipe\'s, by section: `{"selection": {"lamb": 0.3}}`.'),
     WithJsonSchema({"type": "object", "additionalProperties": _value_without_secret(4)}),
 ]
 """Some settings, to be set over a recipe's."""

@@ -12,7 +12,7 @@ FLAT = "flat"
 
 
 TOKENIZED = frozenset({"megatron", "nanotron"})
-"""Formats that hold tokens in place of texts."""
+"""Formats that hold tokens instead of texts."""
 
 
 class ExportSettings(Settings):
@@ -92,8 +92,8 @@ class MaterializeSettings(Settings):
     partition_size: int = Field(
         4 * 2**30,
         ge=1,
-        description="Bytes of source files that are written as one partition: whole files, whose rows have dataset "
-        "files of their own. A killed run writes only unfinished partitions again. A corpus that would have more than "
+        description="Bytes of source files that are written as one partition: whole files, whose rows have their own "
+        "dataset files. A killed run writes only unfinished partitions again. A corpus that would have more than "
         "512 has larger ones.",
     )
     memory_limit: str = Field(
@@ -104,7 +104,7 @@ class MaterializeSettings(Settings):
     )
 
     export: list[ExportSettings] = Field(
-        default_factory=list, description="Training files that are made of the dataset, each in a folder of its own."
+        default_factory=list, description="Training files that are made of the dataset, each in its own folder."
     )
 
     @field_validator("export")
@@ -112,7 +112,7 @@ class MaterializeSettings(Settings):
     def _exports_have_folders_of_their_own(cls, export: list[ExportSettings]) -> list[ExportSettings]:
         names = [one.folder for one in export]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two exports are named {twice[0]!r}: give each a name of its own")
+            raise ValueError(f"two exports are named {twice[0]!r}: give each its own name")
         return export
 
     @field_validator("output")
@@ -121,7 +121,7 @@ class MaterializeSettings(Settings):
         return None if output is None else require_writable(reject_credentials(output))
 
 
-TEXT_IS_NO_GROUP = "the text itself is no group: name another column, such as a page's type"
+TEXT_IS_NO_GROUP = "the text itself cannot be a group: name another column, such as a page's type"
 
 
 class ReportSettings(Settings):

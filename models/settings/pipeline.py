@@ -64,12 +64,12 @@ class PipelineSelectionSettings(SelectionSettings):
     groups: GroupSettings | None = Field(
         None,
         description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget. "
-        "`sweep` and `compare` take no notice of them.",
+        "`sweep` and `compare` ignore them.",
     )
     given: GivenSettings | None = Field(
         None,
         description="block: an earlier selection. Quality, diversity and near-duplicates are then those of both "
-        "together. `sweep`, `compare` and `probe` take no notice of it. None: the blocks stand alone.",
+        "together. `sweep`, `compare` and `probe` ignore it. None: the blocks stand alone.",
     )
     block_size: int = Field(
         1_000_000,
@@ -124,7 +124,7 @@ class PipelineSelectionSettings(SelectionSettings):
                     f"corpus: with {option} use another metric, or {instead}"
                 )
         if self.groups is not None and self.near_duplicates.forbid:
-            raise ValueError("near_duplicates.forbid: not with groups: leave it out, a charge remains")
+            raise ValueError("near_duplicates.forbid: not with groups: leave it out, a penalty remains")
         if self.weighed_by != self.budget_by:
             raise ValueError(f"weigh_by: {option} weighs by what budget_by counts: leave it out, or use {instead}")
         return self
@@ -187,7 +187,7 @@ class PipelineSettings(Settings):
     @classmethod
     def _workspace_can_be_written(cls, workspace: str) -> str:
         if "\0" in workspace:
-            raise ValueError("no path holds a NUL character")
+            raise ValueError("a path cannot hold a NUL character")
         return require_writable(reject_credentials(workspace))
 
     @model_validator(mode="after")
@@ -204,29 +204,22 @@ class PipelineSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _source_keeps_the_column_of_the_statistics(self) -> Self:
-        by, kept = self.quality.by, self.source.extra_columns
-        if by in {"text", self.source.text_column}:
-            raise ValueError(f"quality.by: received {by!r}: {TEXT_IS_NO_GROUP}")
-        if by is not None and kept != "all" and by not in {*LABEL_COLUMNS, *kept}:
-            raise ValueError(f"quality.by: {by!r} is not read: add it to source.extra_columns")
-        return self
-
-    @model_validator(mode="after")
-    def _source_keeps_the_groups_column(self) -> Self:
+    def _source_keeps_the_columns_of_groups(self) -> Self:
         groups, kept = self.selection.groups, self.source.extra_columns
-        named = {
-            "groups.column": None if groups is None else groups.column,
-            "group_column": self.selection.group_column,
-        }
         classes = {scorer.name for scorer in self.quality.scorers if isinstance(scorer, ClassesScorerSettings)}
+        named = {
+            "quality.by": self.quality.by,
+            "selection.groups.column": None if groups is None else groups.column,
+            "selection.group_column": self.selection.group_column,
+        }
         for key, column in named.items():
             if column in {"text", self.source.text_column}:
-                raise ValueError(f"selection.{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept, *classes}:
+                raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
+            own = set() if key == "quality.by" else classes
+            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept, *own}:
                 raise ValueError(
-                    f"selection.{key}: {column!r} is not read: add it to source.extra_columns, or name one "
-                    f"of {', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
+                    f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "
+                    f"{', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
                 )
         return self
 

@@ -206,7 +206,7 @@ class ColumnScorerSettings(NumberSettings):
         return {"column": self.column} | ({} if self.minus is None else {"minus": self.minus})
 
     def digested(self, **names: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return what keys digest: a difference was once a kind of its own, a column alone had no `minus`."""
+        """Return what keys digest: a difference was once another kind, a column alone had no `minus`."""
         content = super().digested(**names)
         if self.minus is None:
             del content["minus"]
@@ -246,7 +246,7 @@ class SidecarScorerSettings(NumberSettings):
         return self
 
     def digested(self, **names: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return what keys digest: the number of a column was once a setting of its own."""
+        """Return what keys digest: the number of a column was once another setting."""
         is_number = isinstance(self.field, int)
         own = {"field": None, "index": self.field} if is_number else {"field": self.field, "index": None}
         return super().digested(**names) | own

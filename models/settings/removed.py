@@ -1,4 +1,4 @@
-"""Say what to write in place of a setting that is gone, and read what earlier versions wrote with such settings.
+"""Say what to write instead of a setting that is gone, and read what earlier versions wrote with such settings.
 
 >>> REMOVED["selection.mean_field.n_near"]
 'it is 256 for all recipes now: leave it out'
@@ -100,7 +100,7 @@ REMOVED: Mapping[str, str] = {
 
 
 def instead_of(key: Sequence[int | str]) -> str | None:
-    """Return what to write in place of the setting of a key, by its parts; None if it never was one.
+    """Return what to write instead of the setting of a key, by its parts; None if it never was one.
 
     >>> instead_of(["quality", "scorers", 0, "max_chars"])
     'all of a text is read: leave it out'
@@ -109,7 +109,7 @@ def instead_of(key: Sequence[int | str]) -> str | None:
 
 
 def instead_of_value(key: Sequence[int | str], value: object) -> str | None:
-    """Return what to write in place of a value of a setting; None if it never was one."""
+    """Return what to write instead of a value of a setting; None if it never was one."""
     found = ((removed, text) for (removed, former), text in REMOVED_VALUES.items() if former == value)
     return next((text for removed, text in found if _matches(removed, key)), None)
 

@@ -102,7 +102,7 @@ class PolicyGradientSettings(Settings):
 
 
 class NearDuplicateSettings(Settings):
-    """Options of the term that charges a selection for its near-duplicates."""
+    """Options of the penalty for near-duplicates in a selection."""
 
     threshold: float = Field(0.9, gt=0, le=1, description="Cosine from which two documents are near-duplicates.")
     weight: float = Field(

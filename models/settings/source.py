@@ -81,8 +81,8 @@ class SemanticSettings(Settings):
         1_000,
         ge=1,
         le=2**20,
-        description="Cells of k-means, in each of which documents are compared; fewer where the sample of the corpus "
-        "has less than 200 documents for each. Two near-duplicates in different cells are not found.",
+        description="Clusters of k-means, in each of which documents are compared; fewer where the sample of the "
+        "corpus has less than 200 documents for each. Near-duplicates in different clusters are not found.",
     )
 
 

@@ -58,7 +58,7 @@ class DsirSettings(Settings):
 
     by_task: bool = Field(
         False,
-        description="Whether each task of `targets` has weights of its own, and a share of the budget in proportion to "
+        description="Whether each task of `targets` has its own weights, and a share of the budget in proportion to "
         "its examples; else all examples are one target.",
     )
 

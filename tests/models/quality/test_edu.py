@@ -154,7 +154,9 @@ def test_half_precision_is_near(save_regression_bert, tmp_path):
     # Weights as wide as the other tests' saturate the attention, where rounding says little of a trained model's.
     folder = save_regression_bert(tmp_path / "model", TEXTS, spread=0.2)
     scorer = load(folder)
-    half = load(folder, precision="bfloat16").score_and_embed(TEXTS)
+    halved = load(folder)
+    halved._model.bfloat16()
+    half = halved.score_and_embed(TEXTS)
     assert half.scores.dtype == np.float32
     assert np.corrcoef(half.scores, scorer.score(TEXTS))[0, 1] > 0.999
     cosine = (half.encoded.vectors * scorer.score_and_embed(TEXTS).encoded.vectors).sum(axis=1)

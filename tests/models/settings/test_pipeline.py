@@ -174,8 +174,8 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
     [
         ("topic", {"extra_columns": ["site"]}, "'topic' is not read: add it to source.extra_columns, or name one of d"),
         ("content_hash", {"extra_columns": []}, "'content_hash' is not read"),
-        ("text", {}, "selection.groups.column: received 'text': the text itself is no group"),
-        ("body", {"text_column": "body"}, "received 'body': the text itself is no group"),
+        ("text", {}, "selection.groups.column: received 'text': the text itself cannot be a group"),
+        ("body", {"text_column": "body"}, "received 'body': the text itself cannot be a group"),
     ],
 )
 def test_groups_of_a_column_that_is_not_read_are_refused(column, source, says):
