@@ -189,7 +189,7 @@ def stage(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
         model, name = model_folder(arguments, texts, folder)
-        recipe = settings(model, precision="float16", device=arguments.device)
+        recipe = settings(model, precision="float16")
         seconds, waited = run_stage(texts, recipe, folder, arguments.chunk)
     row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}", f"{100 * waited:.2f}%"]
     show(
@@ -254,7 +254,7 @@ def gpu(arguments: argparse.Namespace) -> None:
             table.append(
                 [way, f"{taken:.2f}", f"{len(texts) / taken:,.0f}", f"{100 * share:.1f}%", f"{memory:.1f}"],
             )
-        seconds, waited = run_stage(texts, settings(model, precision="float16", device=device), folder)
+        seconds, waited = run_stage(texts, settings(model, precision="float16"), folder, embed.CHUNK_DOCUMENTS)
         table.append(["stage", f"{seconds:.2f}", f"{len(texts) / seconds:,.0f}", "", ""])
     name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
     title = (
@@ -284,6 +284,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.table != "gpu" and arguments.documents is None:
         parser.error("--documents is needed, or FINEWEB_MASK_DOCUMENTS")
+    if arguments.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     TABLES[arguments.table](arguments)

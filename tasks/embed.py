@@ -112,7 +112,7 @@ class EmbedJob(ShardJob):
     @property
     def uses_gpu(self) -> bool:
         """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu" and self.settings.model != STATIC
+        return self.settings.model != STATIC
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change a vector, the documents and the model."""

@@ -19,7 +19,7 @@ DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names used by SentenceTr
 def load_encoder(
     model: str,
     settings: EmbeddingSettings,
-    device: str | None = None,
+    device: str = "auto",
     *,
     compute: ComputePrecision = "auto",
     batch_tokens: int | None = None,
@@ -31,9 +31,9 @@ def load_encoder(
     model
         Folder or hub name. Weights are read only from safetensors, and code of the model is not run.
     settings
-        Prompt, tokens per document, precision and device.
+        Prompt, tokens per document and precision.
     device
-        Device to compute on; None takes that of the settings.
+        `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
     compute, batch_tokens
         As for `TransformerEncoder`.
 
@@ -49,11 +49,11 @@ def load_encoder(
     >>> fitted = fit_static_encoder(lambda: ["piano sonata", "football goal"] * 9, vocabulary=300, dimensions=2)
     >>> with TemporaryDirectory() as folder:
     ...     fitted.as_sentence_transformer().save(folder)
-    ...     encoder = load_encoder(folder, EmbeddingSettings(device="cpu"))
+    ...     encoder = load_encoder(folder, EmbeddingSettings(), "cpu")
     >>> encoder.encode(["piano", "goal"]).vectors.shape
     (2, 2)
     """
-    device = device or choose_device(settings.device)
+    device = choose_device(device)
     for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to these silently
         if not any(pickle.parent.glob("*.safetensors")):
             raise EncoderError(

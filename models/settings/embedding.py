@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fineweb_mask.models.settings.base import DeviceName, Settings, constants
+from fineweb_mask.models.settings.base import Settings, constants
 
 STATIC = "static"
 """Value of `embedding.model` for the built-in encoder, which is fitted on the corpus."""
@@ -44,6 +44,5 @@ class EmbeddingSettings(Settings):
     precision: Literal["float16", "float32", "int8"] = Field(
         "float16", description="Type of the stored vectors; int8 adds one scale per document."
     )
-    device: DeviceName = "auto"
     static_dimensions: int = Field(768, ge=2, description="Built-in encoder: dimensions of its vectors.")
     static_fit_documents: int = Field(20_000, ge=1, description="Built-in encoder: number of documents to fit it on.")

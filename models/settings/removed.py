@@ -14,6 +14,7 @@ from fineweb_mask.models.settings.pipeline import PipelineSettings
 SCORERS = ("quality.scorers.*", "selection.quad.scorer")
 ALL_OF_A_TEXT = "all of a text is read: leave it out"
 CLUSTERS = "there are as many clusters as the square root of the documents: leave it out"
+DEVICE = "set the environment variable CUDA_VISIBLE_DEVICES: empty for the CPU, 1 for the second GPU"
 HALVED = "it suits the device, and is halved where memory runs out: leave it out"
 ORDERED = "training files are shuffled: use materialize.export, whose `shuffle` and `seed` order the documents"
 INSTEAD: Mapping[str, str] = {
@@ -24,8 +25,6 @@ INSTEAD: Mapping[str, str] = {
     "engine.cpus_per_gpu": "it is 1 for all recipes now: leave it out",
     "engine.gpus": "all GPUs of the cluster are used: leave it out",
     "engine.in_flight": "it follows from the size of the cluster: leave it out",
-    "engine.scratch": "a job keeps its files in the folder for temporary files: set the environment variable TMPDIR",
-    "engine.scratch_bytes": "a job removes its files when it ends: leave it out",
     "materialize.seed": ORDERED,
     "materialize.shuffle": ORDERED,
     "materialize.threads": "DuckDB takes all cores: for less memory, lower materialize.memory_limit or engine.workers",
@@ -41,12 +40,9 @@ INSTEAD: Mapping[str, str] = {
     "selection.mean_field.swap_pool": "it follows from the metrics: leave it out",
     "selection.quality_weights": "set `weight` of each of quality.scorers; in Python, pass quality_weights to `select`",
     "selection.ssl_prototypes": "that selector is gone: use d4, which deduplicates first and then has the same rule",
-    **{f"selection.{name}.n_clusters": CLUSTERS for name in ("semdedup", "kmq", "quad")},
+    **{f"selection.{name}.n_clusters": CLUSTERS for name in ("semdedup", "quad")},
     **{f"{scorer}.batch_tokens": HALVED for scorer in SCORERS},
-    **{
-        f"{scorer}.device": "set the environment variable CUDA_VISIBLE_DEVICES: empty for the CPU, 1 for the second GPU"
-        for scorer in SCORERS
-    },
+    **{f"{model}.device": DEVICE for model in ("embedding", *SCORERS)},
     **{f"{scorer}.standardise": "leave it out; instead of false, name the score in quality.raw" for scorer in SCORERS},
 }
 """What to write where it is more than that a setting is a constant."""
@@ -82,20 +78,7 @@ def _sections(annotation: Any, key: str) -> Iterator[tuple[type[Settings], str]]
         yield from _sections(argument, inner)
 
 
-def _is_there(key: str) -> bool:
-    """Return whether a key is of a setting of this version."""
-    model: Any = PipelineSettings
-    for part in key.split("."):
-        field = getattr(model, "model_fields", {}).get(part)
-        if field is None:
-            return False
-        model = field.annotation
-    return True
-
-
-REMOVED: Mapping[str, str] = {
-    key: text for key, text in {**dict(_constants(PipelineSettings)), **INSTEAD}.items() if not _is_there(key)
-}
+REMOVED: Mapping[str, str] = {**dict(_constants(PipelineSettings)), **INSTEAD}
 """What to write, by the key of a former setting; `*` stands for an index of a list or a name."""
 
 

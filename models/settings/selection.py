@@ -45,6 +45,7 @@ else:
 WITHOUT_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "d4": {**options.CLUSTERS, "keep": "hard", "eps": None, "dedup_ratio": 0.75},
     "betr": {"combine": "best"},
+    "kmq": {**options.CLUSTERS, "temperature": 1.0, "budgets": "proportional"},
     "odis": {"variance": 0.95},
     "ingenious": {"part_size": 1500, "sample": True},
     "ssl_prototypes": options.CLUSTERS,
@@ -210,9 +211,6 @@ class SelectionSettings(Settings):
     )
     dsir: options.DsirSettings = Field(
         default_factory=options.DsirSettings, description="Options of selection by importance weights."
-    )
-    kmq: options.KmqSettings = Field(
-        default_factory=options.KmqSettings, description="Options of k-means-quality sampling."
     )
     quad: options.QuadSettings = Field(
         default_factory=options.QuadSettings, description="Options of the bandit over clusters."

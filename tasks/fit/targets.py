@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.models.settings import EmbeddingSettings, SourceSettings
+from fineweb_mask.models.settings import STATIC, EmbeddingSettings, SourceSettings
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.tasks.fit.job import FitJob, sampled_texts
 from fineweb_mask.tasks.inference.gpu import gpu_slot
@@ -40,7 +40,7 @@ class FitTargetsJob(FitJob):
     @property
     def uses_gpu(self) -> bool:
         """Whether a GPU makes the job faster."""
-        return self.embedding.device != "cpu"
+        return self.embedding.model != STATIC
 
     def depends_on(self) -> Dependencies:
         """Return the examples, the encoder and what makes its vectors, and the size of the sample."""

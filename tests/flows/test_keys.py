@@ -123,7 +123,6 @@ def changed(before, after):
         ("embedding.max_tokens=99", EMBED),
         ("embedding.long_documents=mean_chunks", EMBED),
         ("embedding.precision=int8", EMBED),
-        ("embedding.device=cuda:1", set()),
         ("selection.lamb=0.9", SELECT),
         ("selection.seed=9", SELECT),
         ("selection.block_budget=price", set()),  # of one block

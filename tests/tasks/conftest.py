@@ -337,7 +337,7 @@ def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
         source=SourceSettings(path=str(corpus)),
         ingest=IngestSettings(min_chars=20),
         quality=QualitySettings(scorers=[scorer]),
-        embedding=EmbeddingSettings(static_dimensions=16, device="cpu"),
+        embedding=EmbeddingSettings(static_dimensions=16),
         selection=PipelineSelectionSettings(select_ratio=0.25, block_size=50, device="cpu"),
         materialize=MaterializeSettings(license="odc-by"),
     )

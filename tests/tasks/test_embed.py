@@ -51,7 +51,7 @@ def ingested(
 
 
 def settings(model: Path | str = "static", **changes: Any) -> EmbeddingSettings:
-    return EmbeddingSettings(model=str(model), device="cpu", **changes)
+    return EmbeddingSettings(model=str(model), **changes)
 
 
 def vectors(table: pa.Table) -> np.ndarray:

@@ -115,7 +115,6 @@ def test_the_key_follows_what_either_file_depends_on(plan: Any, copied: Any) -> 
     def key(job: score_embed.ScoreEmbedJob) -> str:
         return job.key.fingerprint
 
-    assert key(plan()) == key(plan(device="cpu"))
     assert key(plan()) != key(plan(precision="float32"))
     job = plan()
     shorter = [

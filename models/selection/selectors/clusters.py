@@ -60,7 +60,7 @@ def solve_d4(problem: Problem, *, dedup_ratio: float = DEDUP_RATIO, n_clusters: 
 def solve_kmq(problem: Problem, *, n_clusters: int | None = None) -> Solution:
     """Sample from every cluster in proportion to exp(quality), in standard deviations, without replacement.
 
-    Clusters give in proportion to their size, or all the same; what a small one cannot give, the others share. Source:
+    Clusters give in proportion to their size, as in the paper; what a small one cannot give, the others share. Source:
     Diversify and Conquer, arXiv 2409.11378, which draws with replacement, and its published code
     (for-ai/iterative-data-selection), which does not and takes scores as they are; here they are standardised. The
     inclusion is minus the rank in the cluster over its budget.
@@ -68,9 +68,7 @@ def solve_kmq(problem: Problem, *, n_clusters: int | None = None) -> Solution:
     found = cluster(problem.rows, problem.generator, n_clusters)
     keys = gumbel_keys(deviations(problem.objective.quality), 1, problem.generator)[0]
     budget, sizes = problem.objective.budget, found.sizes
-    is_equal = problem.settings.kmq.budgets == "equal"
-    shares = torch.full_like(sizes, 1 / len(sizes), dtype=torch.float64) if is_equal else sizes.double() / len(keys)
-    wanted = shares * budget
+    wanted = sizes.double() / len(keys) * budget
     return finished(problem, priority_by_budget(found.labels, keys, fitted_budgets(wanted, sizes, budget)))
 
 

@@ -31,18 +31,6 @@ class SemDedupSettings(Settings):
     )
 
 
-class KmqSettings(Settings):
-    """Options of k-means-quality sampling: a budget for each cluster, sampled by quality."""
-
-    CONSTANTS = constants(**CLUSTERS, temperature=1.0)
-
-    budgets: Literal["proportional", "equal"] = Field(
-        "proportional",
-        description="What a cluster gives: as much as it has of the documents, as in the paper, or all the same, as in "
-        "its published code.",
-    )
-
-
 class QualitySamplingSettings(Settings):
     """Options of sampling in proportion to exp(quality / temperature), without replacement (QuRating)."""
 

@@ -67,9 +67,9 @@ def save_bert(folder):
     SentenceTransformer(modules=modules, device="cpu").save(str(folder))
 
 
-def load(folder, *, batch_tokens=None, **settings):
-    settings = EmbeddingSettings(**{"device": "cpu", "precision": "float32"} | settings)
-    return load_encoder(str(folder), settings, compute="float32", batch_tokens=batch_tokens)
+def load(folder, *, device="cpu", batch_tokens=None, **settings):
+    settings = EmbeddingSettings(**{"precision": "float32"} | settings)
+    return load_encoder(str(folder), settings, device, compute="float32", batch_tokens=batch_tokens)
 
 
 def poisoned(folder, target, value):

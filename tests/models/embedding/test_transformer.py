@@ -133,9 +133,8 @@ def folder(request, tmp_path_factory):
 
 
 def load(folder, *, compute="float32", batch_tokens=None, **settings):
-    exact = {"device": "cpu", "precision": "float32"}
-    settings = EmbeddingSettings(**exact | settings)
-    return load_encoder(str(folder), settings, compute=compute, batch_tokens=batch_tokens)
+    settings = EmbeddingSettings(**{"precision": "float32"} | settings)
+    return load_encoder(str(folder), settings, "cpu", compute=compute, batch_tokens=batch_tokens)
 
 
 def reference(folder, texts, **options):

@@ -6,7 +6,7 @@ import pytest
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings import PipelineSettings
-from fineweb_mask.models.settings.removed import INSTEAD, REMOVED, REMOVED_VALUES, instead_of, without_removed
+from fineweb_mask.models.settings.removed import REMOVED, REMOVED_VALUES, instead_of, without_removed
 from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.validation import validated
 
@@ -83,16 +83,6 @@ def test_a_constant_is_named_with_its_value():
         == "it is 0.001 for all recipes now: leave it out"
     )
     assert instead_of(["selection", "lamb"]) is None
-
-
-def test_every_advice_is_of_a_setting_that_is_gone_or_goes():
-    assert INSTEAD.keys() - REMOVED.keys() <= {
-        "embedding.keep",
-        "engine.scratch",
-        "engine.scratch_bytes",
-        "materialize.seed",
-        "materialize.shuffle",
-    }
 
 
 @pytest.mark.parametrize("key", REMOVED)

@@ -53,18 +53,12 @@ def test_d4_deduplicates_before_it_clusters_again(selected):
     assert sorted(np.rad2deg(np.arctan2(*features[found.indices].T[::-1])).round()) == [-30, 80]
 
 
-def test_kmq_gives_clusters_as_much_or_by_size_and_the_rest_of_small_ones_to_the_others(selected):
+def test_kmq_gives_clusters_by_size(selected):
     features = np.concatenate(
         [np.tile([[1.0, 0]], (2, 1)), np.tile([[0, 1.0]], (10, 1)), np.tile([[-1.0, 0]], (10, 1))]
     )
     features += 1e-3 * np.random.default_rng(0).normal(size=features.shape)
-    constants = {"n_clusters": 3}
-    found = selected(
-        "kmq", features, np.zeros(22), budget=12, seed=5, options={"budgets": "equal"}, constants=constants
-    )
-    counts = np.histogram(found.indices, [0, 2, 12, 22])[0]
-    assert counts.tolist() == [2, 5, 5]
-    found = selected("kmq", features, np.zeros(22), budget=11, seed=5, constants=constants)
+    found = selected("kmq", features, np.zeros(22), budget=11, seed=5, constants={"n_clusters": 3})
     assert np.histogram(found.indices, [0, 2, 12, 22])[0].tolist() == [1, 5, 5]
 
 
