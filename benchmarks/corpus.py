@@ -30,9 +30,8 @@ from benchmarks.measuring import status_mib
 from benchmarks.tables import show
 from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_block
 from fineweb_mask.models.selection.corpus import near_duplicates
-from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.documents import Documents, Survey, sampled
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
-from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.corpus.whole import apply, select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.problem.measures import Measures, coverage

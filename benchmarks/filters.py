@@ -24,7 +24,7 @@ import yaml
 
 from benchmarks.measuring import least_seconds
 from benchmarks.tables import show
-from fineweb_mask.models.filters.datatrove import CLASSES
+from fineweb_mask.models.filters import CLASSES
 from fineweb_mask.models.settings import IngestSettings, SourceSettings
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.ingest import IngestJob, ingest

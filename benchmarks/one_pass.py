@@ -23,10 +23,9 @@ from transformers.utils import logging
 from benchmarks.bert import save_classifier
 from benchmarks.measuring import in_turns
 from benchmarks.tables import show
-from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch
+from fineweb_mask.models.forward.batches import PaddedTokens, TokenBudget, for_each_batch, unit_vectors
 from fineweb_mask.models.forward.tokens import first_tokens
-from fineweb_mask.models.forward.vectors import unit_vectors
-from fineweb_mask.models.quality.edu import EduScorer
+from fineweb_mask.models.quality.transformer import EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
 
 SMOKE_WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()

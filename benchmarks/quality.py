@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.measuring import proportional_mib
 from benchmarks.tables import show
-from fineweb_mask.models.quality.fasttext.lines import fasttext_lines
+from fineweb_mask.models.quality.fasttext.scorer import fasttext_lines
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, QualitySettings
 from fineweb_mask.tasks import score
 from fineweb_mask.tasks.inference.scorers import QualityModel

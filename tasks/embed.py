@@ -32,7 +32,7 @@ from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage
 
 if TYPE_CHECKING:
     from fineweb_mask.models.embedding.encoder import Encoder
-    from fineweb_mask.models.forward.vectors import Encoded
+    from fineweb_mask.models.forward.batches import Encoded
 
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
 CHUNK_DOCUMENTS = 8_192

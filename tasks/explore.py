@@ -195,7 +195,7 @@ def _topics(unit: Unit, texts: Sequence[str | None]) -> list[str]:
     """Return the words of each row's cluster."""
     import torch
 
-    from fineweb_mask.models.analysis.words import telling_words
+    from fineweb_mask.models.analysis.groups import telling_words
     from fineweb_mask.models.selection.k_means import k_means
     from fineweb_mask.models.selection.rows import Rows
 

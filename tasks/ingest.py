@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from fineweb_mask.models.documents import DocumentFilter
-from fineweb_mask.models.filters.datatrove import version_of_filters
+from fineweb_mask.models.filters import version_of_filters
 from fineweb_mask.models.pages import version_of_extraction
 from fineweb_mask.models.runtime.progress import track_by_size
 from fineweb_mask.models.schemas import DROPPED, KNOWN, documents_schema, without_text

@@ -30,9 +30,9 @@ from fineweb_mask.tasks.workspace.listing import Listing
 from fineweb_mask.tasks.workspace.references import StageFile
 
 if TYPE_CHECKING:
+    from fineweb_mask.models.forward.batches import Encoded
     from fineweb_mask.models.forward.tokens import TokenIds
-    from fineweb_mask.models.forward.vectors import Encoded
-    from fineweb_mask.models.quality.edu import EduScorer
+    from fineweb_mask.models.quality.transformer import EduScorer
 
 BATCH_ROWS = 2_000
 
@@ -104,7 +104,7 @@ def score_embed(job: ScoreEmbedJob) -> None:
     BadShardError
         As the stages `score` and `embed` do.
     """
-    from fineweb_mask.models.quality.edu import EduScorer
+    from fineweb_mask.models.quality.transformer import EduScorer
 
     if not job.force and job.embed.current() is not None:
         score(job.score)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fineweb_mask.flows.cluster.address import check_engine
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.models.dedup.minhash import load_rensa
-from fineweb_mask.models.filters.datatrove import load_filters
+from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.runtime.stopping import clear_stop_request
 from fineweb_mask.models.settings import PipelineSettings

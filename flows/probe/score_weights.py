@@ -6,7 +6,7 @@ import numpy as np
 
 from fineweb_mask.flows.probe.probe import ProbeSummary, run_probe
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.probe.score_weights import FEWEST_MODELS, drawn_weights, learned_weights
+from fineweb_mask.models.probe.losses import FEWEST_MODELS, drawn_weights, learned_weights
 from fineweb_mask.models.probe.settings import POOL, Arm, ProbeSettings
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.models.settings.quality import ClassesScorerSettings

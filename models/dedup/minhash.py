@@ -1,4 +1,4 @@
-"""Sketch texts by MinHash, so that near-duplicates share a band of their signatures.
+"""Sketch texts by MinHash, so that near-duplicates share a band of their signatures, and join their pairs to clusters.
 
 As FineWeb deduplicates (arXiv 2406.17557, and `MinhashDedupSignature` of https://github.com/huggingface/datatrove):
 a text is lower-cased, without accents and punctuation, every number is 0, and it is the set of its runs of five words,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from fineweb_mask.models.settings.source import MinHashSettings
+
 
 RENSA_ALGORITHM = 2
 """Version of the signatures of the package `rensa`; another one makes other signatures."""
@@ -137,3 +138,33 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _word_hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest())
+
+
+def first_of_clusters(
+    documents: NDArray[np.uint64], twins: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the documents that are dropped, ascending, and the first document of the cluster of each, (d,) both.
+
+    Parameters
+    ----------
+    documents, twins
+        Pairs of near-duplicates, (m,): numbers in the order in which documents are to be kept. Documents that pairs
+        connect, through others, too, are one cluster.
+
+    Examples
+    --------
+    >>> dropped, kept = first_of_clusters(np.array([7, 9, 5], dtype=np.uint64), np.array([5, 7, 2], dtype=np.uint64))
+    >>> dropped.tolist(), kept.tolist()
+    ([5, 7, 9], [2, 2, 2])
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    found, places = np.unique(np.concatenate([documents, twins]), return_inverse=True)
+    left, right = np.split(places.ravel(), 2)
+    graph = coo_array((np.ones(len(left), dtype=bool), (left, right)), shape=(len(found), len(found)))
+    count, clusters = connected_components(graph, directed=False)
+    first = np.full(count, len(found))
+    np.minimum.at(first, clusters, np.arange(len(found)))
+    kept = found[first[clusters]] if len(found) else found
+    return found[kept != found], kept[kept != found]

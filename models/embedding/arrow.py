@@ -7,7 +7,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from fineweb_mask.models.forward.vectors import Encoded
+from fineweb_mask.models.forward.batches import Encoded
 
 INT8_MAX = 127
 

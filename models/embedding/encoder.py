@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.forward.vectors import Encoded
+from fineweb_mask.models.forward.batches import Encoded
 
 Tokenised = TypeVar("Tokenised")
 

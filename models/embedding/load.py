@@ -1,17 +1,107 @@
 """Load any sentence-transformers model as an encoder, with its pooling, prompts, truncation and normalisation."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
-from fineweb_mask.models.embedding.fallback import WholeModelEncoder
-from fineweb_mask.models.embedding.static import TokenVectorEncoder
 from fineweb_mask.models.embedding.transformer import TransformerEncoder
+from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
 from fineweb_mask.models.forward.device import ComputePrecision, choose_device
+from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, without_cache
 from fineweb_mask.models.settings import EmbeddingSettings
+
+
+class TokenVectorEncoder(Encoder[TokenIds]):
+    """Take the mean of one vector per token, as the built-in encoder does, in float32.
+
+    The model is one of sentence-transformers with a `StaticEmbedding` as its first module.
+
+    It runs on the CPU, because most of the work is tokenising.
+    """
+
+    on_cpu = True
+
+    def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
+        self.dimensions = int(model.get_embedding_dimension() or 0)
+        self._model = model
+        self._tokenizer = cast("StaticEmbedding", model[0]).tokenizer
+        without_cache(self._tokenizer)
+        truncation = self._tokenizer.truncation
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        model_limit = truncation["max_length"] if truncation else None
+        self._max_tokens = model_limit if settings.max_tokens is None else settings.max_tokens
+        if settings.long_documents == "mean_chunks":
+            self._max_tokens = None  # the mean of the windows is the mean of all tokens
+        self._prompt = prompt
+        self._stored = torch.float16 if settings.precision == "float16" else torch.float32
+
+    @staticmethod
+    def supports(model: SentenceTransformer) -> bool:
+        """Return whether the model is of this kind."""
+        return isinstance(model[0], StaticEmbedding)
+
+    def tokenise(self, texts: Sequence[str]) -> TokenIds:
+        """Return the token ids that the model reads of each text."""
+        prompted = [self._prompt + text for text in texts] if self._prompt else texts
+        if self._max_tokens is None:
+            return all_tokens(self._tokenizer, prompted)
+        return first_tokens(self._tokenizer, prompted, self._max_tokens, special_tokens=False)
+
+    def encode_tokens(self, tokens: TokenIds) -> Callable[[], Encoded]:
+        """Take the mean of each text's token vectors, and run the model's further modules."""
+        if not len(tokens.lengths):
+            return lambda: Encoded(torch.zeros((0, self.dimensions), dtype=self._stored).numpy(), tokens.lengths > 0)
+        features = {"input_ids": torch.from_numpy(tokens.ids), "offsets": torch.from_numpy(tokens.starts).int()}
+        with torch.inference_mode():
+            vectors = self._model(features)["sentence_embedding"][:, : self.dimensions]
+            unit, bad = unit_rows(vectors)
+            return lambda: Encoded(unit.to(self._stored).numpy(), bad.numpy())
+
+
+BATCH_SIZE = 32  # default of sentence-transformers
+
+
+class WholeModelEncoder(Encoder[Sequence[str]]):
+    """Pass the texts to `SentenceTransformer.encode`: for models without a fast tokenizer or with a router.
+
+    They cannot cut windows: `long_documents: mean_chunks` raises EncoderError.
+    """
+
+    def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str) -> None:
+        if settings.long_documents == "mean_chunks":
+            raise EncoderError(
+                "embedding.long_documents: this model has no fast tokenizer and can only truncate: set `truncate`"
+            )
+        if settings.max_tokens is not None:
+            model.max_seq_length = settings.max_tokens
+        self.dimensions = int(model.get_embedding_dimension() or 0)
+        self._model = model
+        self._prompt = prompt
+        self._stored = np.float16 if settings.precision == "float16" else np.float32
+
+    def tokenise(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return the texts unchanged, because the model tokenises them itself."""
+        return texts
+
+    def encode_tokens(self, tokens: Sequence[str]) -> Callable[[], Encoded]:
+        """Encode the texts at once; the returned function does not wait."""
+        if not tokens:
+            return lambda: Encoded(np.zeros((0, self.dimensions), dtype=self._stored), np.zeros(0, dtype=np.bool_))
+        with torch.inference_mode():
+            vectors = self._model.encode_document(
+                list(tokens), prompt=self._prompt, batch_size=BATCH_SIZE, show_progress_bar=False
+            )
+        unit, bad = unit_vectors(np.asarray(vectors, dtype=np.float32))
+        return lambda: Encoded(unit.astype(self._stored), bad)
+
 
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names used by SentenceTransformer.encode_document
 

@@ -1,12 +1,12 @@
-"""Cut texts into batches by length: longest first, as many per forward pass as fit a budget of tokens.
+"""Cut texts into batches by length, longest first, and scale the vectors that come out to norm 1.
 
-A batch is padded to its longest text, so it costs rows times longest text. Sorting a whole chunk of documents by length
-keeps the share of padding small.
+A batch has as many texts as fit a budget of tokens. It is padded to its longest text, so it costs rows times longest
+text. Sorting a whole chunk of documents by length keeps the share of padding small.
 """
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -100,3 +100,25 @@ class PaddedTokens:
         within = columns < self._device_lengths[index][:, None]
         padding = len(self._ids) - 1
         return {"input_ids": self._ids[torch.where(within, positions, padding)].long(), "attention_mask": within.long()}
+
+
+class Encoded(NamedTuple):
+    """Unit vectors of n documents."""
+
+    vectors: NDArray[np.floating[Any]]  # (n, dimensions), float32 or float16; unit norm, zeros where bad
+    bad: NDArray[np.bool_]  # (n,) true if the model returned a zero or non-finite vector
+
+
+def unit_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale rows (n, d) to norm 1: (n, d) float32; a zero or non-finite row becomes zero and is flagged, (n,) bool."""
+    vectors = vectors.float()
+    norms = torch.linalg.vector_norm(vectors, dim=1)
+    bad = ~torch.isfinite(norms) | (norms < torch.finfo(torch.float32).tiny)
+    unit = vectors / torch.where(bad, 1.0, norms)[:, None]
+    return unit.masked_fill_(bad[:, None], 0.0), bad
+
+
+def unit_vectors(vectors: NDArray[np.float32]) -> Encoded:
+    """Scale vectors (n, dimensions) to norm 1; a zero or non-finite vector becomes zero and is flagged."""
+    unit, bad = unit_rows(torch.from_numpy(vectors))
+    return Encoded(unit.numpy(), bad.numpy())

@@ -5,7 +5,6 @@ Mean losses over the largest ones are Min-K% (Shi et al. 2023, arXiv 2310.16789)
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,15 +41,11 @@ class PerplexityScorer(TransformerScorer):
         self,
         settings: PerplexityScorerSettings,
         model_path: str,
-        *,
         device: str = "auto",
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
-        self.settings = settings
-        kind: dict[str, Any] = {"kind": AutoModelForCausalLM, "name": "causal language model"}
-        super().__init__(
-            settings, model_path, device=device, batch_tokens=batch_tokens, usual_tokens=USUAL_TOKENS, **kind
-        )
+        self.settings, name = settings, "causal language model"
+        super().__init__(settings, model_path, AutoModelForCausalLM, name, device, batch_tokens, USUAL_TOKENS)
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the score of each text, (n,); likelier texts have higher ones."""

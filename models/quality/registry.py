@@ -48,13 +48,15 @@ class Scorer(Protocol):
 
 
 def _edu(settings: EduScorerSettings, model_path: str) -> Scorer:
-    from fineweb_mask.models.quality.edu import EduScorer  # the import takes a second, and most runs do not need it
+    from fineweb_mask.models.quality.transformer import (
+        EduScorer,  # the import takes a second, and most runs do not need it
+    )
 
     return EduScorer(settings, model_path)
 
 
 def _classes(settings: ClassesScorerSettings, model_path: str) -> Scorer:
-    from fineweb_mask.models.quality.classes import ClassesScorer
+    from fineweb_mask.models.quality.transformer import ClassesScorer
 
     return ClassesScorer(settings, model_path)
 

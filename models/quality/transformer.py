@@ -1,17 +1,27 @@
-"""Load a transformers model and its tokenizer for a scorer, from safetensors only."""
+"""Score or label texts with a transformers classifier, from safetensors only: the kinds `edu` and `classes`.
+
+FineWeb-Edu's classifier (https://arxiv.org/abs/2406.17557) is snowflake-arctic-embed-m with a head that was trained
+while the encoder was frozen (`train_edu_bert.py` of https://github.com/huggingface/cosmopedia). The last hidden state
+of its first token is therefore the embedding of that encoder, too, and one forward pass returns both.
+"""
 
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.forward.batches import TokenBudget
+from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_vectors
 from fineweb_mask.models.forward.device import choose_device
-from fineweb_mask.models.settings.quality import TransformerSettings
+from fineweb_mask.models.forward.tokens import TokenIds, first_tokens
+from fineweb_mask.models.settings.quality import ClassesScorerSettings, EduScorerSettings, TransformerSettings
 
 BATCH_TOKENS = 16_384
 """Tokens per forward pass, padding included; halved if the device runs out of memory."""
@@ -121,3 +131,122 @@ def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(f"the model {folder!r} has no tokenizer.json: save its fast tokenizer in that folder")
     return tokenizer
+
+
+class Classifier(TransformerScorer):
+    """A sequence-classification model and its tokenizer.
+
+    `model_path` is the folder of both. Weights are read only from safetensors, and code of the model is not run. `how`
+    are `device` and `batch_tokens` of `TransformerScorer`.
+
+    Raises
+    ------
+    ModelError
+        If the folder holds no classifier, or no fast tokenizer.
+    SettingsError
+        If `max_tokens` is more than the model reads.
+    """
+
+    def __init__(self, settings: TransformerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
+        self.settings = settings
+        super().__init__(settings, model_path, AutoModelForSequenceClassification, "classifier", **how)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the model returns for a text."""
+        return int(self._model.config.num_labels)
+
+    def tokenise(self, texts: Sequence[str]) -> TokenIds:
+        """Return the token ids that the model reads of each text; may be called from any thread."""
+        return first_tokens(self._tokenizer, texts, self.max_tokens)
+
+    def logits(
+        self, tokens: TokenIds, after: Callable[[NDArray[np.int64]], None] = lambda _: None
+    ) -> NDArray[np.float32]:
+        """Return the model's outputs for n tokenised texts, (n, outputs); `after` is called with each batch's rows."""
+        found = np.zeros((len(tokens.lengths), self.outputs), dtype=np.float32)
+        with self._lock, torch.inference_mode():
+            padded = PaddedTokens(tokens, self._padding, self.device)
+
+            def forward(rows: NDArray[np.int64]) -> None:
+                found[rows] = self._model(**padded.batch(rows)).logits.float().cpu().numpy()
+                after(rows)
+
+            for_each_batch(tokens.lengths, self._budget, forward)
+        return found
+
+
+class ScoredVectors(NamedTuple):
+    """Scores and embeddings of n documents from one forward pass."""
+
+    scores: NDArray[np.float32]  # (n,)
+    encoded: Encoded  # vectors (n, d): last hidden state of the first token, scaled to norm 1
+
+
+class EduScorer(Classifier):
+    """Score a text with the output of a sequence-classification model, unchanged; FineWeb-Edu's is about 0 to 5.
+
+    Raises
+    ------
+    ModelError
+        If the folder holds no classifier with one output, or no fast tokenizer.
+    SettingsError
+        If `max_tokens` is more than the model reads.
+    """
+
+    def __init__(self, settings: EduScorerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
+        super().__init__(settings, model_path, **how)
+        if self.outputs != 1:
+            raise ModelError(f"the model {model_path!r} has {self.outputs} outputs, the kind `edu` needs exactly one")
+        self.dimensions = int(self._model.config.hidden_size)  # of a vector
+        self._first: Tensor | None = None
+        self._model.base_model.register_forward_hook(self._keep_first_token)
+
+    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the model's output for each text, (n,)."""
+        return self.score_and_embed(texts).scores
+
+    def score_and_embed(self, texts: Sequence[str]) -> ScoredVectors:
+        """Return the model's output and the embedding of each text from one forward pass."""
+        return self.score_and_embed_tokens(self.tokenise(texts))
+
+    def score_and_embed_tokens(self, tokens: TokenIds) -> ScoredVectors:
+        """Return the model's output and the embedding of each tokenised text from one forward pass."""
+        vectors = np.zeros((len(tokens.lengths), self.dimensions), dtype=np.float32)
+
+        def keep(rows: NDArray[np.int64]) -> None:
+            first, self._first = self._first, None
+            assert first is not None  # noqa: S101 - the hook has run
+            vectors[rows] = first.float().cpu().numpy()
+
+        scores = self.logits(tokens, keep)[:, 0]
+        return ScoredVectors(scores, unit_vectors(vectors))
+
+    def _keep_first_token(self, _module: object, _arguments: object, output: Any) -> None:  # noqa: ANN401
+        self._first = output.last_hidden_state[:, 0]
+
+
+class ClassesScorer(Classifier):
+    """Return a classifier's outputs for each text; `labels` names them, in their order.
+
+    Raises
+    ------
+    ModelError
+        If the folder holds no classifier with several outputs of different names, or no fast tokenizer.
+    SettingsError
+        If `max_tokens` is more than the model reads.
+    """
+
+    def __init__(self, settings: ClassesScorerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
+        super().__init__(settings, model_path, **how)
+        self.labels = [str(self._model.config.id2label[place]) for place in range(self.outputs)]
+        if len(set(self.labels)) < 2:
+            raise ModelError(f"the model {model_path!r} has the labels {self.labels}, the kind `classes` needs several")
+
+    def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the model's outputs for each text, (n, labels)."""
+        return self.logits(self.tokenise(texts))
+
+    def label(self, logits: NDArray[np.float32]) -> list[str]:
+        """Return the label of the largest of each row of outputs, (n, labels): n labels."""
+        return [self.labels[place] for place in logits.argmax(axis=1)]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fineweb_mask.models.dedup.clusters import first_of_clusters
+from fineweb_mask.models.dedup.minhash import first_of_clusters
 from fineweb_mask.models.schemas import NEAR_DUPLICATES, NEAR_DUPLICATES_OF_SHARDS, PAIRS
 from fineweb_mask.tasks.dedup.buckets import ROW_BITS
 from fineweb_mask.tasks.dedup.lists import ListsJob, write_list, write_lists

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.quality import combine
+from fineweb_mask.models.quality.column import SidecarScorer
 from fineweb_mask.models.quality.registry import Scorer, columns_of
-from fineweb_mask.models.quality.sidecar import SidecarScorer
 from fineweb_mask.models.settings import EmbeddingSettings
 from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, QualitySettings
 from fineweb_mask.models.settings.training import FastTextTrainingSettings

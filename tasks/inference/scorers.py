@@ -11,10 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fineweb_mask.models.quality.column import ColumnValueError
+from fineweb_mask.models.quality.column import ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError, check_fasttext_file
 from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
-from fineweb_mask.models.quality.sidecar import SidecarScorer
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
     FastTextScorerSettings,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fineweb_mask.models.probe.predictive import predictive_strength
+from fineweb_mask.models.probe.losses import predictive_strength
 from fineweb_mask.models.probe.settings import GROUPS, POOL
 from fineweb_mask.tasks.probe.downstream import read_answers
 from fineweb_mask.tasks.probe.held_out import HeldOut

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 
-from fineweb_mask.models.filters.datatrove import Outcome, load_filters
+from fineweb_mask.models.filters import Outcome, load_filters
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.processes import text_worker
 from fineweb_mask.tasks.processes.workers import WorkerProcessError, cores, running_workers

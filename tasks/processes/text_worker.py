@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable
 
-from fineweb_mask.models.filters.datatrove import load_filters
+from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import extract_text
 from fineweb_mask.models.settings.source import FilterSettings
 from fineweb_mask.tasks.processes.worker import serve

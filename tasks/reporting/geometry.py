@@ -153,7 +153,7 @@ def _clusters(
     """Cluster the eligible documents, assign each selected one to the nearest centre, and name the clusters."""
     import torch
 
-    from fineweb_mask.models.analysis.words import telling_words
+    from fineweb_mask.models.analysis.groups import telling_words
     from fineweb_mask.models.selection.k_means import k_means
     from fineweb_mask.models.selection.rows import Rows
 

@@ -176,7 +176,7 @@ def test_a_shard_that_was_killed_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch,
     precision: str,
 ) -> None:
-    from fineweb_mask.models.embedding.static import TokenVectorEncoder
+    from fineweb_mask.models.embedding.load import TokenVectorEncoder
 
     documents = ingested(TWELVE)
     given = settings(colours, precision=precision)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.quality.edu import EduScorer
+from fineweb_mask.models.quality.transformer import EduScorer
 from fineweb_mask.models.schemas import embeddings_schema, scores_schema
 from fineweb_mask.models.settings import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.quality import ColumnScorerSettings, EduScorerSettings, QualitySettings

@@ -234,7 +234,7 @@ def test_stored_precision_hardly_changes_the_objective(
     tmp_path: Path, metric: str, precision: Any, tolerance: float
 ) -> None:
     from fineweb_mask.models.embedding.arrow import vector_batch
-    from fineweb_mask.models.forward.vectors import unit_vectors
+    from fineweb_mask.models.forward.batches import unit_vectors
     from fineweb_mask.models.schemas import embeddings_schema
 
     dice = np.random.default_rng(3)

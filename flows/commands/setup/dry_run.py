@@ -21,7 +21,7 @@ from fineweb_mask.flows.status.inspection import StageStatus, inspect_recipe, st
 from fineweb_mask.models.documents import DocumentFilter
 from fineweb_mask.models.embedding.load import load_encoder
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.filters.datatrove import load_filters
+from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.quality.registry import load_scorer
 from fineweb_mask.models.settings import FROM_QUALITY, STATIC, PipelineSettings
 from fineweb_mask.tasks.processes.workers import cores

@@ -15,8 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, by_name, named, prefixed, without_prefix
-from fineweb_mask.models.selection.corpus.groups import inside
+from fineweb_mask.models.selection.corpus.documents import (
+    Arrays,
+    Documents,
+    by_name,
+    inside,
+    named,
+    prefixed,
+    without_prefix,
+)
 from fineweb_mask.models.selection.corpus.passes import Margin, margin_arrays, margins_of
 from fineweb_mask.models.selection.corpus.rule import Place, Rule
 from fineweb_mask.models.selection.graphs.pairs import similar_pairs

@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
-from fineweb_mask.models.selection.corpus.groups import inside
+from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, inside, prefixed, without_prefix
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Measured, Place, Rule
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
+from fineweb_mask.models.selection.metrics.kernel import MomentMetric
 
 
 class Margin(NamedTuple):

@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.runtime.progress import track
-from fineweb_mask.models.selection.corpus.documents import Arrays, Documents, prefixed, without_prefix
-from fineweb_mask.models.selection.corpus.groups import ALL, group_budgets, inside
+from fineweb_mask.models.selection.corpus.documents import (
+    ALL,
+    Arrays,
+    Documents,
+    Survey,
+    group_budgets,
+    inside,
+    prefixed,
+    without_prefix,
+)
 from fineweb_mask.models.selection.corpus.near_duplicates import SPARE, Search, cell_centres
 from fineweb_mask.models.selection.corpus.passes import Margin, Outcome, margin_arrays, margins_of
 from fineweb_mask.models.selection.corpus.rule import (
@@ -28,7 +36,6 @@ from fineweb_mask.models.selection.corpus.rule import (
     Rule,
     linear_gains,
 )
-from fineweb_mask.models.selection.corpus.survey import Survey
 from fineweb_mask.models.selection.inputs import checked_budget, checked_features
 from fineweb_mask.models.selection.metrics.base import Metric, SupportsRandomValue
 from fineweb_mask.models.selection.problem.normalisation import BlockEnds, Ranges, find_ranges, weigh

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fineweb_mask.models.selection.corpus.documents import Documents
-from fineweb_mask.models.selection.corpus.groups import inside
+from fineweb_mask.models.selection.corpus.documents import Documents, Survey, inside, sampled
 from fineweb_mask.models.selection.corpus.near_duplicates import near_duplicate_charges
 from fineweb_mask.models.selection.corpus.passes import (
     Bound,
@@ -21,7 +20,6 @@ from fineweb_mask.models.selection.corpus.passes import (
 )
 from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
-from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import Ranges
 from fineweb_mask.models.settings.pipeline import DIRECTIONS

@@ -17,8 +17,8 @@ A metric needs `value` only. Every other method is optional and enables one thin
 | `restrict` | cheap batches in `policy_gradient` | every batch is evaluated among all documents |
 | `random_value` | an exact lower end of the range | the mean over sampled masks |
 
-`MomentMetric` (`moment.py`) is the base of a metric that is a concave function of a moment, and `KernelMetric`
-(`kernel.py`) offers all of these for one that is a function of a sum over pairs.
+In `kernel.py`, `MomentMetric` is the base of a metric that is a concave function of a moment, and `KernelMetric` offers
+all of these for one that is a function of a sum over pairs.
 
 Examples
 --------

@@ -1,4 +1,7 @@
-"""Share the code of `pairwise` and `disf`: metrics of the squared norm of one small moment of the selection."""
+"""Share the code of metrics that are a concave function of one small moment of the selection.
+
+`pairwise` and `disf` are functions of its squared norm: metrics of a kernel.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -7,9 +10,75 @@ from typing import ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
-from fineweb_mask.models.selection.metrics.base import EFFORT, Effort, Metric, SupportsKernel, SwapModel
-from fineweb_mask.models.selection.metrics.moment import MomentMetric
-from fineweb_mask.models.selection.rows import Rows
+from fineweb_mask.models.selection.metrics.base import (
+    EFFORT,
+    BuiltInMetric,
+    Effort,
+    Metric,
+    SupportsKernel,
+    SupportsMoment,
+    SwapModel,
+    Weighed,
+    metric_class,
+)
+from fineweb_mask.models.selection.rows import Rows, Standard
+from fineweb_mask.models.settings.selection import SelectionSettings
+
+
+class MomentMetric(Weighed, BuiltInMetric, SupportsMoment):
+    """A metric D = F(M), concave in a moment M = sum_i m_i phi_i of d or d x d numbers.
+
+    Annealing maximises F at the moment of the inclusion probabilities, and F's tangents bound D. The size of the
+    selection, the budget, counts as a constant. With masses, phi_i holds that of document i, and D is a mean by mass.
+    """
+
+    sweep_effort = 0.5  # the proof costs more than the solve
+
+    rows: Rows
+    credit: Tensor | None = None  # (n,) float32, with masses: D = F(M) + sum of credits / mass^2
+
+    @abstractmethod
+    def __init__(self, rows: Rows, masses: Tensor | None = None) -> None: ...
+
+    @classmethod
+    def for_block(
+        cls,
+        rows: Rows,
+        settings: SelectionSettings,  # noqa: ARG003 - of the base
+        budget: float,  # noqa: ARG003
+        masses: Tensor | None = None,
+    ) -> Self:
+        """Make the metric with masses (n,) for a budget of tokens."""
+        return cls(rows, masses)
+
+    @classmethod
+    def for_part(cls, rows: Rows, standard: Standard, masses: Tensor | None = None) -> Self:  # noqa: ARG003
+        """Make the metric of a part of a corpus, with the mean and deviation of the corpus."""
+        return cls(rows, masses)
+
+    def gradient(self, inclusion: Tensor) -> Tensor:
+        """Differentiate F at the moment of the inclusion probabilities, (n,): (n,) float32."""
+        return self.gradient_at(self.moment(inclusion), float(self.size(inclusion)))
+
+    def directions(self, count: int, generator: torch.Generator) -> Tensor | None:  # noqa: ARG002 - for subclasses
+        """Compute the principal directions that an approximation in `count` keeps, (d, count - 1), or None for all."""
+        return None
+
+    def in_directions(self, directions: Tensor, signs: Tensor) -> Self:  # noqa: ARG002 - for subclasses
+        """Approximate F by the rows' parts in orthonormal directions (d, r), where that is faster.
+
+        `signs` (n,) are 1 or -1, at random.
+        """
+        return self
+
+
+def moment_metric_class(name: str) -> type[MomentMetric]:
+    """Import the class of a metric in `METRICS` that is known to be one of a moment."""
+    found = metric_class(name)
+    if not issubclass(found, MomentMetric):
+        raise TypeError(f"{name} is no metric of a moment")
+    return found
+
 
 AnyMetric = TypeVar("AnyMetric", bound=Metric)
 
@@ -17,48 +86,32 @@ WHOLE_KERNEL = 16_384  # largest number of documents for which greedy stores the
 PICKS_WORTH_IT = 1 / 16  # share of the documents: for more picks, one product is faster than a pass for each pick
 
 
-class KernelMetric(MomentMetric):
+class KernelMetric(MomentMetric, SupportsKernel):
     """A metric that depends on the selection only through v = sum_ij m_i m_j kernel(i, j).
 
     The sum is the squared norm of a small moment: of s (d numbers) for `pairwise`, of C (d x d) for `disf`.
     D is a concave, falling function of the moment.
     """
 
-    linear_in_v: ClassVar[bool] = False  # Newton's method solves the annealing
-    swap_pool: ClassVar[int] = 4096  # documents among which one round swaps
-    swaps_as_promised: ClassVar[bool] = True  # D is convex in v
+    linear_in_v = False
+    swap_pool = 4096
+    swaps_as_promised = True  # D is convex in v
     effort: ClassVar[Effort] = EFFORT  # of the certificate
 
     diagonal: Tensor  # (n,) float32, kernel(i, i)
-    matrix: Tensor | None = None  # (n, n) float32, kernel(i, j), where several solves share it
+    matrix: Tensor | None = None
 
     @abstractmethod
     def scores(self, moment: Tensor) -> Tensor:
         """Sum kernel(i, j) w_j over j from the moment of w: (n,) float32."""
 
     @abstractmethod
-    def kernel(self, left: Tensor, right: Tensor) -> Tensor:
-        """Evaluate the kernel between rows (a, d) and (b, d): (a, b) float32."""
-
-    @abstractmethod
     def kernel_with(self, row: Tensor) -> Tensor:
         """Evaluate the kernel between all documents and one row (d,): (n,) float32."""
 
     @abstractmethod
-    def moment_of(self, features: Tensor, weights: Tensor) -> Tensor:
-        """Sum the feature maps of rows (a, d) under weights (a,): float64."""
-
-    @abstractmethod
-    def scores_of(self, features: Tensor, moment: Tensor) -> Tensor:
-        """Compute the scores of rows (a, d): (a,) float32."""
-
-    @abstractmethod
     def outer(self, v: Tensor, budget: float | Tensor) -> Tensor:
         """Compute D from v, for a selection of `budget` documents."""
-
-    @abstractmethod
-    def slope(self, v: float, budget: float) -> float:
-        """Compute -dD/dv, at least 0."""
 
     @abstractmethod
     def tangent_gradient(self, moment: Tensor, reached: Tensor, budget: float) -> Tensor:

@@ -1,12 +1,14 @@
 """Select by the separate scores of several scorers: QuaDMix and ODiS."""
 
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fineweb_mask.models.selection.inputs import SelectionInputError
-from fineweb_mask.models.selection.selectors.round_robin import in_turn
 from fineweb_mask.models.selection.selectors.sampling import deviations
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
 from fineweb_mask.models.settings.selectors.options import QuadmixCurveSettings, QuadmixSettings
@@ -17,6 +19,40 @@ FLOOR = 0.001
 """Expected copies of documents below omega: the upper end of QuaDMix's range, too."""
 VARIANCE = 0.95
 """Share of the scores' variance that the components keep (ours)."""
+
+
+def in_turn(rankings: Sequence[NDArray[np.integer]], others: Tensor, problem: Problem) -> Tensor:
+    """Return minus the number of documents taken before each, (n,) float64: rankings take their best not taken.
+
+    Parameters
+    ----------
+    rankings
+        Documents of each ranking, best first; those at the end may be missing.
+    others
+        Worth of every document, (n,): in this order follow those that are not taken when the budget is full.
+    problem
+        Says what the budget is.
+    """
+    n, knapsack = len(others), problem.objective.knapsack
+    priority = torch.empty(n, dtype=torch.float64, device=others.device)
+    steps = torch.arange(n, dtype=torch.float64, device=others.device)
+    priority[others.sort(descending=True, stable=True).indices] = -n - steps
+    lengths = None if knapsack is None else knapsack.tokens.tolist()
+    left = problem.objective.budget if knapsack is None else knapsack.limit
+    taken, order, turns = bytearray(n), list[int](), deque(map(iter, rankings))
+    while left > 0 and turns:
+        ranking = turns.popleft()
+        document = next((one for one in map(int, ranking) if not taken[one]), None)
+        if document is None:
+            continue  # it is at its end
+        turns.append(ranking)
+        taken[document] = 1
+        order.append(document)
+        left -= 1 if lengths is None else lengths[document]
+    priority[torch.tensor(order, dtype=torch.int64, device=others.device)] = -steps[: len(order)]
+    return priority
+
+
 LEAST = 1e-12
 """Expected copies of a document that the sampling function gives none, so that a large budget can be filled."""
 

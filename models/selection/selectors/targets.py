@@ -8,7 +8,7 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.inputs import Targets
 from fineweb_mask.models.selection.rows import Rows
-from fineweb_mask.models.selection.selectors.round_robin import in_turn
+from fineweb_mask.models.selection.selectors.scores import in_turn
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
 
 AT_ONCE = 64

@@ -65,7 +65,7 @@ def select_by_group(settings: PipelineSelectionSettings, block: Block) -> Groupe
 
 def times_used(rule: "Rule", documents: "Documents", selected: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return how often documents are used, (n,): selected ones once, or as often as their group needs."""
-    from fineweb_mask.models.selection.corpus.groups import repeats
+    from fineweb_mask.models.selection.corpus.documents import repeats
 
     return selected * repeats(documents, rule.repeats)
 

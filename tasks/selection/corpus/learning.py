@@ -91,8 +91,7 @@ def draw_sample(job: SampleJob) -> None:
     import torch
 
     from fineweb_mask.models.forward.device import choose_device
-    from fineweb_mask.models.selection.corpus.documents import Documents, prefixed
-    from fineweb_mask.models.selection.corpus.survey import Survey, sampled
+    from fineweb_mask.models.selection.corpus.documents import Documents, Survey, prefixed, sampled
 
     device = torch.device(choose_device(job.settings.device))
     columns = read_columns(job.workspace, job.shard)
@@ -267,9 +266,8 @@ def _problem(
     job: LearnJob, device: "torch.device", details: dict[str, Any] | None = None, frame: "Frame | None" = None
 ) -> "SampleProblem":
     """Read the sample; details and frame are those of the rules so far."""
-    from fineweb_mask.models.selection.corpus.documents import Documents, without_prefix
+    from fineweb_mask.models.selection.corpus.documents import Documents, Survey, without_prefix
     from fineweb_mask.models.selection.corpus.sample import SampleProblem
-    from fineweb_mask.models.selection.corpus.survey import Survey
 
     files = track("parts of the sample", job.samples)
     found = [arrays for file in files if (arrays := read_arrays(job.workspace.resolve(file)))]

@@ -103,7 +103,7 @@ def export_rule(path: Path, models: Models, shards: list[ShardFiles], kept: Stag
     """
     import torch
 
-    from fineweb_mask.models.selection.corpus.rule_file import save_rule
+    from fineweb_mask.models.selection.corpus.rule import save_rule
 
     settings = models.settings.selection
     check_has_rule(models.settings)
@@ -199,7 +199,7 @@ def apply_rule(rule_file: Path, files: list[SourceShard], output: Path, models: 
     """
     import torch
 
-    from fineweb_mask.models.selection.corpus.rule_file import load_rule
+    from fineweb_mask.models.selection.corpus.rule import load_rule
 
     saved = load_rule(rule_file, torch.device("cpu"))
     if saved.notes["models"] != models.fingerprint:

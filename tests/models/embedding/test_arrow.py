@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from fineweb_mask.models.embedding.arrow import vector_batch, vectors_of
-from fineweb_mask.models.forward.vectors import unit_vectors
+from fineweb_mask.models.forward.batches import unit_vectors
 from fineweb_mask.models.schemas import embeddings_schema
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from fineweb_mask.models.embedding.load import load_encoder
-from fineweb_mask.models.embedding.static import TokenVectorEncoder
+from fineweb_mask.models.embedding.load import TokenVectorEncoder, load_encoder
 from fineweb_mask.models.embedding.static_fit import fit_static_encoder
 from fineweb_mask.models.settings import EmbeddingSettings
 

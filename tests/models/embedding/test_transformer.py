@@ -26,8 +26,7 @@ from transformers import (
 )
 
 from fineweb_mask.models.embedding.encoder import EncoderError
-from fineweb_mask.models.embedding.fallback import WholeModelEncoder
-from fineweb_mask.models.embedding.load import load_encoder
+from fineweb_mask.models.embedding.load import WholeModelEncoder, load_encoder
 from fineweb_mask.models.embedding.transformer import TransformerEncoder
 from fineweb_mask.models.settings import EmbeddingSettings
 

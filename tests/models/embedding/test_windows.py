@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from fineweb_mask.models.embedding.windows import WindowCutter, first_window, special_tokens
+from fineweb_mask.models.embedding.transformer import WindowCutter, first_window, special_tokens
 from fineweb_mask.models.errors import SettingsError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "passage", ":", *"abcdefghij"]

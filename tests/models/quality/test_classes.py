@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fineweb_mask.models.errors import ModelError
-from fineweb_mask.models.quality.classes import ClassesScorer
 from fineweb_mask.models.quality.registry import load_scorer
+from fineweb_mask.models.quality.transformer import ClassesScorer
 from fineweb_mask.models.settings.quality import ClassesScorerSettings
 
 WORDS = "piano sonata melody violin football goal match striker flour butter oven recipe the of and".split()

@@ -5,9 +5,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from fineweb_mask.models.quality.column import ColumnScorer, ColumnValueError
+from fineweb_mask.models.quality.column import ColumnScorer, ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.registry import columns_of, load_scorer
-from fineweb_mask.models.settings.quality import ColumnScorerSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, SidecarScorerSettings
 
 
 def scorer(**settings):
@@ -62,3 +62,24 @@ def test_a_difference_with_a_value_missing_is_an_error_or_the_score_that_was_set
 def test_a_difference_of_texts_is_an_error_that_names_the_column():
     with pytest.raises(ColumnValueError, match="column 'conditional' must hold numbers"):
         difference().score([(1.0, "2")])
+
+
+ANNOTATIONS = np.array([3.0, np.nan, 5.0, np.inf], dtype=np.float32)
+
+
+def test_a_document_has_the_annotation_of_its_row():
+    scorer = SidecarScorer(SidecarScorerSettings(path="{shard}.npy"), ANNOTATIONS)
+    assert scorer.score([2, 0]).tolist() == [5.0, 3.0]
+
+
+def test_a_row_without_an_annotation_is_named():
+    scorer = SidecarScorer(SidecarScorerSettings(path="{shard}.npy"), ANNOTATIONS)
+    with pytest.raises(ColumnValueError, match="row 1 of the source file is null or not finite") as caught:
+        scorer.score([0, 1])
+    assert caught.value.position == 1
+
+
+def test_rows_without_an_annotation_have_the_missing_score_and_annotations_stay_as_they_are():
+    scorer = SidecarScorer(SidecarScorerSettings(path="{shard}.npy", missing=-1), ANNOTATIONS)
+    assert scorer.score([3, 1, 0]).tolist() == [-1.0, -1.0, 3.0]
+    assert np.isinf(ANNOTATIONS[3])

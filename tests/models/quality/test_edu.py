@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from fineweb_mask.models.errors import ModelError, SettingsError
-from fineweb_mask.models.quality.edu import EduScorer
 from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.quality.transformer import BATCH_TOKENS
+from fineweb_mask.models.quality.transformer import BATCH_TOKENS, EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
 
 WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()

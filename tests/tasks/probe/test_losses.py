@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fineweb_mask.models.probe.predictive import predictive_strength
+from fineweb_mask.models.probe.losses import predictive_strength
 from fineweb_mask.models.probe.settings import POOL
 from fineweb_mask.models.settings.quality import LabelSettings
 from fineweb_mask.tasks.probe.held_out import HeldOut

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fineweb_mask.models.selection.corpus.documents import Documents
-from fineweb_mask.models.selection.corpus.groups import ALL
+from fineweb_mask.models.selection.corpus.documents import ALL, Documents, Survey, sampled
 from fineweb_mask.models.selection.corpus.passes import Margin, Tally, conclude, find_threshold, margin_at
 from fineweb_mask.models.selection.corpus.rule import FIRST, LAST, Place
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
-from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.corpus.whole import apply
 from fineweb_mask.models.settings.selection import SelectionSettings
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from fineweb_mask.models.selection import select
-from fineweb_mask.models.selection.corpus.documents import Documents
+from fineweb_mask.models.selection.corpus.documents import Documents, Survey, sampled
 from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
-from fineweb_mask.models.selection.corpus.survey import Survey, sampled
 from fineweb_mask.models.selection.corpus.whole import apply
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
 

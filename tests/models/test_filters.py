@@ -11,7 +11,7 @@ import pytest
 
 from fineweb_mask.models.documents import DocumentFilter, conform
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.filters.datatrove import CLASSES, FilterError, load_filters
+from fineweb_mask.models.filters import CLASSES, FilterError, load_filters
 from fineweb_mask.models.quality.fasttext.training import train_in_new_process
 from fineweb_mask.models.settings import IngestSettings
 from fineweb_mask.models.settings.source import FilterSettings

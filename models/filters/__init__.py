@@ -1,1 +1,0 @@
-"""Filter texts by the heuristics of others."""
