@@ -62,8 +62,10 @@ def ray_nodes(count: int) -> Iterator[str]:
 
 
 def settings_of(folder: Path, address: str, *overrides: str) -> PipelineSettings:
-    engine = ["engine.kind=ray", f"engine.address={address}"]
-    return load_recipe(ROOT / "deployments/recipes/sample.yaml", [*engine, *overrides], str(folder / "workspace"))
+    os.environ["RAY_ADDRESS"] = address
+    return load_recipe(
+        ROOT / "deployments/recipes/sample.yaml", ["engine.kind=ray", *overrides], str(folder / "workspace")
+    )
 
 
 def own_mib() -> float:

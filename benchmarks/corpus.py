@@ -32,12 +32,13 @@ from fineweb_mask.models.selection.block import BlockSolver, Selection, checked_
 from fineweb_mask.models.selection.corpus import near_duplicates
 from fineweb_mask.models.selection.corpus.documents import CorpusStatistics, Documents, sampled
 from fineweb_mask.models.selection.corpus.sample import SampleProblem
-from fineweb_mask.models.selection.corpus.whole import DIRECTIONS, apply, select_corpus
+from fineweb_mask.models.selection.corpus.whole import apply, select_corpus
 from fineweb_mask.models.selection.inputs import checked_features
 from fineweb_mask.models.selection.problem.measures import Measures, coverage
 from fineweb_mask.models.selection.selector import select
 from fineweb_mask.models.selection.solvers.problem import History
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.models.settings.selection import NearDuplicateSettings, SelectionSettings
 from fineweb_mask.tasks.select import SelectJob
 from fineweb_mask.tasks.selection.blocks import Group

@@ -95,7 +95,7 @@ def cpu(arguments: argparse.Namespace) -> None:
         peer = SentenceTransformer(model, device="cpu")
         encoders = {
             f"fineweb-mask, {precision}": load_encoder(
-                model, settings(model, compute_precision=precision, batch_tokens=arguments.batch_tokens), "cpu"
+                model, settings(model), "cpu", compute=precision, batch_tokens=arguments.batch_tokens
             )
             for precision in ("float32", "bfloat16")
         }
@@ -160,7 +160,7 @@ class Waited(logging.Handler):
         self.percent = record.args[-1]  # type: ignore[index]
 
 
-def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str) -> tuple[float, float]:
+def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str, chunk: int) -> tuple[float, float]:
     """Embed a shard; return the seconds and the share of them in which the model waited for tokens."""
     workspace = Workspace(folder)
     key = StageKey(stage="documents", version=1, settings="", inputs="")
@@ -176,7 +176,8 @@ def run_stage(texts: list[str], recipe: EmbeddingSettings, folder: str) -> tuple
     logger.setLevel(logging.INFO)
     logger.addHandler(waited)
     model = embed.resolve_model(recipe)
-    job = embed.EmbedJob(root=str(workspace.root), documents=documents, model=model, settings=recipe)
+    of_stage = {"documents": documents, "model": model, "settings": recipe, "chunk_documents": chunk}
+    job = embed.EmbedJob(root=str(workspace.root), **of_stage)
     embed.embed(job)  # loads the model
     job.output.unlink()
     started = time.perf_counter()
@@ -188,8 +189,8 @@ def stage(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
         model, name = model_folder(arguments, texts, folder)
-        recipe = settings(model, precision="float16", device=arguments.device, chunk_documents=arguments.chunk)
-        seconds, waited = run_stage(texts, recipe, folder)
+        recipe = settings(model, precision="float16")
+        seconds, waited = run_stage(texts, recipe, folder, arguments.chunk)
     row = [f"{seconds:.2f}", f"{len(texts) / seconds:,.1f}", f"{100 * waited:.2f}%"]
     show(
         f"{name}: stage, {len(texts):,} documents, chunks of {arguments.chunk}",
@@ -229,8 +230,8 @@ def gpu(arguments: argparse.Namespace) -> None:
         model = str(Path(folder) / "model")
         ways: dict[str, Callable[[], object]] = {}
         for budget in arguments.budgets:
-            recipe = settings(model, batch_tokens=budget, compute_precision="bfloat16", precision="float16")
-            encoder = load_encoder(model, recipe, device)
+            recipe = settings(model, precision="float16")
+            encoder = load_encoder(model, recipe, device, compute="bfloat16", batch_tokens=budget)
             ways[f"fineweb-mask, bfloat16, {budget:,} tokens"] = lambda encoder=encoder: encoder.encode(texts)
         plain = SentenceTransformer(model, device=device)
         ways["SentenceTransformer.encode, defaults"] = lambda: plain.encode(texts)
@@ -253,7 +254,7 @@ def gpu(arguments: argparse.Namespace) -> None:
             table.append(
                 [way, f"{taken:.2f}", f"{len(texts) / taken:,.0f}", f"{100 * share:.1f}%", f"{memory:.1f}"],
             )
-        seconds, waited = run_stage(texts, settings(model, precision="float16", device=device), folder)
+        seconds, waited = run_stage(texts, settings(model, precision="float16"), folder, embed.CHUNK_DOCUMENTS)
         table.append(["stage", f"{seconds:.2f}", f"{len(texts) / seconds:,.0f}", "", ""])
     name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
     title = (
@@ -283,6 +284,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.table != "gpu" and arguments.documents is None:
         parser.error("--documents is needed, or FINEWEB_MASK_DOCUMENTS")
+    if arguments.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     TABLES[arguments.table](arguments)

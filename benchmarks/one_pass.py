@@ -34,8 +34,10 @@ SMOKE_WORDS = "piano sonata melody violin concert harmony football goal match st
 class Passes:
     """The three ways to the same numbers, over the scorer's own tokens and batches."""
 
-    def __init__(self, folder: Path, settings: EduScorerSettings) -> None:
-        self.scorer = EduScorer(settings, str(folder))
+    def __init__(self, folder: Path, device: str, batch_tokens: int) -> None:
+        settings = EduScorerSettings(model=str(folder))
+        self.scorer = EduScorer(settings, str(folder), device=device, batch_tokens=batch_tokens)
+        self.batch_tokens = batch_tokens
         dtype = torch.bfloat16 if self.scorer.device.startswith("cuda") else torch.float32
         self.model = BertForSequenceClassification.from_pretrained(folder, dtype=dtype).to(self.scorer.device).eval()
         self.encoder = (
@@ -66,7 +68,7 @@ class Passes:
             found.update(zip(rows.tolist(), forward(padded.batch(rows)).float().cpu().numpy(), strict=True))
 
         with torch.inference_mode():
-            for_each_batch(tokens.lengths, TokenBudget(self.scorer.settings.batch_tokens), run)
+            for_each_batch(tokens.lengths, TokenBudget(self.batch_tokens), run)
         return np.stack([found[row] for row in range(len(texts))])
 
 
@@ -86,8 +88,8 @@ def main() -> None:
     texts = read_texts(arguments)
     with tempfile.TemporaryDirectory() as folder:
         save_classifier(Path(folder), texts, arguments.layers, arguments.hidden)
-        settings = EduScorerSettings(model=folder, device=arguments.device, batch_tokens=arguments.batch_tokens)
-        report(Passes(Path(folder), settings), texts, arguments)
+        passes = Passes(Path(folder), arguments.device, arguments.batch_tokens)
+        report(passes, texts, arguments)
 
 
 def read_texts(arguments: argparse.Namespace) -> list[str]:

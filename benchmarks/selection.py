@@ -42,7 +42,7 @@ from fineweb_mask.models.selection.metrics.base import SupportsNeighbours
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import Scaled, built_in_metrics
 from fineweb_mask.models.selection.problem.upper_bound import tightened_bound
-from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k
+from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_top_k, solve_policy_gradient
 from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.settings.selection import METRICS, NearDuplicateSettings
 
@@ -221,7 +221,7 @@ def learner(arguments: argparse.Namespace) -> None:
     features, scores = vectors(arguments)
     table = []
     for metric in arguments.metrics:
-        learning = {"n_epochs": arguments.epochs, "log_every": 50, "partial": arguments.partial}
+        learning = {"n_epochs": arguments.epochs, "partial": arguments.partial}
         settings = settings_of(
             arguments, metrics=metric, lamb=arguments.lamb, select_ratio=0.1, policy_gradient=learning
         )
@@ -233,7 +233,7 @@ def learner(arguments: argparse.Namespace) -> None:
         problem = Problem(block.problem.rows, block.problem.objective, settings, generator)
         problem.history.progress = Goal(goal)
         with contextlib.suppress(GoalReachedError):
-            solver_of("policy_gradient")(problem)
+            solve_policy_gradient(problem, log_every=10**9)
         step, seconds, objective = problem.history.entries[-1]
         share = (objective - low) / (ours.objective - low)
         table.append(
@@ -319,7 +319,7 @@ def step(arguments: argparse.Namespace) -> None:
     features, scores = vectors(arguments)
     table = []
     for metric in arguments.metrics:
-        learning = {"partial": 0.1, "log_every": 10**9}
+        learning = {"partial": 0.1}
         settings = SelectionSettings(
             metrics=metric,
             select_ratio=0.1,
@@ -349,7 +349,7 @@ def _learning_seconds(problem: Problem, n_epochs: int) -> float:
     generator = torch.Generator(device).manual_seed(settings.seed)
     problem = Problem(problem.rows, problem.objective, settings, generator)
     started = time.perf_counter()
-    solver_of("policy_gradient")(problem)
+    solve_policy_gradient(problem, log_every=10**9)
     synchronise(str(device))
     return time.perf_counter() - started
 

@@ -57,7 +57,6 @@ def slow(folder: Path, documents: int | None) -> Case:
         "source.text_column": "text",
         "quality.scorers.0.labels.path": labels,
         "embedding.model": get_model_path(),
-        "embedding.device": "cpu",
     }
     return Case("newsgroups.yaml", sets(settings))
 
@@ -95,6 +94,7 @@ def main() -> None:
     if len(arguments.trees) != 2:
         parser.error("give --tree twice: the checkout before, and the one after")
     trees = [tree.resolve() for tree in arguments.trees]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     table = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)).resolve()

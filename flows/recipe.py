@@ -64,7 +64,7 @@ def _read_yaml(text: str) -> Any:  # noqa: ANN401
 
 
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
-"""Errors of reading YAML: also of text that is not UTF-8, a date such as 2024-99-99, or sections without end."""
+"""Errors of reading YAML: also of text that is not UTF-8, a date such as 2024-99-99, or nesting without an end."""
 
 
 def load_recipe(
@@ -132,7 +132,7 @@ def with_overrides(settings: PipelineSettings, overrides: Mapping[str, Any] | No
     settings
         The recipe.
     overrides
-        `{"selection": {"lamb": 0.3}}`: a section's other settings stay; any value that is no section is replaced. As
+        `{"selection": {"lamb": 0.3}}`: a section's other settings stay; a value that is not a section is replaced. As
         with `load_recipe`, another `source.path` leaves out what describes the recipe's own source.
 
     Raises
@@ -207,10 +207,10 @@ def _from_folder(folder: Path, path: str) -> str:
 
 def _is_there(folder: Path, path: str) -> bool:
     """Return whether a path in a folder leads to something; it may be a glob, or have {shard} in a file's name."""
-    begun = path.partition("{shard}")[0]
+    start = path.partition("{shard}")[0]
     try:
-        return (folder / begun).exists() or any(True for _ in folder.glob(begun))
-    except (OSError, ValueError):  # it is no path
+        return (folder / start).exists() or any(True for _ in folder.glob(start))
+    except (OSError, ValueError):  # not a path
         return False
 
 
@@ -271,7 +271,7 @@ def change(content: dict[str, Any], values: Iterable[tuple[str, Any]], where: st
     Raises
     ------
     RecipeError
-        If a key leads through something that is no section; the message begins with `where`.
+        If a key leads through something else than a section; the message begins with `where`.
     """
     for key, value in values:
         *sections, last = key.split(".")

@@ -13,7 +13,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
@@ -27,7 +26,7 @@ from fineweb_mask.tasks.inference.prefetch import Prefetched, background_writer
 from fineweb_mask.tasks.source.texts import with_texts
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 from fineweb_mask.tasks.workspace.checkpoints import Checkpoints
-from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, ShardJob, Stage, rows_through, stage_task
+from fineweb_mask.tasks.workspace.job import Dependencies, ShardJob, Stage, rows_through, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 from fineweb_mask.tasks.workspace.stage_parquet import ParquetStageWriter, stage_file_writer
 
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from fineweb_mask.models.forward.batches import Encoded
 
 KEY_SETTINGS = {"prompt", "max_tokens", "long_documents", "precision", "compute_precision", "on_bad_vector"}
+CHUNK_DOCUMENTS = 8_192
+"""Documents tokenised and sorted by length together; a killed run resumes after its last chunk."""
 BUILT_IN = frozenset({STATIC, FROM_QUALITY})
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class EmbedJob(ShardJob):
     documents: StageFile
     model: EmbeddingModel
     settings: EmbeddingSettings
+    chunk_documents: int = CHUNK_DOCUMENTS
 
     @property
     def name(self) -> str:
@@ -110,25 +112,19 @@ class EmbedJob(ShardJob):
     @property
     def uses_gpu(self) -> bool:
         """Whether a GPU makes the job faster."""
-        return self.settings.device != "cpu" and self.settings.model != STATIC
+        return self.settings.model != STATIC
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change a vector, the documents and the model."""
         return Dependencies(
-            settings=self.settings.model_dump(include=KEY_SETTINGS),
+            settings=self.settings.digested(include=KEY_SETTINGS),
             inputs=[self.documents.fingerprint, self.model.fingerprint],
         )
 
 
 @stage_task
 def embed(job: EmbedJob) -> None:
-    """Write the vectors of a shard, row by row with its documents; a bad vector is null.
-
-    Raises
-    ------
-    BadShardError
-        If a vector is zero or not finite and `on_bad_vector` is `raise`.
-    """
+    """Write the vectors of a shard, row by row with its documents; one that is zero or not finite is null."""
     from fineweb_mask.tasks.inference.encoder_pool import encoder_pool
 
     pool = encoder_pool(str(job.workspace.local(job.model.path)), job.model.fingerprint, job.settings)
@@ -141,7 +137,7 @@ def embed(job: EmbedJob) -> None:
         background_writer() as later,
     ):
         vectors = Checkpoints(writer, job.output)
-        chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.settings.chunk_documents))
+        chunks = Prefetched(_chunks(documents, vectors, pool.tokeniser, job.chunk_documents))
         for chunk in track_by_size("documents", chunks, job.documents.rows, lambda chunk: len(chunk.rows), part=(0, 1)):
             if chunk.kept is not None:
                 later(partial(vectors.restore, chunk.kept))
@@ -180,26 +176,13 @@ def _write(vectors: "Checkpoints[Encoded]", rows: pa.Array, wait: "Callable[[], 
 class VectorWriter:
     """Writes a shard's vectors in the order of its rows; made by `vector_writer`."""
 
-    def __init__(self, job: EmbedJob, schema: pa.Schema, writer: ParquetStageWriter) -> None:
+    def __init__(self, schema: pa.Schema, writer: ParquetStageWriter) -> None:
         self.schema = schema
         self.bad = 0
-        self._job = job
         self._writer = writer
 
     def batch(self, rows: pa.Array, values: "Encoded") -> pa.RecordBatch:
-        """Return the next rows with their vectors.
-
-        Raises
-        ------
-        BadShardError
-            If a vector is zero or not finite and `on_bad_vector` is `raise`.
-        """
-        if values.bad.any() and self._job.settings.on_bad_vector == "raise":
-            row = int(np.flatnonzero(values.bad)[0])
-            raise BadShardError(
-                f"{self._job.name}: the vector of row {rows[row]} is zero or not finite; "
-                "set embedding.on_bad_vector to drop to leave such documents out"
-            )
+        """Return the next rows with their vectors."""
         from fineweb_mask.models.embedding.arrow import vector_batch
 
         return vector_batch(rows, values, self.schema)
@@ -221,6 +204,6 @@ def vector_writer(job: EmbedJob, dimensions: int) -> Iterator[VectorWriter]:
         use_dictionary=False,
         column_encoding={"embedding.list.element": "BYTE_STREAM_SPLIT"},
     ) as writer:
-        vectors = VectorWriter(job, schema, writer)
+        vectors = VectorWriter(schema, writer)
         yield vectors
         writer.details = {"bad_vectors": vectors.bad, "dimensions": dimensions}

@@ -15,7 +15,7 @@ from fineweb_mask.models.urls import without_local_folders
 from fineweb_mask.tasks.dataset.card import what_was_kept, write_card
 from fineweb_mask.tasks.dataset.folders import check_folders
 from fineweb_mask.tasks.dataset.output import MATERIALIZE, Output
-from fineweb_mask.tasks.dataset.partition import FORMER_SETTINGS, remove_spilled
+from fineweb_mask.tasks.dataset.partition import remove_spilled
 from fineweb_mask.tasks.dataset.partitioning import NOT_IN_FILES
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.publish import PROVENANCE, published
@@ -39,7 +39,7 @@ NOT_RECORDED: dict[str, Any] = {
     "workspace": True,
     "report": True,
     "engine": True,
-    "materialize": {"output", "spill", "threads", "export"},
+    "materialize": {"output", "spill", "export"},
 }
 """Settings that say where and how fast a dataset is made, not what is in it."""
 
@@ -73,8 +73,7 @@ class MaterializeJob(StageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the dataset's bytes, and the digest of the files that it is made from."""
-        settings = self.recipe.materialize.model_dump(exclude=NOT_IN_FILES) | FORMER_SETTINGS
-        return Dependencies(settings=settings, inputs=self.inputs)
+        return Dependencies(settings=self.recipe.materialize.digested(exclude=NOT_IN_FILES), inputs=self.inputs)
 
     def current(self, listing: Listing | None = None) -> StageFile | None:  # noqa: ARG002 - manifests are small
         """Return a reference to the dataset if it is whole and agrees with the job's key, else None."""

@@ -84,7 +84,7 @@ class ScoreJob(ShardJob):
             weights if self.settings.combine == "weighted_sum" else sorted(name for name in weights if weights[name])
         )
         sidecars = {name: sidecar.fingerprint for name, sidecar in self.sidecars.items()}
-        raw = sorted(scorer.name for scorer in self.settings.scorers if not scorer.standardise)
+        raw = sorted(self.settings.raw)
         by = [] if self.settings.by is None else [self.settings.by]
         return Dependencies(
             settings=[self.settings.combine, counted, *by, *([{"raw": raw}] if raw else [])],
@@ -144,7 +144,7 @@ class ScoreWriter:
         self.schema = schema
         self._scorers = scorers
         self._job = job
-        self._raw = {scorer.name for scorer in job.settings.scorers if not scorer.standardise}
+        self._raw = set(job.settings.raw)
         self._weights = {scorer.name: scorer.weight for scorer in job.settings.scorers}
         self._writer = writer
 

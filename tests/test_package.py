@@ -56,7 +56,6 @@ def test_the_command_prints_its_version_and_runs_a_corpus(installed_wheel: Insta
         "source.path": tmp_path / "corpus.parquet",
         "quality.scorers.0.labels.path": ROOT / "data_samples" / "labels.parquet",
         "embedding.static_dimensions": 32,
-        "embedding.static_vocabulary": 2000,
         "report.sample": 200,
     }
     options = [option for key, value in overrides.items() for option in ("--set", f"{key}={value}")]

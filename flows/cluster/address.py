@@ -31,7 +31,7 @@ def check_engine(settings: EngineSettings) -> str:
         raise ClusterError("engine.kind: ray is not installed: install fineweb-mask with the extra 'ray'")
     if unknown := settings.resources.keys() - TASKS.keys():
         raise ClusterError(f"engine.resources: no stage {sorted(unknown)[0]!r}, there are {', '.join(TASKS)}")
-    address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+    address = os.environ.get("RAY_ADDRESS") or LOCAL
     if address == LOCAL:
         return address
     if address == "auto" or "://" in address:
@@ -50,6 +50,6 @@ def check_engine(settings: EngineSettings) -> str:
 def unreachable(address: str, error: object) -> ClusterError:
     """Return the error for an address at which no cluster answers."""
     return ClusterError(
-        f"engine.address: no Ray cluster answers at {address}: {error}; if it asks for a token, set "
+        f"RAY_ADDRESS: no Ray cluster answers at {address}: {error}; if it asks for a token, set "
         "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its nodes"
     )

@@ -49,6 +49,8 @@ class Cluster:
     ----------
     settings
         The section `engine` of the recipe.
+    gpus
+        Processes that hold a GPU each; None: as many as the cluster has, also of nodes that join later.
 
     Raises
     ------
@@ -56,7 +58,7 @@ class Cluster:
         If Ray is not installed, or the cluster cannot be reached.
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, gpus: int | None = None) -> None:
         self._ray = _connect(settings)
         self._settings = settings
         self._function = self._ray.remote(max_retries=RETRIES)(work_on)  # exported to the cluster once
@@ -67,14 +69,14 @@ class Cluster:
         self._running: dict[ObjectRef[Answer], Future[StageFile]] = {}
         self._lock = threading.RLock()  # a job may end while it is started
         self._closed = threading.Event()
-        self._gpus = _GpuWorkers(self._ray, settings, self._room, self._size)
+        self._gpus = _GpuWorkers(self._ray, gpus, self._room, self._size)
         self._watcher = threading.Thread(target=self._stop_when_asked, daemon=True)
         self._watcher.start()
 
     def in_flight(self, group: int) -> int:
         """Return the number of jobs that are handed to the cluster at the same time: two of these groups, or more."""
         slots = int(self._size.of("CPU") + self._size.of("GPU"))
-        return self._settings.in_flight or min(MOST_IN_FLIGHT, max(2 * group, 2 * slots))
+        return min(MOST_IN_FLIGHT, max(2 * group, 2 * slots))
 
     def submit(self, job: StageJob) -> Future[StageFile]:
         """Start a job and return its output, or its error, when it is there.
@@ -235,12 +237,12 @@ class _GpuWorkers:
     A process that waits for a GPU is started by Ray when a node with one joins.
     """
 
-    def __init__(self, ray: Any, settings: EngineSettings, room: Room, size: _Size) -> None:  # noqa: ANN401
+    def __init__(self, ray: Any, gpus: int | None, room: Room, size: _Size) -> None:  # noqa: ANN401
         self._ray = ray
-        self._settings = settings
+        self._gpus = gpus
         self._room = room
         self._size = size
-        self._actor = ray.remote(num_gpus=1, num_cpus=settings.cpus_per_gpu)(GpuWorker)
+        self._actor = ray.remote(num_gpus=1, num_cpus=1)(GpuWorker)
         self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._actors: dict[int, Any] = {}
@@ -250,7 +252,7 @@ class _GpuWorkers:
     @property
     def wanted(self) -> int:
         """The number of processes."""
-        return int(self._size.of("GPU")) if self._settings.gpus is None else self._settings.gpus
+        return int(self._size.of("GPU")) if self._gpus is None else self._gpus
 
     def submit(self, asked: _Asked) -> None:
         """Hand a job to the next idle process."""

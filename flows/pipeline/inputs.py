@@ -9,8 +9,7 @@ from fineweb_mask.models.dedup.minhash import load_rensa
 from fineweb_mask.models.filters import load_filters
 from fineweb_mask.models.pages import check_extraction
 from fineweb_mask.models.runtime.stopping import clear_stop_request
-from fineweb_mask.models.settings import STATIC, PipelineSettings
-from fineweb_mask.models.settings.quality import TransformerSettings
+from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks import embed
 from fineweb_mask.tasks.dataset.output import Output
 from fineweb_mask.tasks.inference.scorers import check_folder, check_scorers
@@ -59,7 +58,7 @@ def check_inputs(settings: PipelineSettings) -> Inputs:
     if settings.engine.kind == "ray":
         check_engine(settings.engine)
     else:
-        _check_devices(settings)
+        _check_device(settings.selection.device)
     return found
 
 
@@ -107,17 +106,9 @@ def _output(settings: PipelineSettings) -> dict[str, str]:
     return {} if output is None else {"materialize.output": output}
 
 
-def _check_devices(settings: PipelineSettings) -> None:
-    """Check that the GPUs that the settings name are there; torch, whose import takes seconds, is imported for them."""
-    scorers = [(f"quality.scorers.{index}", scorer) for index, scorer in enumerate(settings.quality.scorers)]
-    named = {f"{key}.device": scorer.device for key, scorer in scorers if isinstance(scorer, TransformerSettings)}
-    named["selection.device"] = settings.selection.device
-    if settings.embedding.model != STATIC:
-        named["embedding.device"] = settings.embedding.device
-    if (scorer := settings.selection.quad.scorer) is not None:
-        named["selection.quad.scorer.device"] = scorer.device
-    for setting, device in named.items():
-        if device.startswith("cuda"):
-            from fineweb_mask.models.forward.device import check_device
+def _check_device(device: str) -> None:
+    """Check that the GPU that the settings name is there; torch, whose import takes seconds, is imported for one."""
+    if device.startswith("cuda"):
+        from fineweb_mask.models.forward.device import check_device
 
-            check_device(device, setting)
+        check_device(device, "selection.device")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 RENSA_ALGORITHM = 2
 """Version of the signatures of the package `rensa`; another one makes other signatures."""
 
+SEED = 1
+"""Of the hashes: datatrove's own."""
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # from Knuth's multiplicative hash, for 64 bits
 MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # from splitmix64 (Steele et al. 2014)
@@ -60,8 +62,8 @@ def load_rensa() -> "ModuleType":
     return package
 
 
-def band_keys(texts: pa.Array, settings: "MinHashSettings") -> Bands:
-    """Return the keys of the bands of n texts (Arrow strings).
+def band_keys(texts: pa.Array, settings: "MinHashSettings", seed: int = SEED) -> Bands:
+    """Return the keys of the bands of n texts (Arrow strings), by hashes of a seed.
 
     Raises
     ------
@@ -76,7 +78,7 @@ def band_keys(texts: pa.Array, settings: "MinHashSettings") -> Bands:
     hashes = settings.bands * settings.rows
     if not len(rows):
         return Bands(np.empty((0, settings.bands), dtype=np.uint64), rows)
-    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(shingles, offsets, hashes, settings.seed)
+    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(shingles, offsets, hashes, seed)
     signatures = np.array(matrix.to_rows(), dtype=np.uint64).reshape(len(rows), settings.bands, settings.rows)
     keys = np.broadcast_to(np.arange(settings.bands, dtype=np.uint64), signatures.shape[:2])
     for place in range(settings.rows):

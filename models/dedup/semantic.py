@@ -28,7 +28,7 @@ class Similar(NamedTuple):
     kept: NDArray[np.int64]
 
 
-def cluster_centres(vectors: NDArray[np.float32], clusters: int, seed: int) -> NDArray[np.float32]:
+def cluster_centres(vectors: NDArray[np.float32], clusters: int, seed: int = 0) -> NDArray[np.float32]:
     """Return the centres of so many clusters of unit vectors (n, d), by spherical k-means: (c, d)."""
     generator = torch.Generator().manual_seed(seed)
     rows = Rows(torch.from_numpy(vectors))

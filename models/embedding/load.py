@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.embedding.transformer import TransformerEncoder
 from fineweb_mask.models.forward.batches import Encoded, unit_rows, unit_vectors
-from fineweb_mask.models.forward.device import choose_device
+from fineweb_mask.models.forward.device import ComputePrecision, choose_device
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens, without_cache
 from fineweb_mask.models.settings import EmbeddingSettings
 
@@ -106,7 +106,14 @@ class WholeModelEncoder(Encoder[Sequence[str]]):
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names used by SentenceTransformer.encode_document
 
 
-def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = None) -> Encoder[Any]:
+def load_encoder(
+    model: str,
+    settings: EmbeddingSettings,
+    device: str = "auto",
+    *,
+    compute: ComputePrecision = "auto",
+    batch_tokens: int | None = None,
+) -> Encoder[Any]:
     """Load a model with the fastest encoder that supports it.
 
     Parameters
@@ -114,9 +121,11 @@ def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = N
     model
         Folder or hub name. Weights are read only from safetensors, and code of the model is not run.
     settings
-        Prompt, tokens per document, precisions and device.
+        Prompt, tokens per document and precision.
     device
-        Device to compute on; None takes that of the settings.
+        `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
+    compute, batch_tokens
+        As for `TransformerEncoder`.
 
     Raises
     ------
@@ -130,11 +139,11 @@ def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = N
     >>> fitted = fit_static_encoder(lambda: ["piano sonata", "football goal"] * 9, vocabulary=300, dimensions=2)
     >>> with TemporaryDirectory() as folder:
     ...     fitted.as_sentence_transformer().save(folder)
-    ...     encoder = load_encoder(folder, EmbeddingSettings(device="cpu"))
+    ...     encoder = load_encoder(folder, EmbeddingSettings(), "cpu")
     >>> encoder.encode(["piano", "goal"]).vectors.shape
     (2, 2)
     """
-    device = device or choose_device(settings.device)
+    device = choose_device(device)
     for pickle in Path(model).rglob("pytorch_model*.bin"):  # sentence-transformers falls back to these silently
         if not any(pickle.parent.glob("*.safetensors")):
             raise EncoderError(
@@ -154,7 +163,7 @@ def load_encoder(model: str, settings: EmbeddingSettings, device: str | None = N
     if TokenVectorEncoder.supports(loaded):
         return TokenVectorEncoder(loaded.to("cpu"), settings, prompt)
     if TransformerEncoder.supports(loaded):
-        return TransformerEncoder(loaded, settings, prompt, device)
+        return TransformerEncoder(loaded, settings, prompt, device, compute=compute, batch_tokens=batch_tokens)
     return WholeModelEncoder(loaded, settings, prompt)
 
 

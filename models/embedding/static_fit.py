@@ -42,6 +42,7 @@ BATCH = 512  # maximum documents tokenised at a time
 BATCH_CHARACTERS = 2_000_000  # maximum characters of a batch of several documents
 BATCHES_PER_PRODUCT = 4  # in a product of few rows, writing the (vocabulary, columns) result takes most of the time
 COLUMNS = 128  # columns of the sketch that one thread multiplies at a time
+VOCABULARY = 32_000  # maximum tokens; a small corpus has fewer
 OVERSAMPLING = 32  # columns of the sketch in addition to the dimensions
 TRAINER_CHARACTERS = 50_000_000  # for the tokenizer: at least 25,000 documents
 TRAINER_CHARACTERS_PER_DOCUMENT = 2_000
@@ -62,7 +63,7 @@ class StaticEncoder(NamedTuple):
 
 
 def fit_static_encoder(
-    documents: Callable[[], Iterable[str]], *, vocabulary: int, dimensions: int, seed: int = 0
+    documents: Callable[[], Iterable[str]], *, dimensions: int, vocabulary: int = VOCABULARY, seed: int = 0
 ) -> StaticEncoder:
     """Fit the tokenizer and the token vectors.
 
@@ -72,10 +73,10 @@ def fit_static_encoder(
         Function that returns a new iterator over the texts; called three times. Memory holds one batch of texts, at
         most four matrices of (vocabulary, dimensions + 32) float32, and the distinct words of the tokenizer's training
         text: the first 2,000 characters of each document, at most 50 million in total.
-    vocabulary
-        Maximum number of tokens.
     dimensions
         Number of values in a vector; if the corpus has a lower rank, the last dimensions are zero.
+    vocabulary
+        Maximum number of tokens.
     seed
         Seed of the sketch.
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from fineweb_mask.models.embedding.encoder import Encoder, EncoderError
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.forward.batches import Encoded, PaddedTokens, TokenBudget, for_each_batch, unit_rows
-from fineweb_mask.models.forward.device import compute_dtype
+from fineweb_mask.models.forward.device import ComputePrecision, compute_dtype
 from fineweb_mask.models.forward.tokens import TokenIds, all_tokens, first_tokens
 from fineweb_mask.models.settings import EmbeddingSettings
 
@@ -94,7 +94,7 @@ def special_tokens(tokenizer: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.
 
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
-"""Default tokens per forward pass; on a CPU, the activations of more tokens do not fit into the caches."""
+"""Tokens per forward pass, padding included; on a CPU, the activations of more tokens do not fit into the caches."""
 
 
 class TransformerEncoder(Encoder[Windows]):
@@ -102,9 +102,27 @@ class TransformerEncoder(Encoder[Windows]):
 
     The model is on `device`, and is converted in place to the type that it computes in. More tokens than it reads, or a
     prompt without room for a document, raise EncoderError.
+
+    Parameters
+    ----------
+    model, settings, prompt, device
+        What to run, and where.
+    compute
+        Type that the model computes in; `auto` is bfloat16 on a GPU or CPU with instructions for it, else float32.
+    batch_tokens
+        Tokens per forward pass; None: what suits the device. Halved if the device runs out of memory.
     """
 
-    def __init__(self, model: SentenceTransformer, settings: EmbeddingSettings, prompt: str, device: str) -> None:
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        settings: EmbeddingSettings,
+        prompt: str,
+        device: str,
+        *,
+        compute: ComputePrecision = "auto",
+        batch_tokens: int | None = None,
+    ) -> None:
         transformer = cast("Transformer", model[0])
         tokenizer = cast("PreTrainedTokenizerFast", transformer.tokenizer)
         self.dimensions = int(model.get_embedding_dimension() or 0)
@@ -122,9 +140,9 @@ class TransformerEncoder(Encoder[Windows]):
             except SettingsError as error:
                 raise EncoderError(f"embedding.long_documents: {error}") from error
         self._device = device
-        self._model, self._autocast = _in_precision(model, compute_dtype(settings.compute_precision, device), device)
+        self._model, self._autocast = _in_precision(model, compute_dtype(compute, device), device)
         self._stored = torch.float16 if settings.precision == "float16" else torch.float32
-        self.budget = TokenBudget(settings.batch_tokens or BATCH_TOKENS[torch.device(device).type])
+        self.budget = TokenBudget(batch_tokens or BATCH_TOKENS[torch.device(device).type])
 
     @staticmethod
     def supports(model: SentenceTransformer) -> bool:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fineweb_mask.models.errors import DataError
-from fineweb_mask.models.settings.quality import ColumnScorerSettings, DifferenceScorerSettings, SidecarScorerSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, SidecarScorerSettings
 
 
 class ColumnValueError(DataError):
@@ -19,12 +20,15 @@ class ColumnValueError(DataError):
 
 
 class ColumnScorer:
-    """Score a document with a number from one of its columns.
+    """Score a document with a number from one of its columns, or with one column minus another.
 
     Examples
     --------
     >>> ColumnScorer(ColumnScorerSettings(column="score", missing=0.0)).score([2.5, None])
     array([2.5, 0. ], dtype=float32)
+    >>> settings = ColumnScorerSettings(column="loss_before", minus="loss_after")
+    >>> ColumnScorer(settings).score([(3.0, 2.5), (2.0, 2.25)])
+    array([ 0.5 , -0.25], dtype=float32)
     """
 
     reads_arrow = False
@@ -32,43 +36,18 @@ class ColumnScorer:
     def __init__(self, settings: ColumnScorerSettings) -> None:
         self.settings = settings
         self.column = settings.column
+        self.columns = tuple(settings.source_columns.values())
 
-    def score(self, values: Sequence[object]) -> NDArray[np.float32]:
-        """Return the column's values as scores, (n,).
+    def score(self, values: Sequence[Any]) -> NDArray[np.float32]:
+        """Return the column's values as scores, (n,); of pairs of values, their differences.
 
         Raises
         ------
         ColumnValueError
             If a value is not a number, or is null or not finite and `missing` is not set.
         """
-        return numbers_of(values, self.column, self.settings)
-
-
-class DifferenceScorer:
-    """Score a document with one of its columns minus another.
-
-    Examples
-    --------
-    >>> settings = DifferenceScorerSettings(column="loss_before", minus="loss_after")
-    >>> DifferenceScorer(settings).score([(3.0, 2.5), (2.0, 2.25)])
-    array([ 0.5 , -0.25], dtype=float32)
-    """
-
-    reads_arrow = False
-
-    def __init__(self, settings: DifferenceScorerSettings) -> None:
-        self.settings = settings
-        self.column = settings.column
-        self.columns = (settings.column, settings.minus)
-
-    def score(self, values: Sequence[tuple[object, object]]) -> NDArray[np.float32]:
-        """Return the differences of pairs of values as scores, (n,).
-
-        Raises
-        ------
-        ColumnValueError
-            As for one column.
-        """
+        if len(self.columns) == 1:
+            return numbers_of(values, self.column, self.settings)
         first, second = (
             numbers_of([pair[place] for pair in values], column, self.settings, np.nan)
             for place, column in enumerate(self.columns)
@@ -82,7 +61,7 @@ class DifferenceScorer:
 def numbers_of(
     values: Sequence[object],
     column: str,
-    settings: ColumnScorerSettings | DifferenceScorerSettings,
+    settings: ColumnScorerSettings,
     instead: float | None = None,
 ) -> NDArray[np.float32]:
     """Return values of a column as numbers, (n,); those that are not, as `instead`, or else as `missing`.

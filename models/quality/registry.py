@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fineweb_mask.models.quality.column import ColumnScorer, DifferenceScorer
+from fineweb_mask.models.quality.column import ColumnScorer
 from fineweb_mask.models.quality.fasttext.scorer import FastTextScorer
 from fineweb_mask.models.settings.quality import (
     ClassesScorerSettings,
@@ -72,7 +72,6 @@ SCORERS: dict[str, Callable[[Any, str], Scorer]] = {
     "edu": _edu,
     "classes": _classes,
     "column": lambda settings, _: ColumnScorer(settings),
-    "difference": lambda settings, _: DifferenceScorer(settings),
     "perplexity": _perplexity,
 }
 """The class of each kind; one of kind `sidecar` is made for each shard (`tasks/inference/scorers.py`)."""

@@ -38,6 +38,11 @@ from fineweb_mask.models.settings.quality import (
     TransformerSettings,
 )
 
+BATCH_TOKENS = 16_384
+"""Tokens per forward pass, padding included; halved if the device runs out of memory."""
+PERPLEXITY_BATCH_TOKENS = 4_096
+"""The same for a language model, each of whose tokens takes memory for the whole vocabulary."""
+
 
 class TransformerScorer:
     """A model and its tokenizer, from the folder `model_path`; code of the model is not run.
@@ -52,6 +57,10 @@ class TransformerScorer:
         One of transformers' classes, which loads the model.
     name
         What errors call it.
+    device
+        `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
+    batch_tokens
+        Tokens per forward pass.
     usual_tokens
         Tokens read per document where the settings do not say; None: as many as the model reads.
 
@@ -72,12 +81,15 @@ class TransformerScorer:
         model_path: str,
         kind: Any,  # noqa: ANN401 - transformers' own
         name: str,
+        device: str = "auto",
+        batch_tokens: int = BATCH_TOKENS,
         usual_tokens: int | None = None,
     ) -> None:
-        self.device = choose_device(settings.device)
-        self._budget = TokenBudget(settings.batch_tokens)
+        self.device = choose_device(device)
+        self._budget = TokenBudget(batch_tokens)
         self._lock = threading.Lock()  # held during a forward pass
-        loaded = _load_model(model_path, _precision(settings, self.device), kind, name)
+        precision = torch.bfloat16 if self.device.startswith("cuda") else torch.float32
+        loaded = _load_model(model_path, precision, kind, name)
         self._model = loaded.to(self.device).eval()
         tokenizer = _load_tokenizer(model_path)
         self._tokenizer = tokenizer.backend_tokenizer
@@ -91,13 +103,6 @@ class TransformerScorer:
                 f"set it to at most {allowed}"
             )
         self.max_tokens = settings.max_tokens or min(allowed, usual_tokens or allowed)
-
-
-def _precision(settings: TransformerSettings, device: str) -> torch.dtype:
-    """Return the type that a model computes in on a device."""
-    if settings.precision == "auto":
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[settings.precision]
 
 
 def _load_model(folder: str, precision: torch.dtype, kind: Any, name: str) -> Any:  # noqa: ANN401 - transformers' own
@@ -148,7 +153,8 @@ def _load_tokenizer(folder: str) -> PreTrainedTokenizerFast:
 class Classifier(TransformerScorer):
     """A sequence-classification model and its tokenizer.
 
-    `model_path` is the folder of both. Weights are read only from safetensors, and code of the model is not run.
+    `model_path` is the folder of both. Weights are read only from safetensors, and code of the model is not run. `how`
+    are `device` and `batch_tokens` of `TransformerScorer`.
 
     Raises
     ------
@@ -158,9 +164,9 @@ class Classifier(TransformerScorer):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: TransformerSettings, model_path: str) -> None:
+    def __init__(self, settings: TransformerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
         self.settings = settings
-        super().__init__(settings, model_path, AutoModelForSequenceClassification, "classifier")
+        super().__init__(settings, model_path, AutoModelForSequenceClassification, "classifier", **how)
 
     @property
     def outputs(self) -> int:
@@ -205,8 +211,8 @@ class EduScorer(Classifier):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: EduScorerSettings, model_path: str) -> None:
-        super().__init__(settings, model_path)
+    def __init__(self, settings: EduScorerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
+        super().__init__(settings, model_path, **how)
         if self.outputs != 1:
             raise ModelError(f"the model {model_path!r} has {self.outputs} outputs, the kind `edu` needs exactly one")
         self.dimensions = int(self._model.config.hidden_size)  # values in a vector
@@ -248,8 +254,8 @@ class ClassesScorer(Classifier):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: ClassesScorerSettings, model_path: str) -> None:
-        super().__init__(settings, model_path)
+    def __init__(self, settings: ClassesScorerSettings, model_path: str, **how: Any) -> None:  # noqa: ANN401
+        super().__init__(settings, model_path, **how)
         self.labels = [str(self._model.config.id2label[place]) for place in range(self.outputs)]
         if len(set(self.labels)) < 2:
             raise ModelError(f"the model {model_path!r} has the labels {self.labels}, the kind `classes` needs several")
@@ -281,9 +287,15 @@ class PerplexityScorer(TransformerScorer):
         If `max_tokens` is more than the model reads.
     """
 
-    def __init__(self, settings: PerplexityScorerSettings, model_path: str) -> None:
-        self.settings = settings
-        super().__init__(settings, model_path, AutoModelForCausalLM, "causal language model", USUAL_TOKENS)
+    def __init__(
+        self,
+        settings: PerplexityScorerSettings,
+        model_path: str,
+        device: str = "auto",
+        batch_tokens: int = PERPLEXITY_BATCH_TOKENS,
+    ) -> None:
+        self.settings, name = settings, "causal language model"
+        super().__init__(settings, model_path, AutoModelForCausalLM, name, device, batch_tokens, USUAL_TOKENS)
 
     def score(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the score of each text, (n,); likelier texts have higher ones."""

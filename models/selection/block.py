@@ -1,6 +1,6 @@
 """Solve one block: its objective, scales and near-duplicates, a solver's answer to them, and the proof of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -304,12 +304,13 @@ def checked_block(
     *,
     device: str | torch.device,
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+    quality_weights: Sequence[float] | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
 ) -> BlockSolver:
     """Check the inputs of a selection, as `select` describes them, and make its solver."""
     device = torch.device(device)
     rows = checked_features(features, device)
-    combined = checked_quality(quality, rows.n, device, settings.quality_weights)
+    combined = checked_quality(quality, rows.n, device, quality_weights)
     block = BlockSolver(rows, combined, settings, own_metrics or {})
     if settings.budget_by == "tokens":
         block.tokens = checked_tokens(tokens, rows.n, device)

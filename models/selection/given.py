@@ -1,6 +1,6 @@
 """Select from a block the documents that go best with those of an earlier selection."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,6 +20,7 @@ def select_given(
     block: BlockSolver,
     given: Given,
     *,
+    quality_weights: Sequence[float] | None = None,
     ranges: Ranges | None = None,
     progress: Callable[[int, float, float], None] | None = None,
 ) -> Selection:
@@ -49,7 +50,7 @@ def select_given(
             f"given: its vectors must have {block.rows.d} dimensions, as those of the documents, received {earlier.d}: "
             "embed both with one encoder"
         )
-    their_quality = checked_quality(given.quality, earlier.n, device, settings.quality_weights)
+    their_quality = checked_quality(given.quality, earlier.n, device, quality_weights)
     quality = torch.cat([block.quality, their_quality])
     rows = block.rows.followed_by(earlier)
     both = BlockSolver(rows, quality, settings.model_copy(update={"budget": budget + earlier.n}), {})

@@ -1,7 +1,7 @@
 """Check the inputs of a selection before any work: errors name the column, the first bad row and the remedy."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -177,7 +177,7 @@ def checked_quality(
     values: Any,  # noqa: ANN401 - see as_tensor
     n: int,
     device: torch.device,
-    weights: list[float] | None = None,
+    weights: Sequence[float] | None = None,
 ) -> Tensor:
     """Check quality, (n,) or (n, columns), and combine its columns under their weights (None: all 1): (n,) float32.
 

@@ -1,6 +1,6 @@
 """Select documents from one block, and prove how much better any selection could be."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ def select(
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
     also: SelectorInputs | None = None,
+    quality_weights: Sequence[float] | None = None,
     own_metrics: Mapping[str, tuple[Metric, float]] | None = None,
     ranges: Ranges | None = None,
     scales: Ranges | None = None,
@@ -48,8 +49,7 @@ def select(
         Embeddings, (n, d) float16 or float32. Rows are normalised to unit length in float32. float16 features
         are copied to float32 only if that copy is small, and otherwise converted block by block.
     quality
-        (n,) or (n, columns) float32. Several columns are standardised and summed under
-        `settings.quality_weights`.
+        (n,) or (n, columns) float32. Several columns are standardised and summed under `quality_weights`.
     settings
         What to maximise and how, as `SelectionSettings` or a dictionary of some of them: `{"lamb": 0.7}`.
     device
@@ -61,6 +61,8 @@ def select(
         What some solvers read besides: the scores of several scorers, groups, target examples, importance weights,
         a model that scores few documents.
         With `given`, documents of an earlier selection, J and its bound are those of both selections together.
+    quality_weights
+        Weight of each column of `quality` after standardising it; None: equal weights.
     own_metrics
         Your own metrics in addition to those of `settings.metrics` (which may be `{}`): name -> (metric, weight).
         A metric has `value(masks)`; further methods enable more solvers and the upper bound, see
@@ -103,11 +105,19 @@ def select(
         settings = validated(SelectionSettings, settings or {})
     if not settings.metric_weights and not own_metrics:
         raise SelectionInputError("metrics is empty and there are no own_metrics: name at least one")
-    block = checked_block(features, quality, settings, device=device, tokens=tokens, own_metrics=own_metrics)
+    block = checked_block(
+        features,
+        quality,
+        settings,
+        device=device,
+        tokens=tokens,
+        quality_weights=quality_weights,
+        own_metrics=own_metrics,
+    )
     block.also = (also or SelectorInputs()).checked(block.rows.n, block.rows.d, block.rows.device)
     check_reads(settings, block.also)
     if block.also.given is not None:
-        return select_given(block, block.also.given, ranges=ranges, progress=progress)
+        return select_given(block, block.also.given, quality_weights=quality_weights, ranges=ranges, progress=progress)
     if scales is not None:
         ranges = block.on_scale(scales)
     if ranges is not None:
@@ -124,12 +134,13 @@ def term_ranges(
     *,
     device: str | torch.device = "cpu",
     tokens: Any = None,  # noqa: ANN401 - numpy or torch, (n,)
+    quality_weights: Sequence[float] | None = None,
 ) -> Ranges:
     """Find the scales of the terms under `normalize`, for selections to be measured on one scale.
 
     Parameters
     ----------
-    features, quality, settings, device, tokens
+    features, quality, settings, device, tokens, quality_weights
         As for `select`. `solver` and `lamb` are ignored.
 
     Raises
@@ -137,7 +148,7 @@ def term_ranges(
     SelectionInputError
         If an input cannot be selected from.
     """
-    block = checked_block(features, quality, settings, device=device, tokens=tokens)
+    block = checked_block(features, quality, settings, device=device, tokens=tokens, quality_weights=quality_weights)
     return block.ranges(block.budget)
 
 

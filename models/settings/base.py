@@ -1,6 +1,8 @@
 """Define the base class of all settings: strict, immutable, without unknown keys."""
 
-from typing import Annotated, Any
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
@@ -49,10 +51,15 @@ def _value_without_secret(depth: int) -> dict[str, Any]:
 
 Overrides = Annotated[
     dict[str, Any],
-    Field(description='Settings in place of the recipe\'s, by section: `{"selection": {"lamb": 0.3}}`.'),
+    Field(description='Settings instead of the recipe\'s, by section: `{"selection": {"lamb": 0.3}}`.'),
     WithJsonSchema({"type": "object", "additionalProperties": _value_without_secret(4)}),
 ]
 """Some settings, to be set over a recipe's."""
+
+
+def constants(**values: Any) -> Mapping[str, Any]:  # noqa: ANN401
+    """Return the constants of a section, by the names that they had as settings."""
+    return MappingProxyType(values)
 
 
 class Settings(BaseModel):
@@ -72,3 +79,39 @@ class Settings(BaseModel):
         if isinstance(value, int) and abs(value) > LARGEST:
             raise ValueError(f"must be at most {LARGEST}")
         return value
+
+    CONSTANTS: ClassVar[Mapping[str, Any]] = constants()
+    """Values of former settings, which are constants now: keys digest them still, so that older files stay current."""
+
+    def digested(self, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """Return what keys digest of the settings: their values, and those of former settings.
+
+        Parameters
+        ----------
+        include
+            Names that are digested; None: all.
+        exclude
+            Names that are not.
+
+        Examples
+        --------
+        >>> class Threshold(Settings):
+        ...     CONSTANTS = constants(rounds=20)
+        ...     value: float = 0.5
+        >>> Threshold().digested()
+        {'rounds': 20, 'value': 0.5}
+        """
+        content = {**self.CONSTANTS, **{name: _digested(getattr(self, name)) for name in type(self).model_fields}}
+        return {
+            name: value
+            for name, value in content.items()
+            if (include is None or name in include) and name not in exclude
+        }
+
+
+def _digested(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Settings):
+        return value.digested()
+    if isinstance(value, Mapping):
+        return {name: _digested(one) for name, one in value.items()}
+    return [_digested(one) for one in value] if isinstance(value, list | tuple) else value

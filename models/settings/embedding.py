@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fineweb_mask.models.settings.base import DeviceName, Settings
+from fineweb_mask.models.settings.base import Settings, constants
 
 STATIC = "static"
 """Value of `embedding.model` for the built-in encoder, which is fitted on the corpus."""
@@ -19,6 +19,8 @@ FROM_QUALITY = "from_quality"
 
 class EmbeddingSettings(Settings):
     """The encoder that turns documents into vectors."""
+
+    CONSTANTS = constants(compute_precision="auto", on_bad_vector="drop", static_vocabulary=32_000)
 
     model: str = Field(
         STATIC,
@@ -42,26 +44,5 @@ class EmbeddingSettings(Settings):
     precision: Literal["float16", "float32", "int8"] = Field(
         "float16", description="Type of the stored vectors; int8 adds one scale per document."
     )
-    compute_precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto",
-        description="Type that a transformer computes in; `auto` is bfloat16 on a GPU or CPU with instructions for "
-        "it, else float32.",
-    )
-    on_bad_vector: Literal["raise", "drop"] = Field(
-        "drop", description="On a zero or non-finite vector: `raise` ends the run; `drop` drops the document."
-    )
-    batch_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Tokens per forward pass, padding included; null: 65,536 on a GPU, 2,048 on a CPU. Halved if the "
-        "GPU runs out of memory.",
-    )
-    chunk_documents: int = Field(
-        8_192,
-        ge=1,
-        description="Documents tokenised and sorted by length together; a killed run resumes after its last chunk.",
-    )
-    device: DeviceName = "auto"
-    static_vocabulary: int = Field(32_000, ge=300, description="Built-in encoder: size of its vocabulary, in tokens.")
     static_dimensions: int = Field(768, ge=2, description="Built-in encoder: dimensions of its vectors.")
     static_fit_documents: int = Field(20_000, ge=1, description="Built-in encoder: number of documents to fit it on.")

@@ -20,31 +20,11 @@ class EngineSettings(Settings):
 
     kind: Literal["local", "ray"] = Field(
         "local",
-        description="`local`: jobs run in threads of this process. `ray`: in the processes of a Ray cluster.",
-    )
-    address: str | None = Field(
-        None,
-        min_length=1,
-        description="With `ray`: host:port of the cluster; null: RAY_ADDRESS, or else a Ray of this machine alone that "
-        "ends with the run.",
-    )
-    gpus: int | None = Field(
-        None,
-        ge=0,
-        description="With `ray`: processes that hold a GPU each, and keep their models; null: the cluster's GPUs, also "
-        "those of nodes that join later.",
-    )
-    cpus_per_gpu: float = Field(
-        1, ge=0, description="With `ray`: cores set aside for each of these processes, which tokenise on them."
+        description="`local`: jobs run in threads of this process. `ray`: in the processes of a Ray cluster, whose "
+        "host:port RAY_ADDRESS names; without, of a Ray of this machine alone that ends with the run.",
     )
     resources: dict[str, JobResources] = Field(
         default_factory=dict, description="With `ray`: what a job needs, by stage; by default one core."
-    )
-    in_flight: int | None = Field(
-        None,
-        ge=1,
-        le=20_000,
-        description="With `ray`: jobs handed to the cluster at the same time; null: two for every core and GPU.",
     )
     workers: int | None = Field(
         None,
@@ -66,16 +46,6 @@ class EngineSettings(Settings):
         description="Most bytes of a workspace's files in `scratch`; those not used for longest leave it. What jobs "
         "are writing comes on top. Null: 90% of what is free on its disk.",
     )
-
-    @field_validator("address")
-    @classmethod
-    def _address_is_of_a_cluster(cls, address: str | None) -> str | None:
-        if address is not None and (address == "auto" or "://" in address):
-            raise ValueError(
-                "must be host:port of the cluster's head: `ray://` and `auto` are not taken, because the run has to be "
-                "started on a machine of the cluster"
-            )
-        return address
 
     @field_validator("scratch")
     @classmethod

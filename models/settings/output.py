@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import Settings, constants
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
 FLAT = "flat"
@@ -12,7 +12,7 @@ FLAT = "flat"
 
 
 TOKENIZED = frozenset({"megatron", "nanotron"})
-"""Formats that hold tokens in place of texts."""
+"""Formats that hold tokens instead of texts."""
 
 
 class ExportSettings(Settings):
@@ -65,6 +65,8 @@ class ExportSettings(Settings):
 class MaterializeSettings(Settings):
     """How the dataset is written."""
 
+    CONSTANTS = constants(row_group_size=20_000, shuffle=False, seed=0)
+
     output: str | None = Field(
         None,
         min_length=1,
@@ -87,26 +89,22 @@ class MaterializeSettings(Settings):
     )
     format: Literal["parquet", "jsonl.zst"] = Field("parquet", description="Format of the dataset's files.")
     file_size: int = Field(512 * 2**20, ge=2**20, description="Target size of a dataset file, in bytes.")
-    row_group_size: int = Field(
-        20_000, ge=1, description="Maximum documents per Parquet row group (a group also ends at 256 MiB of text)."
-    )
     partition_size: int = Field(
         4 * 2**30,
         ge=1,
-        description="Bytes of source files that are written as one partition: whole files, whose rows have dataset "
-        "files of their own. A killed run writes only unfinished partitions again. A corpus that would have more than "
+        description="Bytes of source files that are written as one partition: whole files, whose rows have their own "
+        "dataset files. A killed run writes only unfinished partitions again. A corpus that would have more than "
         "512 has larger ones.",
     )
     memory_limit: str = Field(
         "2GB", pattern=r"^\d+(\.\d+)?\s*[KMGT]i?B$", description="Memory that DuckDB may use before it spills to disk."
     )
-    threads: int | None = Field(None, ge=1, description="Threads that DuckDB uses; null: one per core.")
     spill: str | None = Field(
         None, min_length=1, description="Folder for DuckDB's temporary files; null: the workspace's cache folder."
     )
 
     export: list[ExportSettings] = Field(
-        default_factory=list, description="Training files that are made of the dataset, each in a folder of its own."
+        default_factory=list, description="Training files that are made of the dataset, each in its own folder."
     )
 
     @field_validator("export")
@@ -114,7 +112,7 @@ class MaterializeSettings(Settings):
     def _exports_have_folders_of_their_own(cls, export: list[ExportSettings]) -> list[ExportSettings]:
         names = [one.folder for one in export]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two exports are named {twice[0]!r}: give each a name of its own")
+            raise ValueError(f"two exports are named {twice[0]!r}: give each its own name")
         return export
 
     @field_validator("output")
@@ -123,7 +121,7 @@ class MaterializeSettings(Settings):
         return None if output is None else require_writable(reject_credentials(output))
 
 
-TEXT_IS_NO_GROUP = "the text itself is no group: name another column, such as a page's type"
+TEXT_IS_NO_GROUP = "the text itself cannot be a group: name another column, such as a page's type"
 
 
 class ReportSettings(Settings):

@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import DeviceName, Settings
+from fineweb_mask.models.settings.base import DeviceName, Settings, constants
 from fineweb_mask.models.settings.embedding import FROM_QUALITY, EmbeddingSettings
 from fineweb_mask.models.settings.engine import EngineSettings
 from fineweb_mask.models.settings.output import TEXT_IS_NO_GROUP, MaterializeSettings, ReportSettings
@@ -33,12 +33,17 @@ from fineweb_mask.models.settings.selectors.registry import missing_inputs
 from fineweb_mask.models.settings.source import LABEL_COLUMNS, NUMERIC_COLUMNS, IngestSettings, SourceSettings
 from fineweb_mask.models.urls import reject_credentials, require_writable
 
+DIRECTIONS = 128
+"""Principal directions in which `disf` is measured over a whole corpus; all others count as one."""
+
 PRICED: tuple[Solver, ...] = ("mean_field", "greedy", "policy_gradient")
 """Solvers that maximise the objective, so that what more of a block would add to it is known."""
 
 
 class PipelineSelectionSettings(SelectionSettings):
     """How the subset is selected, and from which blocks of documents."""
+
+    CONSTANTS = constants(**SelectionSettings.CONSTANTS, directions=DIRECTIONS, blocks="by_shard")
 
     scope: Literal["block", "global"] = Field(
         "block",
@@ -56,20 +61,15 @@ class PipelineSelectionSettings(SelectionSettings):
         description="global: documents, drawn at random, that a selection is learned on, which is kept in memory "
         "(count). None: what the metrics take. A corpus that has no more is selected from as one block.",
     )
-    directions: int = Field(
-        128,
-        ge=2,
-        description="global: principal directions in which disf is measured (count); all others count as one.",
-    )
     groups: GroupSettings | None = Field(
         None,
         description="Budgets by group: each has its own threshold, and diversity is over all. None: one budget. "
-        "`sweep` and `compare` take no notice of them.",
+        "`sweep` and `compare` ignore them.",
     )
     given: GivenSettings | None = Field(
         None,
         description="block: an earlier selection. Quality, diversity and near-duplicates are then those of both "
-        "together. `sweep`, `compare` and `probe` take no notice of it. None: the blocks stand alone.",
+        "together. `sweep`, `compare` and `probe` ignore it. None: the blocks stand alone.",
     )
     block_size: int = Field(
         1_000_000,
@@ -159,7 +159,7 @@ class PipelineSelectionSettings(SelectionSettings):
         """
         if self.sample is not None:
             return self.sample
-        kept = min(dimensions, self.directions)
+        kept = min(dimensions, DIRECTIONS)
         numbers = {"first": 20 * dimensions, "second": 5 * kept * (kept + 1) // 2}
         selected = max(numbers[METRICS[name].moment or "second"] for name in self.metric_weights)
         share = self.select_ratio if self.budget is None or self.budget_by == "tokens" else self.budget / documents
@@ -187,7 +187,7 @@ class PipelineSettings(Settings):
     @classmethod
     def _workspace_can_be_written(cls, workspace: str) -> str:
         if "\0" in workspace:
-            raise ValueError("no path holds a NUL character")
+            raise ValueError("a path cannot hold a NUL character")
         return require_writable(reject_credentials(workspace))
 
     @model_validator(mode="after")
@@ -204,29 +204,22 @@ class PipelineSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _source_keeps_the_column_of_the_statistics(self) -> Self:
-        by, kept = self.quality.by, self.source.extra_columns
-        if by in {"text", self.source.text_column}:
-            raise ValueError(f"quality.by: received {by!r}: {TEXT_IS_NO_GROUP}")
-        if by is not None and kept != "all" and by not in {*LABEL_COLUMNS, *kept}:
-            raise ValueError(f"quality.by: {by!r} is not read: add it to source.extra_columns")
-        return self
-
-    @model_validator(mode="after")
-    def _source_keeps_the_groups_column(self) -> Self:
+    def _source_keeps_the_columns_of_groups(self) -> Self:
         groups, kept = self.selection.groups, self.source.extra_columns
-        named = {
-            "groups.column": None if groups is None else groups.column,
-            "group_column": self.selection.group_column,
-        }
         classes = {scorer.name for scorer in self.quality.scorers if isinstance(scorer, ClassesScorerSettings)}
+        named = {
+            "quality.by": self.quality.by,
+            "selection.groups.column": None if groups is None else groups.column,
+            "selection.group_column": self.selection.group_column,
+        }
         for key, column in named.items():
             if column in {"text", self.source.text_column}:
-                raise ValueError(f"selection.{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
-            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept, *classes}:
+                raise ValueError(f"{key}: received {column!r}: {TEXT_IS_NO_GROUP}")
+            own = set() if key == "quality.by" else classes
+            if column is not None and kept != "all" and column not in {*LABEL_COLUMNS, *kept, *own}:
                 raise ValueError(
-                    f"selection.{key}: {column!r} is not read: add it to source.extra_columns, or name one "
-                    f"of {', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
+                    f"{key}: {column!r} is not read: add it to source.extra_columns, or name one of "
+                    f"{', '.join(sorted({*LABEL_COLUMNS, *kept}))}"
                 )
         return self
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fineweb_mask.models.settings.base import DeviceName, Settings
+from fineweb_mask.models.settings.base import Settings, constants
 from fineweb_mask.models.urls import reject_credentials
 
 RESERVED_NAMES = frozenset(
@@ -48,39 +48,16 @@ class LabelSettings(Settings):
     )
 
 
-class FastTextTrainingSettings(Settings):
-    """How to train the classifier; the defaults suit a few thousand labels."""
+class NamedScorer(Settings):
+    """What all scorers have: the name of their score's column."""
 
-    epochs: int = Field(12, ge=1, description="Passes over the labels.")
-    learning_rate: float = Field(0.5, gt=0.0, allow_inf_nan=False, description="Initial learning rate.")
-    dimensions: int = Field(32, ge=1, description="Number of values in a word vector.")
-    word_ngrams: int = Field(2, ge=1, description="Longest word n-gram.")
-    buckets: int = Field(200_000, ge=1, description="Hash buckets for n-grams.")
-    seed: int = Field(0, ge=0, description="Seed of the training.")
-    autotune_seconds: int | None = Field(
-        None,
-        ge=1,
-        description="Seconds for fastText to search for the best settings, measured on a fifth of the labels; null "
-        "takes the settings above. The model then depends on the machine's speed.",
-    )
-
-
-class ScorerBase(Settings):
-    """Settings that all scorers have."""
-
-    NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight", "standardise"})
+    NOT_IN_SCORE_KEY: ClassVar[frozenset[str]] = frozenset({"weight"})
     """Settings excluded from the cache key: the score does not depend on them.
 
     A model is identified by a hash of its content instead of its path.
     """
 
     name: ScorerName
-    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
-    standardise: bool = Field(
-        True,
-        description="Whether the combined quality takes the score in standard deviations from its mean over the "
-        "corpus; else as it is, which methods need that sample by raw log weights.",
-    )
 
     @property
     def source_columns(self) -> dict[str, str]:
@@ -94,10 +71,17 @@ class ScorerBase(Settings):
         return self
 
 
+class ScorerBase(NamedScorer):
+    """Settings of a scorer whose score is a quality."""
+
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the combined quality; 0 leaves it out.")
+
+
 class FastTextScorerSettings(ScorerBase):
     """A fastText classifier; the score is the probability of its positive label."""
 
-    NOT_IN_SCORE_KEY = frozenset({"weight", "standardise", "model", "labels", "training"})
+    NOT_IN_SCORE_KEY = frozenset({"weight", "model", "labels"})
+    CONSTANTS = constants(max_chars=None, max_words=None)
 
     name: ScorerName = "fasttext"
     kind: Literal["fasttext"] = Field("fasttext", description="Kind of scorer.")
@@ -105,12 +89,7 @@ class FastTextScorerSettings(ScorerBase):
         None, min_length=1, description="A .bin or .ftz file, or hf://owner/repo/file; null trains a model on `labels`."
     )
     labels: LabelSettings | None = Field(None, description="Labels to train on if `model` is null.")
-    training: FastTextTrainingSettings = Field(default_factory=FastTextTrainingSettings)
     positive_label: str = Field("__label__1", min_length=1, description="Label whose probability is the score.")
-    max_chars: int | None = Field(None, ge=1, description="Characters read per document; null reads all.")
-    max_words: int | None = Field(
-        None, ge=1, description="Words read per document, within `max_chars`; null reads all."
-    )
     lowercase: bool = Field(False, description="Convert the text to lower case first.")
 
     @model_validator(mode="after")
@@ -120,10 +99,11 @@ class FastTextScorerSettings(ScorerBase):
         return self
 
 
-class TransformerSettings(ScorerBase):
-    """Settings of a scorer that is a transformers classifier."""
+class TransformerSettings(NamedScorer):
+    """Settings of a scorer that is a transformers model."""
 
-    NOT_IN_SCORE_KEY = frozenset({"weight", "standardise", "model", "batch_tokens", "device"})
+    NOT_IN_SCORE_KEY = frozenset({"weight", "model"})
+    CONSTANTS = constants(precision="auto")
 
     model: str = Field(
         min_length=1, description="Folder of a sequence-classification model in safetensors, or its hub name."
@@ -131,14 +111,9 @@ class TransformerSettings(ScorerBase):
     max_tokens: int | None = Field(
         None, ge=3, description="Maximum tokens read per document, special tokens included; null: the model's limit."
     )
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Type that the model computes in; `auto` is bfloat16 on a GPU, float32 on a CPU."
-    )
-    batch_tokens: int = Field(16_384, ge=1, description="Tokens per forward pass, padding included.")
-    device: DeviceName = "auto"
 
 
-class EduScorerSettings(TransformerSettings):
+class EduScorerSettings(TransformerSettings, ScorerBase):
     """A transformers classifier with one regression output, such as FineWeb-Edu's; the score is that output."""
 
     name: ScorerName = "edu"
@@ -157,7 +132,11 @@ class ClassesScorerSettings(TransformerSettings):
     """
 
     kind: Literal["classes"] = Field("classes", description="Kind of scorer.")
-    weight: float = Field(0.0, ge=0.0, le=0.0, description="0: a class is no quality.")
+
+    @property
+    def weight(self) -> float:
+        """Weight in the combined quality: none."""
+        return 0.0
 
     @property
     def logits(self) -> str:
@@ -165,47 +144,7 @@ class ClassesScorerSettings(TransformerSettings):
         return f"{self.name}_logits"
 
 
-class ColumnScorerSettings(ScorerBase):
-    """A score from a column of the source, such as FineWeb-Edu's `score`."""
-
-    name: ScorerName = "column"
-    kind: Literal["column"] = Field("column", description="Kind of scorer.")
-    column: str = Field(min_length=1, description="Numeric column of the source with the score.")
-    missing: float | None = Field(
-        None, allow_inf_nan=False, description="Score for a null or non-finite value; null: such a value is an error."
-    )
-
-    @property
-    def source_columns(self) -> dict[str, str]:
-        """The column."""
-        return {"column": self.column}
-
-
-class DifferenceScorerSettings(ScorerBase):
-    """One column of the source minus another, such as the losses of two models (CoLoR-Filter, arXiv 2406.10670).
-
-    CoLoR-Filter's score is the loss of a model of the whole corpus minus that of one trained on the target texts, too.
-    """
-
-    name: ScorerName = "difference"
-    kind: Literal["difference"] = Field("difference", description="Kind of scorer.")
-    column: str = Field(min_length=1, description="Numeric column of the source, such as the loss of the prior model.")
-    minus: str = Field(
-        min_length=1, description="Numeric column to subtract, such as the loss of the conditional model."
-    )
-    missing: float | None = Field(
-        None,
-        allow_inf_nan=False,
-        description="Score where a value is null or not finite; null: such a value is an error.",
-    )
-
-    @property
-    def source_columns(self) -> dict[str, str]:
-        """Both columns."""
-        return {"column": self.column, "minus": self.minus}
-
-
-class PerplexityScorerSettings(TransformerSettings):
+class PerplexityScorerSettings(TransformerSettings, ScorerBase):
     """A causal language model; the score is minus the mean loss of the text's tokens, in nats.
 
     The model is one of the hub, or one that `fineweb-mask probe` trained.
@@ -216,11 +155,6 @@ class PerplexityScorerSettings(TransformerSettings):
     model: str = Field(min_length=1, description="Folder of a causal language model in safetensors, or its hub name.")
     max_tokens: int | None = Field(
         None, ge=2, description="Maximum tokens read per document; null: 512, or the model's limit if it is less."
-    )
-    batch_tokens: int = Field(
-        4_096,
-        ge=1,
-        description="Tokens per forward pass, padding included; each takes memory for the whole vocabulary.",
     )
     share: float = Field(
         1.0,
@@ -242,7 +176,45 @@ class PerplexityScorerSettings(TransformerSettings):
         return self
 
 
-class SidecarScorerSettings(ScorerBase):
+class NumberSettings(ScorerBase):
+    """Settings of a scorer that reads numbers which are there."""
+
+    missing: float | None = Field(
+        None, allow_inf_nan=False, description="Score for a null or non-finite value; null: such a value is an error."
+    )
+
+
+class ColumnScorerSettings(NumberSettings):
+    """A score from a column of the source, such as FineWeb-Edu's `score`, or the difference of two.
+
+    CoLoR-Filter's score (arXiv 2406.10670) is the loss of a model of the whole corpus minus that of one trained on the
+    target texts, too.
+    """
+
+    name: ScorerName = "column"
+    kind: Literal["column"] = Field("column", description="Kind of scorer.")
+    column: str = Field(min_length=1, description="Numeric column of the source with the score.")
+    minus: str | None = Field(
+        None,
+        min_length=1,
+        description="Numeric column to subtract: the score is then a difference, such as that of two models' losses.",
+    )
+
+    @property
+    def source_columns(self) -> dict[str, str]:
+        """The column, or both."""
+        return {"column": self.column} | ({} if self.minus is None else {"minus": self.minus})
+
+    def digested(self, **names: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return what keys digest: a difference was once another kind, a column alone had no `minus`."""
+        content = super().digested(**names)
+        if self.minus is None:
+            del content["minus"]
+            return content
+        return {**content, "kind": "difference"}
+
+
+class SidecarScorerSettings(NumberSettings):
     """A score from a file that others made of each source file, row by row, as WebOrganizer and Dolma ship theirs."""
 
     name: ScorerName = "sidecar"
@@ -252,15 +224,11 @@ class SidecarScorerSettings(ScorerBase):
         description="Path or URL of these files, where {shard} is the path of the source file in source.path, without "
         "its ending: .npy, .parquet, .jsonl, .jsonl.gz or .jsonl.zst.",
     )
-    field: str | None = Field(
+    field: Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=0)] | None = Field(
         None,
-        min_length=1,
-        description="Column or key with the score, those within others after a point: `attributes.quality`; not with "
-        ".npy. A list of one span, [[start, end, score]], is its score.",
-    )
-    index: int | None = Field(None, ge=0, description="Column of a two-dimensional .npy with the score, from 0.")
-    missing: float | None = Field(
-        None, allow_inf_nan=False, description="Score for a null or non-finite value; null: such a value is an error."
+        description="Column or key with the score, those within others after a point: `attributes.quality`; of a "
+        "two-dimensional .npy, the number of its column, from 0. A list of one span, [[start, end, score]], is its "
+        "score.",
     )
 
     @model_validator(mode="after")
@@ -270,20 +238,24 @@ class SidecarScorerSettings(ScorerBase):
             raise ValueError(f"path: {self.path!r} must name the source file once, as {SHARD}: annotations/{SHARD}.npy")
         if not self.path.lower().endswith(SIDECAR_SUFFIXES):
             raise ValueError(f"path: {self.path!r} must end in one of {', '.join(SIDECAR_SUFFIXES)}")
-        if self.path.lower().endswith(".npy") == (self.field is not None):
+        if isinstance(self.field, str) == self.path.lower().endswith(".npy"):
             raise ValueError(
                 f"field: received {self.field!r} with {self.path!r}: name the one with the score in .parquet and "
-                ".jsonl, none in .npy"
+                ".jsonl, and a number or none in .npy"
             )
-        if self.index is not None and self.field is not None:
-            raise ValueError(f"index: {self.index} is of a .npy, received {self.path!r}: leave it out")
         return self
+
+    def digested(self, **names: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return what keys digest: the number of a column was once another setting."""
+        is_number = isinstance(self.field, int)
+        own = {"field": None, "index": self.field} if is_number else {"field": self.field, "index": None}
+        return super().digested(**names) | own
 
 
 def _kind(scorer: Any) -> str | None:  # noqa: ANN401
     if isinstance(scorer, dict):
         return f"kind[{scorer.get('kind', 'fasttext')}]"
-    return f"kind[{getattr(scorer, 'kind', '')}]" if isinstance(scorer, ScorerBase) else None
+    return f"kind[{getattr(scorer, 'kind', '')}]" if isinstance(scorer, NamedScorer) else None
 
 
 ModelScorerSettings = Annotated[
@@ -298,7 +270,6 @@ ScorerSettings = Annotated[
     | Annotated[ColumnScorerSettings, Tag("kind[column]")]
     | Annotated[SidecarScorerSettings, Tag("kind[sidecar]")]
     | Annotated[ClassesScorerSettings, Tag("kind[classes]")]
-    | Annotated[DifferenceScorerSettings, Tag("kind[difference]")]
     | Annotated[PerplexityScorerSettings, Tag("kind[perplexity]")],
     Discriminator(_kind),
 ]
@@ -314,19 +285,23 @@ OneScorerSettings = Annotated[
 class QualitySettings(Settings):
     """The scorers, and how their scores are combined into one quality."""
 
+    CONSTANTS = constants(by_documents=200)
+
     scorers: list[ScorerSettings] = Field(min_length=1, description="The scorers; each writes one column.")
     combine: Combination = Field(
         "weighted_sum",
         description="Weighted sum, minimum or maximum of the scores, each standardised with statistics of the corpus.",
     )
+    raw: list[ScorerName] = Field(
+        default_factory=list,
+        description="Names of scores that are combined as they are, not in standard deviations from their mean over "
+        "the corpus: methods that sample by raw log weights need that.",
+    )
     by: str | None = Field(
         None,
         min_length=1,
         description="Column of the documents, such as `language`: scores are standardised with the statistics of its "
-        "value instead, where the sample has enough documents of it. null: those of the corpus.",
-    )
-    by_documents: int = Field(
-        200, ge=2, description="by: documents of the sample that a value needs to have statistics of its own."
+        "value instead, where the sample has 200 documents of it. null: those of the corpus.",
     )
     statistics_documents: int = Field(
         20_000, ge=2, description="Documents sampled to compute the mean and deviation of each score."
@@ -344,6 +319,9 @@ class QualitySettings(Settings):
     def _one_counts(self) -> Self:
         if not any(scorer.weight for scorer in self.scorers):
             raise ValueError("every scorer has weight 0: give at least one another weight")
+        names = [scorer.name for scorer in self.scorers if not isinstance(scorer, ClassesScorerSettings)]
+        if unknown := sorted(set(self.raw).difference(names)):
+            raise ValueError(f"raw: there is no score {unknown[0]!r}: name one of {', '.join(names)}")
         return self
 
 
@@ -364,6 +342,23 @@ def scores_by_sample_labels(recipe: Mapping[str, Any]) -> bool:
     paths = [(scorer.get("labels") or {}).get("path", "") for scorer in recipe["quality"]["scorers"]]
     of_sample = any(path.replace("\\", "/").endswith("data_samples/labels.parquet") for path in paths)
     return of_sample and "data_samples" not in recipe["source"]["path"]
+
+
+class FastTextTrainingSettings(Settings):
+    """How to train the classifier; the defaults suit a few thousand labels."""
+
+    epochs: int = Field(12, ge=1, description="Passes over the labels.")
+    learning_rate: float = Field(0.5, gt=0.0, allow_inf_nan=False, description="Initial learning rate.")
+    dimensions: int = Field(32, ge=1, description="Number of values in a word vector.")
+    word_ngrams: int = Field(2, ge=1, description="Longest word n-gram.")
+    buckets: int = Field(200_000, ge=1, description="Hash buckets for n-grams.")
+    seed: int = Field(0, ge=0, description="Seed of the training.")
+    autotune_seconds: int | None = Field(
+        None,
+        ge=1,
+        description="Seconds for fastText to search for the best settings, measured on a fifth of the labels; null "
+        "takes the settings above. The model then depends on the machine's speed.",
+    )
 
 
 class TeacherSettings(Settings):

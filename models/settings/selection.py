@@ -1,11 +1,12 @@
 """Define the settings of the joint selection, and register the diversity metrics; neither imports torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import Settings, constants
 from fineweb_mask.models.settings.selectors import options
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
@@ -41,36 +42,37 @@ else:
     Solver = Literal[tuple(SELECTORS)]
 
 
+WITHOUT_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "d4": {**options.CLUSTERS, "keep": "hard", "eps": None, "dedup_ratio": 0.75},
+    "betr": {"combine": "best"},
+    "kmq": {**options.CLUSTERS, "temperature": 1.0, "budgets": "proportional"},
+    "odis": {"variance": 0.95},
+    "ingenious": {"part_size": 1500, "sample": True},
+    "ssl_prototypes": options.CLUSTERS,
+    "density_pruning": {**options.CLUSTERS, "neighbours": 20, "temperature": 0.5},
+    "gist": {"diversity_weight": 1.0, "distances": 8},
+}
+"""Constants of selectors that have no options any more, or are gone."""
+
+
 class MeanFieldSettings(Settings):
     """Options of the closed-form solver: annealing of the exact expected gradient, then swaps."""
 
-    n_steps: int | None = Field(
-        None,
-        ge=1,
-        description="Annealing steps, each one gradient over all documents (count). None: what suits the metrics.",
+    CONSTANTS = constants(
+        n_steps=None,
+        n_near=256,
+        n_neighbours=64,
+        graph_recall=0.97,
+        swap_pool=None,
+        swap_rounds=20,
     )
-    n_near: int = Field(256, ge=1, description="Documents near the threshold that shape one Newton step (count).")
-    n_neighbours: int = Field(
-        64,
-        ge=1,
-        description="facility: least length of a document's list of nearest documents (count). "
-        "A small select_ratio lengthens the lists so that most of them hold a selected document.",
-    )
+
     graph: Graph = Field(
         "auto",
-        description="facility: how these lists are found. exact: by all products, n^2 d. approximate: by the products "
-        "of near groups, or exactly where that is faster; the upper bound is then estimated, not proven. "
-        "auto: exact up to 32,768 documents on a CPU, 262,144 on a GPU.",
+        description="facility: how each document's list of the nearest is found. exact: by all products, n^2 d. "
+        "approximate: by the products of near groups, or exactly where that is faster; the upper bound is then "
+        "estimated, not proven. auto: exact up to 32,768 documents on a CPU, 262,144 on a GPU.",
     )
-    graph_recall: float = Field(
-        0.97, gt=0, lt=1, description="facility: share of the nearest that approximate lists are to hold."
-    )
-    swap_pool: int | None = Field(
-        None,
-        ge=2,
-        description="Documents around the threshold among which one round swaps (count). None: what suits the metrics.",
-    )
-    swap_rounds: int = Field(20, ge=0, description="Maximum rounds of swaps that refine the selection (count).")
 
 
 class PolicyGradientSettings(Settings):
@@ -78,6 +80,8 @@ class PolicyGradientSettings(Settings):
 
     The paper's script learns with 10,000 steps of 128 masks and learning rates from 10 to 1; `min_batch` is ours.
     """
+
+    CONSTANTS = constants(log_every=50)
 
     n_epochs: int = Field(10_000, ge=1, description="Learning steps, each on one random batch (count).")
     n_rollout: int = Field(128, ge=2, description="Masks sampled in one step (count).")
@@ -96,7 +100,6 @@ class PolicyGradientSettings(Settings):
     prune: float = Field(
         0.0, ge=0, lt=1, description="Share of the documents, lowest quality first, left out of learning."
     )
-    log_every: int = Field(50, ge=1, description="Steps between two entries of the history (count).")
 
 
 class NearDuplicateSettings(Settings):
@@ -157,6 +160,8 @@ class SelectionSettings(Settings):
     {'pairwise': 1.0, 'disf': 0.5}
     """
 
+    CONSTANTS = constants(quality_weights=None, **WITHOUT_OPTIONS)
+
     solver: Solver = Field("mean_field", description="How the objective is maximised.")
     metrics: MetricName | dict[MetricName, float] = Field(
         "pairwise", description="Diversity metric, or a weight (dimensionless) for each of several."
@@ -181,9 +186,6 @@ class SelectionSettings(Settings):
         default_factory=NearDuplicateSettings, description="Options of the term against near-duplicates."
     )
     seed: int = Field(0, ge=0, description="Seed of every random draw.")
-    quality_weights: list[float] | None = Field(
-        None, description="Weight (dimensionless) of each quality column after standardising it. None: equal weights."
-    )
     mean_field: MeanFieldSettings = Field(
         default_factory=MeanFieldSettings, description="Options of the closed-form solver."
     )
@@ -209,19 +211,6 @@ class SelectionSettings(Settings):
     )
     dsir: options.DsirSettings = Field(
         default_factory=options.DsirSettings, description="Options of selection by importance weights."
-    )
-    d4: options.D4Settings = Field(default_factory=options.D4Settings, description="Options of D4.")
-    betr: options.BetrSettings = Field(
-        default_factory=options.BetrSettings, description="Options of ranking by target examples."
-    )
-    kmq: options.KmqSettings = Field(
-        default_factory=options.KmqSettings, description="Options of k-means-quality sampling."
-    )
-    odis: options.OdisSettings = Field(
-        default_factory=options.OdisSettings, description="Options of selection from the components of the scores."
-    )
-    ingenious: options.IngeniousSettings = Field(
-        default_factory=options.IngeniousSettings, description="Options of sampling by gains of coverage."
     )
     quad: options.QuadSettings = Field(
         default_factory=options.QuadSettings, description="Options of the bandit over clusters."
@@ -251,7 +240,7 @@ class SelectionSettings(Settings):
     @property
     def not_used(self) -> set[str]:
         """Names of the settings that the selection does not depend on: others' options, and where files are."""
-        others = {name for name, entry in SELECTORS.items() if entry.has_options and name != self.solver}
+        others = {*SELECTORS, *WITHOUT_OPTIONS} - {self.solver}
         groups = set() if "groups" in SELECTORS[self.solver].reads else {"group_column"}
         return others | groups | {"targets", "given"}
 

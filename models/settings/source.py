@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fineweb_mask.models.settings.base import Settings
+from fineweb_mask.models.settings.base import Settings, constants
 from fineweb_mask.models.urls import reject_credentials
 
 NUMERIC_COLUMNS = frozenset({"language_score", "token_count", "n_chars"})
@@ -57,6 +57,8 @@ class SourceSettings(Settings):
 class MinHashSettings(Settings):
     """How near-duplicates are found by their words; the defaults are FineWeb's."""
 
+    CONSTANTS = constants(seed=1)
+
     words: int = Field(5, ge=1, le=64, description="Words of a shingle: texts are compared by the sets of these.")
     bands: int = Field(14, ge=1, le=256, description="Bands of a signature: two texts that share one are a pair.")
     rows: int = Field(
@@ -65,11 +67,12 @@ class MinHashSettings(Settings):
         le=64,
         description="Hashes in a band. Of a similarity of (1/bands)^(1/rows), about 64% of the pairs are found.",
     )
-    seed: int = Field(1, ge=0, lt=2**32, description="Seed of the hashes.")
 
 
 class SemanticSettings(Settings):
     """How near-duplicates are found by their vectors."""
+
+    CONSTANTS = constants(seed=0)
 
     threshold: float = Field(
         0.95, gt=0, le=1, description="Cosine from which a document is a near-duplicate of an earlier one."
@@ -78,10 +81,9 @@ class SemanticSettings(Settings):
         1_000,
         ge=1,
         le=2**20,
-        description="Cells of k-means, in each of which documents are compared; fewer where the sample of the corpus "
-        "has less than 200 documents for each. Two near-duplicates in different cells are not found.",
+        description="Clusters of k-means, in each of which documents are compared; fewer where the sample of the "
+        "corpus has less than 200 documents for each. Near-duplicates in different clusters are not found.",
     )
-    seed: int = Field(0, ge=0, lt=2**32, description="Seed of the cells.")
 
 
 FilterKind = Literal[

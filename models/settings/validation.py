@@ -8,7 +8,8 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from fineweb_mask.models.errors import SettingsError
-from fineweb_mask.models.settings.removed import instead_of
+from fineweb_mask.models.settings.pipeline import PipelineSettings
+from fineweb_mask.models.settings.removed import instead_of, instead_of_value
 from fineweb_mask.models.urls import redacted
 
 UNION_BRANCH = re.compile(r"(literal|list|dict|kind)\[|\[key\]$")
@@ -25,20 +26,48 @@ def validated(model: type[Model], content: Mapping[str, Any]) -> Model:
     Raises
     ------
     SettingsError
-        If a value is not allowed; the message has one line for each, which names its key.
+        If a value is not allowed; the message has one line for each, which names its key. Of a setting or a value that
+        is gone, it says what to write instead.
     """
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise SettingsError("\n".join(_explain(problem, model) for problem in error.errors())) from error
+        found = [(_key(problem), _gone(problem, model), problem) for problem in error.errors()]
+        gone = {key for key, line, _ in found if line is not None}
+        lines = [line or _explain(problem, model) for key, line, problem in found if line or key not in gone]
+        raise SettingsError("\n".join(dict.fromkeys(lines))) from error
+
+
+def _key(problem: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parts of the key that an error of pydantic is about."""
+    is_name = problem["loc"][-1:] == ("[key]",)  # of an item of a mapping, such as a metric
+    parts = tuple(str(part) for part in problem["loc"] if not UNION_BRANCH.match(str(part)))
+    return parts[:-1] if is_name else parts
+
+
+def _gone(problem: Mapping[str, Any], model: type[BaseModel]) -> str | None:
+    """Return one line on a setting or a value that an earlier version had; None if the error is another."""
+    key, value = _key(problem), problem["input"]
+    if problem["type"] == "union_tag_invalid":
+        key, value = (*key, "kind"), value.get("kind")
+    whole = (*_section_of(model), *key)
+    if problem["type"] == "extra_forbidden":
+        text = instead_of(whole)
+        return None if text is None else f"{'.'.join(key)}: is no setting any more: {text}"
+    text = instead_of_value(whole, value)
+    return None if text is None else f"{'.'.join(key)}: {value!r} is gone: {text}"
+
+
+def _section_of(model: type[BaseModel]) -> list[str]:
+    """Return the name of the section of a recipe that a class is the settings of, if it is one."""
+    sections = PipelineSettings.model_fields.items()
+    return [name for name, field in sections if model in getattr(field.annotation, "__mro__", ())][:1]
 
 
 def _explain(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:
     """Return one line on an error of pydantic: the key, the value received, and what is allowed."""
     location = problem["loc"]
     key = ".".join(str(part) for part in location if not UNION_BRANCH.match(str(part))) or "recipe"
-    if (instead := instead_of(key, location[-1] if location else "", problem["input"])) is not None:
-        return f"{key}: {instead}"
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(location[:-1], settings)
         close = difflib.get_close_matches(str(location[-1]), allowed, n=1)

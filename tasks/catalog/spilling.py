@@ -24,7 +24,6 @@ def spilling_database(
     work: str,
     *,
     at_once: int = 1,
-    threads: int | None = None,
     setting: str = "",
     file: str = "",
 ) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -40,8 +39,6 @@ def spilling_database(
         What is done, such as the stage and the shard, for messages.
     at_once
         Databases that share the memory and the threads.
-    threads
-        Threads that all of these use; None: one per core.
     setting
         The setting that names the folder's parent, if there is one.
     file
@@ -61,8 +58,8 @@ def spilling_database(
         "memory_limit": share_of(memory_limit, at_once),
         "temp_directory": str(spill),
     }
-    if threads is not None or at_once > 1:
-        config["threads"] = max(1, (threads or os.cpu_count() or 1) // at_once)
+    if at_once > 1:
+        config["threads"] = max(1, (os.cpu_count() or 1) // at_once)
     try:
         with duckdb.connect(str(spill / file) if file else ":memory:", config=config) as connection:
             _hide_progress(connection)
@@ -87,10 +84,7 @@ def too_little(error: duckdb.OutOfMemoryException, spill: Path, memory_limit: st
             f"the system refuses memory that materialize.memory_limit, {memory_limit}, would allow: raise the limit of "
             "the process (ulimit -v), end other processes, or set materialize.memory_limit to less"
         )
-    return (
-        f"materialize.memory_limit: {memory_limit} is too little for DuckDB: raise it, or set materialize.threads to "
-        "fewer threads"
-    )
+    return f"materialize.memory_limit: {memory_limit} is too little for DuckDB: raise it, or lower engine.workers"
 
 
 def share_of(memory_limit: str, databases: int) -> str:

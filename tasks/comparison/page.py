@@ -29,7 +29,6 @@ from fineweb_mask.tasks.comparison.figures import (
 )
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
-from fineweb_mask.tasks.selection.blocks import page_key
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.storage.parquet import read_metadata, read_schema, read_table
@@ -115,7 +114,7 @@ class ComparisonJob(PageJob):
         swept = [self.lambs, self.advised, [file.fingerprint for file in self.frontiers]]
         return Dependencies(
             settings=[
-                page_key(self.settings),
+                self.settings.digested(exclude={"device"}),
                 self.label_column,
                 list(self.groups),
                 self.left_out,

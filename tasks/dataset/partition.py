@@ -43,10 +43,8 @@ from fineweb_mask.tasks.workspace.stage_parquet import read_fingerprint
 from fineweb_mask.tasks.workspace.workspace import Workspace
 
 NO_FOOTER = "it is missing, or its footer cannot be read"
-IN_FILES = {"layout", "format", "file_size", "row_group_size"}
+IN_FILES = {"layout", "format", "file_size", "row_group_size", "shuffle", "seed"}
 """Settings on which the bytes or names of the files depend."""
-FORMER_SETTINGS = {"shuffle": False, "seed": 0}
-"""Settings that were once, with their values then: keys hold them, so that what was made before stays current."""
 
 
 class PartitionJob(StageJob):
@@ -75,7 +73,7 @@ class PartitionJob(StageJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings that change the files' bytes or names, and the files that are read."""
-        settings = self.settings.model_dump(include=IN_FILES) | FORMER_SETTINGS
+        settings = self.settings.digested(include=IN_FILES)
         return Dependencies(
             settings=[settings, self.number, self.partitions, 0],
             inputs=[fingerprints(self.shards), self.columns, self.corpus],
@@ -237,7 +235,6 @@ def _database(job: PartitionJob) -> AbstractContextManager[duckdb.DuckDBPyConnec
         job.settings.memory_limit,
         f"{job.kind} {job.name}",
         at_once=job.at_once,
-        threads=job.settings.threads,
         setting="materialize.spill",
         file="chosen.duckdb",
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 from fineweb_mask.models.runtime.stopping import raise_if_stopped
 from fineweb_mask.models.schemas import with_text
 from fineweb_mask.models.settings import MaterializeSettings
-from fineweb_mask.tasks.dataset.partition import FORMER_SETTINGS, NO_FOOTER, PartitionJob, fingerprints, text_of
+from fineweb_mask.tasks.dataset.partition import NO_FOOTER, PartitionJob, fingerprints, text_of
 from fineweb_mask.tasks.dataset.parts import Parts
 from fineweb_mask.tasks.dataset.rows import common_schema
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -29,7 +29,7 @@ from fineweb_mask.tasks.workspace.workspace import Workspace
 
 MOST_PARTITIONS = 512
 FOOTER_THREADS = 16
-NOT_IN_FILES = {"output", "memory_limit", "threads", "spill", "export"}
+NOT_IN_FILES = {"output", "memory_limit", "spill", "export"}
 """Settings of which no byte of the dataset depends."""
 ON_THE_CARD = {"title", "license", "source_datasets"}
 """Settings of which only the card and the record depend."""
@@ -67,7 +67,7 @@ class Partitioning:
         self.inputs = digest(fingerprints(self.shards))
         """Digest of all shards' fingerprints."""
         made_with = [*FORMER_VERSIONS, PartitionJob.stage.version]
-        written = settings.model_dump(exclude=NOT_IN_FILES | ON_THE_CARD) | FORMER_SETTINGS
+        written = settings.digested(exclude=NOT_IN_FILES | ON_THE_CARD)
         packages = [pa.__version__, duckdb.__version__]  # other ones may write other bytes
         self.version = digest([self.inputs, written, made_with, packages])[:8]
         """The version of the dataset's files: eight hex digits."""

@@ -19,6 +19,7 @@ from fineweb_mask.models.settings import MaterializeSettings
 from fineweb_mask.tasks.catalog.views import identifier, literal, pattern_of
 from fineweb_mask.tasks.storage.parquet import VerifiedFile
 
+ROW_GROUP_ROWS = 20_000
 ROW_GROUP_BYTES = 256 * 2**20
 TEXTS = ("text", "id", "url")  # mostly unique values: no dictionary encoding
 JSON_LINE_BYTES = 16 * 2**20  # DuckDB's default limit
@@ -40,8 +41,16 @@ class PartWriter(ABC):
     _sink: Any = None
     _stream: Any = None
 
-    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        schema: pa.Schema,
+        settings: MaterializeSettings,
+        prefix: str = "part-",
+        row_group_rows: int = ROW_GROUP_ROWS,
+    ) -> None:
         self._folder = folder
+        self._row_group_rows = row_group_rows
         self._prefix = prefix
         self._schema = schema
         self._settings = settings
@@ -84,7 +93,7 @@ class PartWriter(ABC):
         while True:
             before = until[start - 1] if start else 0
             full = int(np.searchsorted(until, before + ROW_GROUP_BYTES)) + 1
-            end = min(start + self._settings.row_group_size, full)
+            end = min(start + self._row_group_rows, full)
             if end > table.num_rows:
                 return ends
             ends.append(end)
@@ -142,8 +151,15 @@ class JsonParts(PartWriter):
 
     suffix = "jsonl.zst"
 
-    def __init__(self, folder: Path, schema: pa.Schema, settings: MaterializeSettings, prefix: str = "part-") -> None:
-        super().__init__(folder, schema, settings, prefix)
+    def __init__(
+        self,
+        folder: Path,
+        schema: pa.Schema,
+        settings: MaterializeSettings,
+        prefix: str = "part-",
+        row_group_rows: int = ROW_GROUP_ROWS,
+    ) -> None:
+        super().__init__(folder, schema, settings, prefix, row_group_rows)
         self._connection = duckdb.connect(config={"threads": 1})
         entries = []
         for name, kind in zip(schema.names, schema.types, strict=True):

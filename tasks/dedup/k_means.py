@@ -41,7 +41,7 @@ class CentresJob(FolderJob):
 
     def depends_on(self) -> Dependencies:
         """Return how many clusters there are, and the model; not the sample, so that new shards change nothing."""
-        return Dependencies(settings=self.settings.model_dump(include={"cells", "seed"}), inputs=self.model)
+        return Dependencies(settings=self.settings.digested(include={"cells", "seed"}), inputs=self.model)
 
     @property
     def path(self) -> Path:
@@ -58,7 +58,7 @@ def fit_cluster_centres(job: CentresJob) -> None:
     step = max(1, -(-rows // MOST_SAMPLED))
     parts = [vectors[::step] for file in job.embeddings for _, vectors in _batches(job.workspace, file)]
     vectors = np.concatenate(parts)
-    centres = cluster_centres(vectors, max(1, min(job.settings.cells, len(vectors) // SAMPLE)), job.settings.seed)
+    centres = cluster_centres(vectors, max(1, min(job.settings.cells, len(vectors) // SAMPLE)))
     with atomic_write(job.path) as partial, partial.open("wb") as stream:
         np.save(stream, centres)
     write_manifest(job.manifest_path, job.key, [job.path], {"rows": len(centres)})

@@ -53,7 +53,7 @@ class SortJob(ShardJob):
         """Return how texts are sketched, or the threshold for vectors, and the fingerprints of what is read."""
         settings: Any = None
         if self.minhash is not None:
-            settings = [self.minhash.model_dump(), RENSA_ALGORITHM]
+            settings = [self.minhash.digested(), RENSA_ALGORITHM]
         elif self.semantic is not None:
             settings = self.semantic.threshold  # on which what is made of this depends
         centres = [] if self.centres is None else [self.centres.fingerprint]

@@ -15,7 +15,12 @@ from fineweb_mask.models.quality import combine
 from fineweb_mask.models.quality.column import SidecarScorer
 from fineweb_mask.models.quality.registry import Scorer, columns_of
 from fineweb_mask.models.settings import EmbeddingSettings
-from fineweb_mask.models.settings.quality import FastTextScorerSettings, LabelSettings, QualitySettings
+from fineweb_mask.models.settings.quality import (
+    FastTextScorerSettings,
+    FastTextTrainingSettings,
+    LabelSettings,
+    QualitySettings,
+)
 from fineweb_mask.tasks.fit.job import FitJob, sampled_documents, sampled_texts
 from fineweb_mask.tasks.inference.scorers import (
     QualityModel,
@@ -33,6 +38,9 @@ from fineweb_mask.tasks.storage.atomic import atomic_folder, atomic_write, tree_
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile, file_digest
 
+GROUP_DOCUMENTS = 200
+"""Documents of the sample that a group needs for statistics of its own: its mean is then known to 0.07 deviations."""
+
 
 class FitClassifierJob(FitJob):
     """Train a fastText classifier on labels; `of` makes one."""
@@ -41,6 +49,7 @@ class FitClassifierJob(FitJob):
     scorer: FastTextScorerSettings
     labels: LabelSettings
     labels_digest: str  # of the file
+    training: FastTextTrainingSettings = FastTextTrainingSettings()
 
     @classmethod
     def of(cls, root: str, scorer: FastTextScorerSettings, *, force: bool = False) -> Self:
@@ -59,7 +68,7 @@ class FitClassifierJob(FitJob):
 
     def depends_on(self) -> Dependencies:
         """Return the labels and how the classifier is trained on them."""
-        labels, training = self.labels.model_dump(exclude={"path"}), self.scorer.training.model_dump()
+        labels, training = self.labels.digested(exclude={"path"}), self.training.digested()
         return Dependencies(settings=[labels, self.labels_digest, training, self.scorer.lowercase], inputs=[])
 
 
@@ -69,7 +78,7 @@ def fit_classifier(job: FitClassifierJob) -> None:
     from fineweb_mask.models.quality.fasttext.scorer import train_fasttext
 
     read = read_labels(job.labels)
-    model = train_fasttext(read.texts, read.positive.tolist(), job.scorer.training, lowercase=job.scorer.lowercase)
+    model = train_fasttext(read.texts, read.positive.tolist(), job.training, lowercase=job.scorer.lowercase)
     path = job.model_path([], ".bin")
     with atomic_write(path) as partial:
         model.save_model(str(partial))
@@ -87,11 +96,12 @@ class FitStatisticsJob(FitJob):
         default_factory=dict
     )  # of the source files, by shard and by the scorer's name
     processes: int = 1
+    group_documents: int = GROUP_DOCUMENTS
 
     def depends_on(self) -> Dependencies:
         """Return the models, the size of the sample, and by what column of it statistics are fitted."""
         identities = [model.identity for model in self.models]
-        by = [] if self.settings.by is None else [self.settings.by, self.settings.by_documents]
+        by = [] if self.settings.by is None else [self.settings.by, self.group_documents]
         return Dependencies(settings=[self.settings.statistics_documents, identities, *by], inputs=[])
 
 
@@ -138,7 +148,7 @@ def fit_statistics(job: FitStatisticsJob) -> None:
     in_order = {model.settings.name: scores[model.settings.name] for model in job.models}
     details: dict[str, Any] = {"rows": len(places), "statistics": combine.fit_statistics(in_order)}
     if by is not None:
-        details["by_group"] = combine.fit_group_statistics(in_order, groups, job.settings.by_documents)
+        details["by_group"] = combine.fit_group_statistics(in_order, groups, job.group_documents)
     job.publish([], details, documents)
 
 
@@ -195,7 +205,7 @@ class FitEncoderJob(FitJob):
     def depends_on(self) -> Dependencies:
         """Return the size of the encoder and of its sample."""
         included = {"static_vocabulary", "static_dimensions", "static_fit_documents"}
-        return Dependencies(settings=self.settings.model_dump(include=included), inputs=[])
+        return Dependencies(settings=self.settings.digested(include=included), inputs=[])
 
 
 @stage_task
@@ -206,7 +216,6 @@ def fit_encoder(job: FitEncoderJob) -> None:
     documents = job.fitting_documents()
     encoder = fit_static_encoder(
         sampled_texts(job.workspace, documents, job.settings.static_fit_documents),
-        vocabulary=job.settings.static_vocabulary,
         dimensions=job.settings.static_dimensions,
     )
     folder = job.model_path(documents)

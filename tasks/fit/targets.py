@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.schemas import FINEWEB
-from fineweb_mask.models.settings import EmbeddingSettings, SourceSettings
+from fineweb_mask.models.settings import STATIC, EmbeddingSettings, SourceSettings
 from fineweb_mask.models.settings.selectors.options import TargetSettings
 from fineweb_mask.tasks.fit.job import FitJob, sampled_texts
 from fineweb_mask.tasks.inference.gpu import gpu_slot
@@ -20,6 +20,8 @@ from fineweb_mask.tasks.source.reader import ShardReader
 from fineweb_mask.tasks.workspace.arrays import write_arrays
 from fineweb_mask.tasks.workspace.job import BadShardError, Dependencies, Stage, stage_task
 
+SAMPLE_DOCUMENTS = 20_000
+"""Documents in which the n-grams of the corpus are counted (`dsir`)."""
 AT_ONCE = 512
 """Examples that are embedded together."""
 
@@ -38,13 +40,13 @@ class FitTargetsJob(FitJob):
     @property
     def uses_gpu(self) -> bool:
         """Whether a GPU makes the job faster."""
-        return self.embedding.device != "cpu"
+        return self.embedding.model != STATIC
 
     def depends_on(self) -> Dependencies:
         """Return the examples, the encoder and what makes its vectors, and the size of the sample."""
         files = [[file.relative, file.fingerprint] for file in self.files]
-        how = self.embedding.model_dump(include={"prompt", "max_tokens", "long_documents", "compute_precision"})
-        settings = [self.settings.model_dump(exclude={"path"}), how]
+        how = self.embedding.digested(include={"prompt", "max_tokens", "long_documents", "compute_precision"})
+        settings = [self.settings.digested(exclude={"path"}), how]
         return Dependencies(settings=settings, inputs=[files, self.encoder_fingerprint])
 
 
@@ -72,7 +74,7 @@ def fit_targets(job: FitTargetsJob) -> None:
     kept = np.concatenate(usable)
     documents = job.fitting_documents()
     buckets = NgramBuckets()
-    corpus = buckets.counts(sampled_texts(job.workspace, documents, job.settings.sample_documents)())
+    corpus = buckets.counts(sampled_texts(job.workspace, documents, SAMPLE_DOCUMENTS)())
     of_task = {name: [text for text, task in zip(texts, tasks, strict=True) if task == name] for name in names}
     by_task = np.stack([buckets.counts(own) for own in of_task.values()])
     arrays: dict[str, NDArray[Any]] = {

@@ -32,7 +32,7 @@ class EncoderPool:
 
     def __init__(self, path: str, settings: EmbeddingSettings) -> None:
         self._path, self._settings = path, settings
-        first, *others = choose_devices(settings.device)
+        first, *others = choose_devices("auto")
         self.tokeniser = load_copy(path, settings, first)
         """The first copy; its tokeniser is thread-safe."""
         self._copies: dict[str, Encoder[Any]] = {first: self.tokeniser}

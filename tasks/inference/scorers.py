@@ -16,7 +16,6 @@ from fineweb_mask.models.quality.fasttext.file_format import FastTextFormatError
 from fineweb_mask.models.quality.registry import Scorer, columns_of, load_scorer
 from fineweb_mask.models.settings.quality import (
     ColumnScorerSettings,
-    DifferenceScorerSettings,
     FastTextScorerSettings,
     ScorerSettings,
     SidecarScorerSettings,
@@ -52,7 +51,7 @@ class QualityModel(BaseModel):
     @property
     def identity(self) -> str:
         """Digest of everything that a score depends on except the document."""
-        return digest([self.settings.model_dump(exclude=set(self.settings.NOT_IN_SCORE_KEY)), self.fingerprint])
+        return digest([self.settings.digested(exclude=self.settings.NOT_IN_SCORE_KEY), self.fingerprint])
 
 
 def check_scorers(scorers: Sequence[ScorerSettings]) -> None:
@@ -114,7 +113,7 @@ def resolve_model(settings: ScorerSettings) -> QualityModel:
     ModelNotFoundError
         If the file or folder does not exist or cannot be downloaded.
     """
-    if isinstance(settings, ColumnScorerSettings | DifferenceScorerSettings | SidecarScorerSettings):
+    if isinstance(settings, ColumnScorerSettings | SidecarScorerSettings):
         return QualityModel(settings=settings, path="", fingerprint="")
     setting = f"scorer {settings.name!r}, model"
     if isinstance(settings, TransformerSettings):

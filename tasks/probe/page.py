@@ -14,7 +14,6 @@ from fineweb_mask.tasks.probe.held_out import excluded_counts
 from fineweb_mask.tasks.probe.losses import LOSSES, Losses, VariantFiles, task_set
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
-from fineweb_mask.tasks.selection.blocks import page_key
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
 
@@ -64,7 +63,7 @@ class ProbeJob(PageJob):
     def depends_on(self) -> Dependencies:
         """Return the settings and the fingerprints of all trainings."""
         return Dependencies(
-            settings=[self.settings.model_dump(), page_key(self.selection), self.n_tokens],
+            settings=[self.settings.model_dump(), self.selection.digested(exclude={"device"}), self.n_tokens],
             inputs=[
                 [
                     [file.fingerprint for file in (arm.tokens, *arm.groups, *arm.models, *arm.answers)]

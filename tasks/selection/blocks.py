@@ -36,29 +36,16 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
 
-NOT_READ = {"device", "block_size", "block_budget", "passes", "sample", "directions", "groups"}
+NOT_READ = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "directions", "groups"}
 """Settings on which the selection from a block does not depend."""
-
-
-NO_LONGER_SET = {
-    "blocks": "by_shard",
-    "ssl_prototypes": {"n_clusters": None, "n_iterations": 10},
-    "density_pruning": {"n_clusters": None, "n_iterations": 10, "neighbours": 20, "temperature": 0.5},
-    "gist": {"diversity_weight": 1.0, "distances": 8},
-}
-"""What settings were that are gone: the keys of pages hold all settings, and pages that are there remain current."""
-
-
-def page_key(settings: PipelineSelectionSettings) -> dict[str, Any]:
-    """Return the settings that a page on selections depends on: all, also those that are gone, but the device."""
-    return NO_LONGER_SET | settings.model_dump(exclude={"device"})
 
 
 def block_key(settings: PipelineSelectionSettings, *left_out: str, by_group: bool = False) -> dict[str, Any]:
     """Return the settings that the selection from a block depends on, `left_out` and others' options aside."""
     kept = {"groups", "passes", "directions"} if by_group else set()
-    left = dict.fromkeys(NOT_READ - kept | settings.not_used | set(left_out), True)
-    return settings.model_dump(exclude={"quad": {"scorer"}, **left})
+    read = settings.digested(exclude=NOT_READ - kept | settings.not_used | set(left_out))
+    read.get("quad", {}).pop("scorer", None)  # its identity is an input
+    return read
 
 
 class BlocksJob(GroupJob):

@@ -130,8 +130,9 @@ def read_sidecar(sidecar: Sidecar, settings: SidecarScorerSettings, rows: int) -
 def _read(url: str, settings: SidecarScorerSettings) -> NDArray[Any]:
     if url.lower().endswith(".npy"):
         with open_source(url) as stream:
-            return _column_of(np.lib.format.read_array(stream, allow_pickle=False), settings.index)
-    assert settings.field is not None  # noqa: S101 - the settings demand it
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            return _column_of(array, settings.field if isinstance(settings.field, int) else None)
+    assert isinstance(settings.field, str)  # noqa: S101 - the settings demand it
     if url.lower().endswith(".parquet"):
         return _parquet_values(url, settings.field)
     values = []
@@ -143,14 +144,14 @@ def _read(url: str, settings: SidecarScorerSettings) -> NDArray[Any]:
 
 
 def _column_of(array: NDArray[Any], index: int | None) -> NDArray[Any]:
-    """Return one number per row of an array (n,), (n, 1), or (n, k) with an index."""
+    """Return one number per row of an array (n,), (n, 1), or (n, k) with the number of a column."""
     if array.dtype.kind not in "iuf":
         raise ValueError(f"it must hold numbers, its type is {array.dtype}")
     if array.ndim == 1 and index is None:
         return array
     if array.ndim == 2 and (index is not None or array.shape[1] == 1) and (index or 0) < array.shape[1]:
         return np.asarray(array[:, index or 0])
-    raise ValueError(f"its shape is {array.shape}, `index` is {index}: set it for two dimensions, below the second")
+    raise ValueError(f"its shape is {array.shape}, `field` is {index}: set it for two dimensions, below the second")
 
 
 def _parquet_values(url: str, field: str) -> NDArray[Any]:

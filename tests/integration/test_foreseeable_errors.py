@@ -35,7 +35,7 @@ workspace: not used
 source: {path: @corpus}
 ingest: {min_chars: 20}
 quality: {scorers: [{kind: column, column: grade}]}
-embedding: {static_vocabulary: 300, static_dimensions: 16, static_fit_documents: 100}
+embedding: {static_dimensions: 16, static_fit_documents: 100}
 selection: {select_ratio: 0.25}
 report: {sample: 50}
 """
@@ -110,7 +110,7 @@ FOUND_BEFORE = [
         "materialize.export.0: tokenizer: ",
         ("materialize.export=[{format: megatron, tokenizer: ./none.json}]",),
     ),
-    Case("no_cluster", "no Ray cluster answers at 127.0.0.1:9", ("engine.kind=ray", "engine.address=127.0.0.1:9")),
+    Case("no_cluster", "no Ray cluster answers at 127.0.0.1:9", ("engine.kind=ray",), {"RAY_ADDRESS": "127.0.0.1:9"}),
 ]
 FOUND_LATER = [
     Case("budget", "budget is 1000 documents, but there are only 120", ("selection.budget=1000",)),

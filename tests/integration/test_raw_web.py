@@ -39,7 +39,6 @@ def run_raw_web(server: None, sample_corpus: Path, tokenizer: Path, tmp_path: Pa
                 f"source.path={source}",
                 f"quality.scorers=[{json.dumps(scorer)}]",
                 "embedding.model=static",
-                "embedding.static_vocabulary=2000",
                 "embedding.static_dimensions=64",
                 "selection.select_ratio=0.5",
                 f"materialize.export=[{{format: megatron, tokenizer: {tokenizer}}}, {{format: parquet}}]",

@@ -115,9 +115,16 @@ def nodes(seaweed_server: SeaweedServer, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def engine(nodes: Nodes) -> tuple[str, ...]:
+def address(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of the cluster, which is in the environment, too."""
+    monkeypatch.setenv("RAY_ADDRESS", nodes.cluster.address)
+    return str(nodes.cluster.address)
+
+
+@pytest.fixture
+def engine(address: str) -> tuple[str, ...]:
     """The settings of a run on the cluster."""
-    return ("engine.kind=ray", f"engine.address={nodes.cluster.address}")
+    return ("engine.kind=ray",)
 
 
 @pytest.fixture
@@ -287,7 +294,9 @@ def running_jobs() -> list[str]:
 
 @pytest.mark.long
 def test_ends_of_processes_are_survived_and_functions_exported_once(
-    nodes: Nodes, sample_corpus: Path, tmp_path: Path
+    address: str,
+    sample_corpus: Path,
+    tmp_path: Path,
 ) -> None:
     """A bad shard stays one, of its own class, and names the node in the log."""
     import ray
@@ -296,7 +305,7 @@ def test_ends_of_processes_are_survived_and_functions_exported_once(
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "run.json").write_text("{}")
     source = SourceSettings(path=str(sample_corpus / "corpus"))
-    cluster = Cluster(EngineSettings(kind="ray", address=nodes.cluster.address))
+    cluster = Cluster(EngineSettings(kind="ray"))
     try:
         jobs = [
             IngestJob(root=workspace.address, shard=shard, source=source, settings=IngestSettings())
@@ -322,7 +331,10 @@ def test_ends_of_processes_are_survived_and_functions_exported_once(
 
 
 @pytest.mark.long
-def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(
+    address: str,
+    tmp_path: Path,
+) -> None:
     """It would be a second cluster, and a run that never ends."""
     import ray
 
@@ -336,7 +348,7 @@ def test_a_job_that_is_started_while_the_run_ends_starts_no_other_ray(nodes: Nod
 
     documents = StageFile(stage="ingest", name="a", path="documents/a.parquet", rows=1, bytes=1, fingerprint="0")
     job = SlowJob(root=str(tmp_path), by="hash", file=documents)
-    cluster = Cluster(EngineSettings(kind="ray", address=nodes.cluster.address))
+    cluster = Cluster(EngineSettings(kind="ray"))
     with ThreadPoolExecutor() as threads:
         try:
             answer = threads.submit(cluster.submit, job)
@@ -361,14 +373,18 @@ def end_a_process(name: str) -> None:
 
 @pytest.mark.long
 def test_a_process_with_a_gpu_keeps_its_model_and_a_node_that_joins_is_used(
-    nodes: Nodes, sample_corpus: Path, minilm: Path, tmp_path: Path
+    nodes: Nodes,
+    address: str,
+    sample_corpus: Path,
+    minilm: Path,
+    tmp_path: Path,
 ) -> None:
     """The GPU is one in Ray's books only: the model runs on the CPU."""
     workspace = Workspace(tmp_path / "workspace")
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "run.json").write_text("{}")
     source = SourceSettings(path=str(sample_corpus / "corpus"))
-    cluster = Cluster(EngineSettings(kind="ray", address=nodes.cluster.address, gpus=1))
+    cluster = Cluster(EngineSettings(kind="ray"), gpus=1)
     settings = EmbeddingSettings(model=str(minilm), max_tokens=16)
     model = resolve_model(settings)
     try:

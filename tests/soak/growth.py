@@ -33,7 +33,6 @@ MIB = 2**20
 MORE_MEMORY, MORE_BYTES, MORE_THINGS = 0.05, 30 * MIB, 5
 DOCUMENTS = 60
 SMALL = (
-    "embedding.static_vocabulary=500",
     "embedding.static_dimensions=16",
     "selection.metrics=pairwise",
     "quality.scorers=[{kind: column, column: token_count}]",

@@ -45,10 +45,8 @@ MOST_RENAMES = 1000
 LOCAL = re.compile(r"runs/|cache/|\.|catalog\.duckdb\.wal")
 """Files of which some runs have more: records of runs, times, locks."""
 SETTINGS = (
-    "embedding.static_vocabulary=2000",
     "embedding.static_dimensions=64",
     "embedding.static_fit_documents=300",
-    "quality.scorers.0.training.buckets=2000",
     "report.sample=200",
     "selection.policy_gradient.n_epochs=20",
 )

@@ -24,7 +24,6 @@ from fineweb_mask.models.settings import (
 )
 from fineweb_mask.models.settings.quality import (
     FastTextScorerSettings,
-    FastTextTrainingSettings,
     LabelSettings,
     QualitySettings,
 )
@@ -310,8 +309,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> LabelSettings:
 @pytest.fixture(scope="session")
 def scorer(labels: LabelSettings) -> FastTextScorerSettings:
     """A small scorer that trains in milliseconds."""
-    training = FastTextTrainingSettings(epochs=3, dimensions=4, buckets=10_000)
-    return FastTextScorerSettings(name="space", labels=labels, training=training)
+    return FastTextScorerSettings(name="space", labels=labels)
 
 
 @pytest.fixture(scope="session")
@@ -339,7 +337,7 @@ def recipe(corpus: Path, scorer: FastTextScorerSettings) -> PipelineSettings:
         source=SourceSettings(path=str(corpus)),
         ingest=IngestSettings(min_chars=20),
         quality=QualitySettings(scorers=[scorer]),
-        embedding=EmbeddingSettings(static_vocabulary=300, static_dimensions=16, device="cpu"),
+        embedding=EmbeddingSettings(static_dimensions=16),
         selection=PipelineSelectionSettings(select_ratio=0.25, block_size=50, device="cpu"),
         materialize=MaterializeSettings(license="odc-by"),
     )

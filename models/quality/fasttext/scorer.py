@@ -38,14 +38,12 @@ SEPARATORS = tuple(  # where `str.split` splits and fastText does not: one array
 _EMPTY, _END = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
 
 
-def fasttext_lines(texts: pa.Array, max_chars: int | None, lowercase: bool) -> list[bytes]:
+def fasttext_lines(texts: pa.Array, lowercase: bool) -> list[bytes]:
     """Return each of (n,) strings without nulls as one UTF-8 line that ends with a newline, for `multilinePredict`.
 
-    At most `max_chars` characters of each are read. `lowercase` converts as `str.lower` does.
+    `lowercase` converts as `str.lower` does.
     """
     texts = texts.cast(pa.large_string())
-    if max_chars is not None:
-        texts = pc.utf8_slice_codeunits(texts, 0, max_chars)
     if lowercase:
         texts = _lower_case(texts)
     lines = pc.binary_join_element_wise(texts.cast(pa.large_binary()), _EMPTY, _END)  # a copy, changed below
@@ -111,11 +109,10 @@ LABEL_PREFIX = "__label__"
 POSITIVE, NEGATIVE = f"{LABEL_PREFIX}1", f"{LABEL_PREFIX}0"
 
 
-def one_line(text: str, max_chars: int | None, lowercase: bool, max_words: int | None = None) -> str:
-    """Return a text as one line for fastText, cut to `max_chars` characters and `max_words` words."""
-    line = text[:max_chars].lower() if lowercase else text[:max_chars]
-    words = line.replace(END_OF_LINE.decode(), " ").split(None, -1 if max_words is None else max_words)
-    return " ".join(words[:max_words])
+def one_line(text: str, lowercase: bool) -> str:
+    """Return a text as one line for fastText."""
+    line = text.lower() if lowercase else text
+    return " ".join(line.replace(END_OF_LINE.decode(), " ").split())
 
 
 class FastTextScorer:
@@ -159,9 +156,7 @@ class FastTextScorer:
         if not isinstance(texts, pa.Array):
             texts = pa.array([text.encode("utf-8", "replace") for text in texts], pa.large_binary())
             texts = texts.cast(pa.large_string())
-        lines = fasttext_lines(texts, self.settings.max_chars, self.settings.lowercase)
-        if (words := self.settings.max_words) is not None:
-            lines = [b" ".join(line.split(None, words)[:words]) + b"\n" for line in lines]
+        lines = fasttext_lines(texts, self.settings.lowercase)
         every_label, any_probability = -1, 0.0
         try:
             labels, probabilities = self._model.f.multilinePredict(lines, every_label, any_probability, "strict")
@@ -196,7 +191,7 @@ def train_fasttext(
         raise DataError("every label falls on the same side of the threshold: set labels.threshold between the scores")
     with tempfile.TemporaryDirectory() as folder:
         lines = [
-            f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, None, lowercase).replace(LABEL_PREFIX, ' ')}\n"
+            f"{POSITIVE if is_positive else NEGATIVE} {one_line(text, lowercase).replace(LABEL_PREFIX, ' ')}\n"
             for text, is_positive in zip(texts, positive, strict=True)
         ]
         examples, model = Path(folder) / "examples.txt", Path(folder) / "model.bin"

@@ -22,9 +22,8 @@ from fineweb_mask.models.selection.corpus.rule import Rule
 from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
 from fineweb_mask.models.selection.problem.measures import relative_gap
 from fineweb_mask.models.selection.problem.normalisation import Ranges
+from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.models.settings.selection import GroupSettings, SelectionSettings
-
-DIRECTIONS = 128  # kept of the second moment
 
 Parts = Callable[[], Iterable[Documents]]
 """Returns the parts of a corpus, always in the same order."""

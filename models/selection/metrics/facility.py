@@ -14,6 +14,7 @@ from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.settings.selection import Graph, SelectionSettings
 
 DENSE_BYTES = {"cpu": 12 << 30, "cuda": 64 << 30}  # the largest (n, n) float32: n = 56,000 and n = 131,000
+SHORTEST_LIST = 64  # neighbours per document, however large the budget
 LONGEST_LIST = 512  # neighbours per document, however small the budget
 STANDARD_ERRORS = 3  # added to the mean that a sample estimates, for a bound
 
@@ -33,7 +34,7 @@ class Facility(BuiltInMetric):
     def __init__(
         self,
         rows: Rows,
-        n_neighbours: int = 64,
+        n_neighbours: int = SHORTEST_LIST,
         masses: Tensor | None = None,
         *,
         graph: Graph = "auto",
@@ -50,9 +51,8 @@ class Facility(BuiltInMetric):
         cls, rows: Rows, settings: SelectionSettings, budget: float, masses: Tensor | None = None
     ) -> "Facility":
         """Make the metric with lists that hold six selected documents on average, so that nearly all hold one."""
-        options = settings.mean_field
-        length = max(options.n_neighbours, min(LONGEST_LIST, math.ceil(6 * rows.n / budget)))
-        return cls(rows, length, masses, graph=options.graph, recall=options.graph_recall, seed=settings.seed)
+        length = max(SHORTEST_LIST, min(LONGEST_LIST, math.ceil(6 * rows.n / budget)))
+        return cls(rows, length, masses, graph=settings.mean_field.graph, seed=settings.seed)
 
     def weighed(self, values: Tensor, part: slice = EVERYONE) -> Tensor:
         """Weigh a value of every document, or of a part of b, (..., b), by its share of the mean over all."""

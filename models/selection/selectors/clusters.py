@@ -11,15 +11,19 @@ from fineweb_mask.models.selection.rows import Rows
 from fineweb_mask.models.selection.selectors.sampling import deviations
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
-from fineweb_mask.models.settings.selectors.options import ClusterSettings, SemDedupSettings
+from fineweb_mask.models.settings.selectors.options import Keep
 
+ITERATIONS = 10
+"""Of k-means: the clusters only divide documents, so that they need not be exact."""
+DEDUP_RATIO = 0.75
+"""Share of the documents that D4 keeps when it deduplicates: its authors' choice, arXiv 2308.12284."""
 CLUSTER_ROWS = 2048
 """Rows of one cluster that are compared at once."""
 BELOW_ALL = -1e9
 """Priority of documents of clusters without a budget."""
 
 
-def solve_semdedup(problem: Problem) -> Solution:
+def solve_semdedup(problem: Problem, *, n_clusters: int | None = None) -> Solution:
     """Keep the least redundant documents of every k-means cluster.
 
     Within a cluster, documents are sorted by `keep`. The redundancy of a document is its largest cosine with a
@@ -27,7 +31,7 @@ def solve_semdedup(problem: Problem) -> Solution:
     `eps`; otherwise eps is where the budget is full. The inclusion is one minus the redundancy.
     """
     settings = problem.settings.semdedup
-    redundancy = redundancies(problem, cluster(problem.rows, settings, problem.generator), settings)
+    redundancy = redundancies(problem, cluster(problem.rows, problem.generator, n_clusters), settings.keep)
     inclusion = 1 - redundancy
     if settings.eps is None:
         return finished(problem, inclusion)
@@ -36,55 +40,47 @@ def solve_semdedup(problem: Problem) -> Solution:
     return replace(finished(problem, inclusion, mask), is_closed=True)
 
 
-def solve_d4(problem: Problem) -> Solution:
+def solve_d4(problem: Problem, *, dedup_ratio: float = DEDUP_RATIO, n_clusters: int | None = None) -> Solution:
     """Deduplicate as SemDeDup does, cluster what is left again, and select the documents farthest from their centre.
 
-    If the budget is larger than what is left, the least redundant of the dropped documents fill it. Source: D4,
+    Of two documents in a cluster that are alike, the one farther from its centre stays, until a share of `dedup_ratio`
+    is left. If the budget is larger than that, the least redundant of the dropped documents fill it. Source: D4,
     arXiv 2308.12284, which takes the distance from the centre from Sorscher et al. 2022 (SSL prototypes, arXiv
     2206.14486). The inclusion is one minus the cosine; that of a dropped document is below 0.
     """
-    settings, rows = problem.settings.d4, problem.rows
-    redundancy = redundancies(problem, cluster(rows, settings, problem.generator), settings)
-    if settings.eps is None:
-        is_kept = torch.zeros(rows.n, dtype=torch.bool, device=rows.device)
-        order = redundancy.sort(stable=True).indices
-        is_kept[order[: max(1, round(settings.dedup_ratio * rows.n))]] = True
-    else:
-        is_kept = 1 - redundancy >= settings.eps
-    kept = is_kept.nonzero()[:, 0]
+    rows = problem.rows
+    redundancy = redundancies(problem, cluster(rows, problem.generator, n_clusters), "hard")
+    order = redundancy.sort(stable=True).indices
+    kept = order[: max(1, round(dedup_ratio * rows.n))].sort().values
     inclusion = -1 - redundancy
-    inclusion[kept] = 1 - cluster(rows.only(kept), settings, problem.generator).closeness
+    inclusion[kept] = 1 - cluster(rows.only(kept), problem.generator, n_clusters).closeness
     return finished(problem, inclusion)
 
 
-def solve_kmq(problem: Problem) -> Solution:
-    """Sample from every cluster in proportion to exp(quality / temperature), without replacement.
+def solve_kmq(problem: Problem, *, n_clusters: int | None = None) -> Solution:
+    """Sample from every cluster in proportion to exp(quality), in standard deviations, without replacement.
 
-    Clusters give in proportion to their size, or all the same; what a small one cannot give, the others share. Source:
+    Clusters give in proportion to their size, as in the paper; what a small one cannot give, the others share. Source:
     Diversify and Conquer, arXiv 2409.11378, which draws with replacement, and its published code
     (for-ai/iterative-data-selection), which does not and takes scores as they are; here they are standardised. The
     inclusion is minus the rank in the cluster over its budget.
     """
-    settings = problem.settings.kmq
-    found = cluster(problem.rows, settings, problem.generator)
-    keys = gumbel_keys(deviations(problem.objective.quality) / settings.temperature, 1, problem.generator)[0]
+    found = cluster(problem.rows, problem.generator, n_clusters)
+    keys = gumbel_keys(deviations(problem.objective.quality), 1, problem.generator)[0]
     budget, sizes = problem.objective.budget, found.sizes
-    is_equal = problem.settings.kmq.budgets == "equal"
-    shares = torch.full_like(sizes, 1 / len(sizes), dtype=torch.float64) if is_equal else sizes.double() / len(keys)
-    wanted = shares * budget
+    wanted = sizes.double() / len(keys) * budget
     return finished(problem, priority_by_budget(found.labels, keys, fitted_budgets(wanted, sizes, budget)))
 
 
-def cluster(rows: Rows, settings: ClusterSettings, generator: torch.Generator) -> Clusters:
-    """Cluster rows (n, d) as the settings say."""
-    n_clusters = min(rows.n, settings.n_clusters or max(1, round(rows.n**0.5)))
-    return k_means(rows, n_clusters, settings.n_iterations, generator)
+def cluster(rows: Rows, generator: torch.Generator, n_clusters: int | None = None) -> Clusters:
+    """Cluster rows (n, d) by k-means, into so many clusters, or else as many as the square root of n."""
+    return k_means(rows, min(rows.n, n_clusters or max(1, round(rows.n**0.5))), ITERATIONS, generator)
 
 
-def redundancies(problem: Problem, found: Clusters, settings: SemDedupSettings) -> Tensor:
+def redundancies(problem: Problem, found: Clusters, keep: Keep) -> Tensor:
     """Return each document's largest cosine with one before it in its cluster, (n,) float32; 0 for the first one."""
     rows = problem.rows
-    rank = {"quality": problem.objective.quality, "hard": -found.closeness, "easy": found.closeness}[settings.keep]
+    rank = {"quality": problem.objective.quality, "hard": -found.closeness, "easy": found.closeness}[keep]
     redundancy = torch.zeros(rows.n, device=rows.device)
     order = rank.sort(descending=True, stable=True).indices
     order = order[found.labels[order].sort(stable=True).indices]  # by cluster, in each the documents to keep first

@@ -8,24 +8,27 @@ from fineweb_mask.models.selection.selectors.clusters import priority_by_budget
 from fineweb_mask.models.selection.solvers.policy_gradient import gumbel_keys
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
 
+PART = 1500
+"""Documents of one random part, all of whose products are made at once."""
 
-def solve_ingenious(problem: Problem) -> Solution:
-    """Divide the documents into random parts, and sample from each by its gains in a greedy search for coverage.
+
+def solve_ingenious(problem: Problem, *, size: int = PART) -> Solution:
+    """Divide the documents into random parts of about `size`, and sample from each by the gains of a greedy search.
 
     A document's probability is proportional to 1 + g + g^2 / 2 for its gain g when the search takes it, the Taylor
     softmax. Coverage is the sum over the part of the cosine to the nearest document taken, as `facility` measures it.
     Source: INGENIOUS, arXiv 2305.06677. The inclusion is minus the rank in the part over its budget.
     """
-    rows, settings, objective = problem.rows, problem.settings.ingenious, problem.objective
+    rows, objective = problem.rows, problem.objective
     order = torch.randperm(rows.n, generator=problem.generator, device=rows.device)
-    parts = max(1, round(rows.n / settings.part_size))
+    parts = max(1, round(rows.n / size))
     labels = torch.empty(rows.n, dtype=torch.int64, device=rows.device)
     gains = torch.empty(rows.n, device=rows.device)
     for number, part in enumerate(track("parts", list(torch.tensor_split(order, parts)))):
         labels[part] = number
         vectors = rows.take(part)
         gains[part] = greedy_gains((vectors @ vectors.T).clamp_(min=0))
-    keys = gumbel_keys(torch.log1p(gains + gains**2 / 2), 1, problem.generator)[0] if settings.sample else gains
+    keys = gumbel_keys(torch.log1p(gains + gains**2 / 2), 1, problem.generator)[0]
     sizes = torch.bincount(labels, minlength=parts).double()
     budgets = (sizes.cumsum(0) / rows.n * objective.budget).round().long()
     budgets = torch.diff(budgets, prepend=torch.zeros(1, dtype=torch.int64, device=budgets.device))

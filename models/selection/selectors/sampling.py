@@ -48,11 +48,9 @@ def solve_dsir(problem: Problem) -> Solution:
     ends = (shares.double().cumsum(0) / shares.double().sum() * limit).round().long().tolist()
     mask = torch.zeros(problem.rows.n, dtype=torch.bool, device=weights.device)
     for own, end in zip(weights.T, ends, strict=True):
-        keys = own
-        if problem.settings.dsir.sample:
-            keys = gumbel_keys(own, 1, problem.generator)[0]
-            lots = torch.rand(len(keys), generator=problem.generator, device=keys.device)
-            keys = torch.where(is_short, keys.min() - 1 - lots, keys)
+        keys = gumbel_keys(own, 1, problem.generator)[0]
+        lots = torch.rand(len(keys), generator=problem.generator, device=keys.device)
+        keys = torch.where(is_short, keys.min() - 1 - lots, keys)
         if objective.knapsack is None:
             mask |= top(keys.masked_fill(mask, -torch.inf), end - int(mask.sum()))
         else:

@@ -13,6 +13,13 @@ from fineweb_mask.models.selection.selectors.sampling import deviations
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution, finished
 from fineweb_mask.models.settings.selectors.options import QuadmixCurveSettings, QuadmixSettings
 
+STEEPNESS = 1000.0
+"""How sharply the expected copies fall at omega: the upper end of the range that QuaDMix searches."""
+FLOOR = 0.001
+"""Expected copies of documents below omega: the upper end of QuaDMix's range, too."""
+VARIANCE = 0.95
+"""Share of the scores' variance that the components keep (ours)."""
+
 
 def in_turn(rankings: Sequence[NDArray[np.integer]], others: Tensor, problem: Problem) -> Tensor:
     """Return minus the number of documents taken before each, (n,) float64: rankings take their best not taken.
@@ -50,7 +57,7 @@ LEAST = 1e-12
 """Expected copies of a document that the sampling function gives none, so that a large budget can be filled."""
 
 
-def solve_quadmix(problem: Problem) -> Solution:
+def solve_quadmix(problem: Problem, *, steepness: float = STEEPNESS, floor: float = FLOOR) -> Solution:
     """Sample documents by a function of their rank in their group, by the weighted sum of their scores.
 
     The expected copies of all documents are scaled to the budget by one factor, and at most `max_repeats`. A
@@ -67,9 +74,9 @@ def solve_quadmix(problem: Problem) -> Solution:
         if curve.weights is not None:
             merged = torch.where(groups == number, merged_scores(also.scores, curve.weights), merged)
     ranks = ranks_in_groups(merged, groups, tokens)
-    wanted = expected_copies(ranks, settings)
+    wanted = expected_copies(ranks, settings, steepness, floor)
     for number, curve in curves.items():
-        wanted = torch.where(groups == number, expected_copies(ranks, curve), wanted)
+        wanted = torch.where(groups == number, expected_copies(ranks, curve, steepness, floor), wanted)
     costs = torch.ones_like(wanted) if objective.knapsack is None else objective.knapsack.tokens.double()
     limit = objective.budget if objective.knapsack is None else objective.knapsack.limit
     fits = costs <= limit
@@ -90,10 +97,10 @@ def solve_quadmix(problem: Problem) -> Solution:
 def curves_of(settings: QuadmixSettings, groups: Collection[str]) -> dict[str, QuadmixCurveSettings]:
     """Return the curves of the groups that have their own; what it does not set is as for all.
 
-    >>> settings = QuadmixSettings(omega=0.2, by_group={"en": {"floor": 0.1}, "fr": {}})
+    >>> settings = QuadmixSettings(omega=0.2, by_group={"en": {"eta": 2}, "fr": {}})
     >>> curve = curves_of(settings, ["de", "en"])["en"]
-    >>> curve.omega, curve.floor
-    (0.2, 0.1)
+    >>> curve.omega, curve.eta
+    (0.2, 2.0)
     """
     common = settings.model_dump(include=set(QuadmixCurveSettings.model_fields))
     return {
@@ -132,15 +139,16 @@ def ranks_in_groups(merged: Tensor, groups: Tensor, tokens: Tensor) -> Tensor:
     return ranks
 
 
-def expected_copies(ranks: Tensor, settings: QuadmixCurveSettings) -> Tensor:
+def expected_copies(
+    ranks: Tensor, settings: QuadmixCurveSettings, steepness: float = STEEPNESS, floor: float = FLOOR
+) -> Tensor:
     """Return how often documents of these ranks (n,) are wanted, before they are scaled to the budget: (n,) float64.
 
-    >>> settings = QuadmixSettings(omega=0.5, steepness=10_000, eta=1, floor=0.01)
-    >>> expected_copies(torch.tensor([0.0, 0.4, 0.6]), settings).tolist()
-    [2.01, 2.01, 0.01]
+    >>> expected_copies(torch.tensor([0.0, 0.4, 0.6]), QuadmixSettings(omega=0.5, eta=1)).tolist()
+    [2.001, 2.001, 0.001]
     """
-    good = (2 * torch.sigmoid(settings.steepness * (settings.omega - ranks.double()))) ** settings.eta
-    return torch.where(ranks <= settings.omega, good, 0.0) + settings.floor
+    good = (2 * torch.sigmoid(steepness * (settings.omega - ranks.double()))) ** settings.eta
+    return torch.where(ranks <= settings.omega, good, 0.0) + floor
 
 
 def scaled_to_budget(wanted: Tensor, costs: Tensor, limit: float, most: int) -> Tensor:
@@ -191,7 +199,7 @@ def systematic_sample(expected: Tensor, start: float) -> Tensor:
     return taken
 
 
-def solve_odis(problem: Problem) -> Solution:
+def solve_odis(problem: Problem, *, variance: float = VARIANCE) -> Solution:
     """Let the principal components of the standardised scores take, in turn, their best document not yet taken.
 
     Source: ODiS, arXiv 2510.18909, which trains a scorer for each of the first four components and takes what is above
@@ -200,7 +208,7 @@ def solve_odis(problem: Problem) -> Solution:
     number of documents that were taken before.
     """
     columns = torch.stack([deviations(column) for column in problem.also.scores.values()])
-    values = components(columns, problem.settings.odis.variance)
+    values = components(columns, variance)
     orders = values.sort(dim=1, descending=True, stable=True).indices
     best = torch.full((values.shape[1],), -torch.inf, dtype=torch.float64, device=values.device)
     for order in orders:  # the best place of each document, for those that nobody takes

@@ -20,7 +20,7 @@ CANDIDATES = 1 << 28
 def solve_betr(problem: Problem) -> Solution:
     """Select the documents of the best ranks, where every example ranks all documents by its cosine with them.
 
-    A document's score is minus the log of its best rank, or the mean of minus the logs of all. Every task has as many
+    A document's score is minus the log of its best rank. Every task has as many
     examples, the first ones: those of the task that has fewest. Ranks make examples comparable whose cosines are of
     different sizes. Source: BETR, arXiv 2507.12466, which distils these scores into a classifier because its documents
     have no vectors; here all have. The inclusion is the score.
@@ -28,14 +28,13 @@ def solve_betr(problem: Problem) -> Solution:
     rows, targets = problem.rows, problem.also.targets
     assert targets is not None  # noqa: S101 - checked by the caller
     vectors = targets.vectors[balanced(targets.tasks)]
-    mean = problem.settings.betr.combine == "mean"
-    score = torch.full((rows.n,), 0.0 if mean else -torch.inf, dtype=torch.float64, device=rows.device)
+    score = torch.full((rows.n,), -torch.inf, dtype=torch.float64, device=rows.device)
     places = torch.log(torch.arange(1, rows.n + 1, device=rows.device, dtype=torch.float64)).neg()
     for part in track("target examples", torch.split(vectors, AT_ONCE)):
         for cosines in rows.dot(part.T).T:
             own = torch.empty_like(score)
             own[cosines.sort(descending=True, stable=True).indices] = places
-            score = score + own / len(vectors) if mean else torch.maximum(score, own)
+            score = torch.maximum(score, own)
     return finished(problem, score)
 
 

@@ -41,9 +41,9 @@ from fineweb_mask.models.selection.metrics.kernel import WHOLE_KERNEL
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.solvers.greedy import pick_among_candidates, pick_greedily
 from fineweb_mask.models.selection.solvers.problem import History, Problem, Solution
-from fineweb_mask.models.selection.solvers.swaps import refine
-from fineweb_mask.models.settings.selection import MeanFieldSettings
+from fineweb_mask.models.selection.solvers.swaps import ROUNDS_OF_SWAPS, refine
 
+NEAR = 256  # documents near the threshold that shape one Newton step
 DAMPING = 0.25  # share of the way per step if a metric has no exact line search
 WARM = 0.5  # share of the annealing that remains if the start is the solution of a similar problem
 READABLE = 0.25  # temperature of the reported inclusion, in standard deviations of the marginal gains
@@ -73,16 +73,25 @@ AVERAGED = Schedule(0.5, 0.03, 60, 60)
 COOLING = 30  # steps of that schedule until it is cold; over the others the moments are averaged
 
 
-def solve_mean_field(problem: Problem) -> Solution:
+def solve_mean_field(problem: Problem, *, n_steps: int | None = None, rounds: int = ROUNDS_OF_SWAPS) -> Solution:
     """Anneal, keep as many documents as the budget takes, refine them by swaps.
 
     A metric without gradient raises SelectionInputError.
+
+    Parameters
+    ----------
+    problem
+        What is selected from.
+    n_steps
+        Annealing steps, each one gradient over all documents; None: as many as suit the metrics.
+    rounds
+        Most rounds of swaps.
     """
-    objective, settings = problem.objective, problem.settings.mean_field
+    objective = problem.objective
     check_gradients(objective.metrics)
     pick = _picks_greedily(objective)
     coarse = _coarsened(objective, problem.generator) if pick or objective.n >= LARGE else objective
-    path = Annealing(coarse, settings, problem.start)
+    path = Annealing(coarse, problem.start, n_steps)
     best = objective.top(objective.priority(path.gradient()))
     reached = objective.value_of(best)
     problem.history.record(0, reached)
@@ -96,9 +105,9 @@ def solve_mean_field(problem: Problem) -> Solution:
         best = _better(objective, best, _picked_greedily(problem))
     elif coarse is not objective and len(path.kernels) == len(path.smooth):
         approximate = replace(problem, objective=coarse, history=History(entries=[(0, 0.0, -math.inf)]))
-        best = _better(objective, best, refine(approximate, best))
+        best = _better(objective, best, refine(approximate, best, rounds))
     if not closed:
-        best = refine(problem, best)
+        best = refine(problem, best, rounds)
     gains = objective.marginal_gains(best)
     spread = objective.deviation(gains)
     inclusion = objective.probabilities(gains, READABLE * spread) if spread > 0 else path.inclusion
@@ -180,8 +189,8 @@ def near_duplicates_of(objective: Objective) -> tuple[SupportsPenalties, float] 
 class Annealing:
     """The state of the annealing: inclusion probabilities and the metrics' moments."""
 
-    def __init__(self, objective: Objective, settings: MeanFieldSettings, start: Tensor | None = None) -> None:
-        self.objective, self.settings = objective, settings
+    def __init__(self, objective: Objective, start: Tensor | None = None, n_steps: int | None = None) -> None:
+        self.objective, self._given_steps = objective, n_steps
         n, device = objective.n, objective.quality.device
         self.inclusion = torch.full((n,), objective.share, device=device) if start is None else start
         active = objective.active
@@ -197,7 +206,7 @@ class Annealing:
         plain = len(self.kernels) + (self.near_duplicates is not None) == len(active)
         self.by_newton = plain and all(metric.linear_in_v for metric in self.kernels.values())
         self.schedule = NEWTON if self.by_newton else DAMPED if self.others else LINE_SEARCH
-        self.n_steps = self.n_cooling = settings.n_steps or self.schedule.n_steps
+        self.n_steps = self.n_cooling = n_steps or self.schedule.n_steps
         self.first_step = 0 if start is None else math.floor(self.n_steps * (1 - WARM))
         self._gradient: Tensor | None = None
         self._straight = objective.linear  # the gradient of all that has no moment
@@ -213,7 +222,7 @@ class Annealing:
     @property
     def may_go_astray(self) -> bool:
         """Whether the steps are Newton's, as many as suit them, in a block that swaps alone do not repair."""
-        return self.by_newton and self.settings.n_steps is None and self.objective.n > SMALL
+        return self.by_newton and self._given_steps is None and self.objective.n > SMALL
 
     def residual(self) -> float:
         """Compute how far the moments are from those of the probabilities, as a share of these."""
@@ -331,7 +340,7 @@ class Annealing:
         }
         residuals = {name: reached[name] - moment for name, moment in self.moments.items()}
         costs = None if self.objective.knapsack is None else self.objective.knapsack.costs.float()
-        near, weights = _near(spread, self.settings.n_near, costs)
+        near, weights = _near(spread, NEAR, costs)
         features = {name: metric.rows.take(near) for name, metric in self.kernels.items()}
         gram = torch.zeros((len(near), len(near)), device=near.device)
         pull = torch.zeros(len(near), device=near.device)

@@ -18,6 +18,7 @@ from torch import Tensor
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.selection.solvers.problem import Problem, Solution
 
+LOG_EVERY = 50  # steps between two entries of the history
 EPSILON = 1e-8  # keeps the advantages finite if all rewards of a group are equal
 
 
@@ -43,8 +44,8 @@ def advantages(rewards: Tensor) -> Tensor:
     return (rewards - rewards.mean()) / (rewards.std(correction=0) + EPSILON)
 
 
-def solve_policy_gradient(problem: Problem) -> Solution:
-    """Learn the logits and select the top K of them.
+def solve_policy_gradient(problem: Problem, *, log_every: int = LOG_EVERY) -> Solution:
+    """Learn the logits and select the top K of them; every `log_every` steps enter the history.
 
     With a budget of tokens, the masks of a step hold as many documents as fill it on average, and the documents of the
     highest logits fill it in the end.
@@ -67,7 +68,7 @@ def solve_policy_gradient(problem: Problem) -> Solution:
         share = step / max(settings.n_epochs - 1, 1)
         rate = settings.max_lr + (settings.min_lr - settings.max_lr) * share
         logits[batch] += (rate / settings.n_rollout) * (advantage @ masks.float())
-        if step % settings.log_every == 0 or step == settings.n_epochs - 1:
+        if step % log_every == 0 or step == settings.n_epochs - 1:
             problem.history.record(step + 1, objective.value_of(objective.top(_inclusion(logits, pool, n))))
     inclusion = _inclusion(logits, pool, n)
     return Solution(objective.top(inclusion), inclusion)

@@ -22,6 +22,7 @@ from fineweb_mask.models.selection.solvers.problem import Problem
 from fineweb_mask.models.selection.solvers.token_swaps import dual_price, exchanged, polish, swap_in_pool
 
 NEAREST = 16  # neighbours, of which at most one is added and one dropped in a round
+ROUNDS_OF_SWAPS = 20  # at most: what they gain falls from round to round, and LEAST_RISE ends them before
 QUALITY_POOL = 512  # documents among which one round swaps where quality alone counts
 LEAST_RISE = 1e-6  # share of the objective: a round that gains less is the last
 LEAST_GAIN = 1e-7  # share of the range of gains in the pool: less is float32 rounding
@@ -131,16 +132,16 @@ def batch_round(objective: Objective, mask: Tensor, reached: float, most: int) -
     return mask, reached, 0
 
 
-def refine(problem: Problem, mask: Tensor) -> Tensor:
-    """Swap round by round while the objective rises: (n,) bool, never worse than `mask`."""
-    objective, history, settings = problem.objective, problem.history, problem.settings.mean_field
+def refine(problem: Problem, mask: Tensor, rounds: int = ROUNDS_OF_SWAPS) -> Tensor:
+    """Swap round by round, at most so often, while the objective rises: (n,) bool, never worse than `mask`."""
+    objective, history = problem.objective, problem.history
     swapping = [metric for metric in objective.active.values() if isinstance(metric, SupportsSwaps)]
     in_pools = len(swapping) == len(objective.active)
-    pool_size = settings.swap_pool or max((metric.swap_pool for metric in swapping), default=QUALITY_POOL)
+    pool_size = max((metric.swap_pool for metric in swapping), default=QUALITY_POOL)
     as_promised = all(metric.swaps_as_promised for metric in swapping)
     reached = objective.value_of(mask)
     most = max(1, objective.budget // 8)
-    for _ in track("rounds of swaps", range(settings.swap_rounds)):
+    for _ in track("rounds of swaps", range(rounds)):
         if in_pools:
             swapped, swaps = pool_round(objective, mask, pool_size, 2 * pool_size)
             value = objective.value_of(swapped)

@@ -31,7 +31,6 @@ class SelectorEntry:
     is_sampled: bool = False  # whether what is selected depends on the seed; else ties are by position
     cost: str = ""  # operations for each document, in their leading terms
     source: str = ""  # publication or published code
-    has_options: bool = False  # whether SelectionSettings has a section of its name
     is_slow: bool = False  # whether a comparison leaves it out unless it is named
     repeats: bool = False  # whether it may take a document more than once
 
@@ -50,7 +49,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "quality vectors",
         "some 30 gradients of J: d each for pairwise, d^2 for disf, the length of a list for facility",
         OWN,
-        has_options=True,
     ),
     "policy_gradient": _entry(
         "solvers.policy_gradient:solve_policy_gradient",
@@ -58,7 +56,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "quality vectors",
         "steps x masks x its share of the objective of a batch",
         "DATAMASK, arXiv 2512.24265",
-        has_options=True,
         is_sampled=True,
         is_slow=True,
     ),
@@ -74,7 +71,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "quality",
         "log n",
         "QuRating, arXiv 2402.09739",
-        has_options=True,
         is_sampled=True,
     ),
     "semdedup": _entry(
@@ -83,7 +79,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "quality vectors",
         "c d for c clusters, and n d / c",
         "SemDeDup, arXiv 2303.09540",
-        has_options=True,
         is_sampled=True,
     ),
     "greedy": _entry(
@@ -99,7 +94,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "scores groups",
         "log n",
         "QuaDMix, arXiv 2504.16511",
-        has_options=True,
         is_sampled=True,
         repeats=True,
     ),
@@ -109,7 +103,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "text",
         "its n-grams, log n",
         "DSIR, arXiv 2302.03169",
-        has_options=True,
         is_sampled=True,
     ),
     "d4": _entry(
@@ -118,7 +111,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "quality vectors",
         "that of semdedup, and c d again",
         "D4, arXiv 2308.12284",
-        has_options=True,
         is_sampled=True,
     ),
     "betr": _entry(
@@ -127,7 +119,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "targets",
         "t (d + log n) for t examples",
         "BETR, arXiv 2507.12466",
-        has_options=True,
     ),
     "rds": _entry(
         "selectors.targets:solve_rds",
@@ -142,7 +133,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "quality vectors",
         "c d for c clusters",
         "Diversify and Conquer, arXiv 2409.11378",
-        has_options=True,
         is_sampled=True,
     ),
     "odis": _entry(
@@ -151,7 +141,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "scores",
         "p^2 for p scores, log n for each component",
         "ODiS, arXiv 2510.18909",
-        has_options=True,
     ),
     "ingenious": _entry(
         "selectors.ingenious:solve_ingenious",
@@ -159,7 +148,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "vectors",
         "p (d + p) for parts of p documents",
         "INGENIOUS, arXiv 2305.06677",
-        has_options=True,
         is_sampled=True,
     ),
     "quad": _entry(
@@ -168,7 +156,6 @@ SELECTORS: dict[str, SelectorEntry] = {
         "quality vectors scorer",
         "c d for c clusters, and the score of some",
         "Quad, arXiv 2409.16986",
-        has_options=True,
         is_sampled=True,
     ),
 }

@@ -40,7 +40,6 @@ def select_by_group(settings: PipelineSelectionSettings, block: Block) -> Groupe
             lambda: [documents],
             own,
             passes=settings.passes,
-            directions=settings.directions,
             groups=settings.groups,
             device=device,
         )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fineweb_mask.models.runtime.progress import track
 from fineweb_mask.models.settings import PipelineSelectionSettings
+from fineweb_mask.models.settings.pipeline import DIRECTIONS
 from fineweb_mask.tasks.inference.gpu import gpu_slot
 from fineweb_mask.tasks.selection.inputs.shard_documents import read_columns, read_parts
 from fineweb_mask.tasks.workspace.arrays import read_arrays, write_arrays
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from fineweb_mask.models.selection.corpus.sample import Learned, SampleProblem
     from fineweb_mask.models.selection.problem.normalisation import Ranges
 
-NOT_LEARNED = {"device", "block_size", "block_budget", "passes", "sample", "scope"}
+NOT_LEARNED = {"device", "block_size", "blocks", "block_budget", "passes", "sample", "scope"}
 """Settings on which what is learned on a sample does not depend."""
 
 
@@ -131,7 +132,7 @@ class LearnJob(CorpusJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings, the sample, and what came before."""
-        settings = self.settings.model_dump(exclude=NOT_LEARNED | self.settings.not_used)
+        settings = self.settings.digested(exclude=NOT_LEARNED | self.settings.not_used)
         before = None if self.before is None else self.before.fingerprint
         files = [[file.fingerprint for file in group] for group in (self.samples, self.tallies, self.penalised)]
         return Dependencies(settings=[settings, self.number, self.settings.passes], inputs=[files, before])
@@ -274,7 +275,7 @@ def _problem(
     known: dict[str, Any] = {} if details is None else {"ranges": _ranges(details), "spare": details["spare"]}
     settings = job.settings
     known["groups"] = settings.groups
-    return SampleProblem(sample, survey, settings, settings.directions, device, frame=frame, **known)
+    return SampleProblem(sample, survey, settings, DIRECTIONS, device, frame=frame, **known)
 
 
 def _ranges(details: dict[str, Any]) -> "Ranges":
@@ -319,7 +320,9 @@ class KeepPolicyJob(ProductJob):
 
     def depends_on(self) -> Dependencies:
         """Return the settings and the models."""
-        settings = self.settings.model_dump(exclude={"device", "block_size", "block_budget"} | self.settings.not_used)
+        settings = self.settings.digested(
+            exclude={"device", "block_size", "blocks", "block_budget"} | self.settings.not_used
+        )
         return Dependencies(settings=settings, inputs=self.models)
 
 

@@ -68,9 +68,9 @@ class Models(NamedTuple):
     def fingerprint(self) -> str:
         """A digest of all of it: a policy answers for documents that the same models saw."""
         quality, embedding = self.settings.quality, self.settings.embedding
-        weights = {scorer.name: [scorer.weight, scorer.standardise] for scorer in quality.scorers}
+        weights = {scorer.name: [scorer.weight, scorer.name not in quality.raw] for scorer in quality.scorers}
         models = [model.identity for model in self.scorers]
-        how = [weights, quality.combine, quality.by, embedding.model_dump(include=OF_VECTORS)]
+        how = [weights, quality.combine, quality.by, embedding.digested(include=OF_VECTORS)]
         return digest([models, self.statistics.details, how, self.encoder_fingerprint])
 
 
@@ -182,9 +182,7 @@ def _learned(
                 yield part
 
     device = choose_device(settings.device)
-    found = select_corpus(
-        parts, settings, rate=rate, passes=settings.passes, directions=settings.directions, device=device
-    )
+    found = select_corpus(parts, settings, rate=rate, passes=settings.passes, device=device)
     reached = {"objective": found.objective, "upper_bound": found.upper_bound}
     return found.rule, reached | {"random_objective": found.random_objective}
 
@@ -245,8 +243,7 @@ def _answerer(
     scorers = load_models(workspace, list(models.scorers))
     path = str(workspace.local(models.encoder))
     pool = encoder_pool(path, models.encoder_fingerprint, models.settings.embedding)
-    raw = {scorer.name for scorer in quality.scorers if not scorer.standardise}
-    statistics = combine.with_raw(models.statistics.details, raw)
+    statistics = combine.with_raw(models.statistics.details, set(quality.raw))
     weights = {scorer.name: scorer.weight for scorer in quality.scorers}
 
     def answer(file: SourceShard, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1_000
 """Texts that are read at a time."""
+LEAST_TOKENS = 100
+"""Words and punctuation below which `dsir` selects a document last: the threshold of its published code."""
 
 
 class InputColumns(NamedTuple):
@@ -63,10 +65,10 @@ class InputColumns(NamedTuple):
         if "groups" in reads and settings.group_column is not None:
             groups = np.concatenate([read_groups(workspace, shard, settings.group_column) for shard in shards])
         if "text" in reads and found:
-            ratios, least = found["log_ratios"], settings.dsir.min_tokens
+            ratios = found["log_ratios"]
             if settings.dsir.by_task:
                 ratios, examples = found["task_log_ratios"], found["task_examples"]
-            log_weights = np.concatenate([_weigh_texts(workspace, shard, ratios, least) for shard in shards])
+            log_weights = np.concatenate([_weigh_texts(workspace, shard, ratios) for shard in shards])
         vectors = {name: found[name] for name in ("vectors", "tasks")} if "targets" in reads and found else {}
         few_scores = None
         if "scorer" in reads and scorer is not None:
@@ -99,12 +101,10 @@ def _read_scores(workspace: Workspace, shard: ShardFiles) -> dict[str, NDArray[n
     return {name: table[name].to_numpy() for name in names}
 
 
-def _weigh_texts(
-    workspace: Workspace, shard: ShardFiles, ratios: NDArray[np.float64], min_tokens: int
-) -> NDArray[np.float32]:
+def _weigh_texts(workspace: Workspace, shard: ShardFiles, ratios: NDArray[np.float64]) -> NDArray[np.float32]:
     from fineweb_mask.models.quality.importance import ImportanceWeights
 
-    weights = ImportanceWeights(ratios, min_tokens)
+    weights = ImportanceWeights(ratios, LEAST_TOKENS)
     with with_texts(workspace, shard.documents) as path, VerifiedFile(path) as file:
         batches = file.iter_batches(BATCH_ROWS, columns=["text"])
         found = [

@@ -64,7 +64,7 @@ class LastRun(BaseModel):
 
     @field_validator("settings", mode="before")
     @classmethod
-    def _settings_of_an_earlier_version(cls, settings: Any) -> Any:  # noqa: ANN401 - JSON
+    def _may_be_of_an_earlier_version(cls, settings: object) -> object:
         return without_removed(settings) if isinstance(settings, dict) else settings
 
     @staticmethod

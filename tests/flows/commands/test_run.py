@@ -109,7 +109,6 @@ def test_run_ends_with_one_json_object_and_repeats_from_its_files(call, tmp_path
         *("--workspace", str(tmp_path / "workspace")),
         *("--set", f"source.path={corpus}"),
         *("--set", "embedding.static_dimensions=64"),
-        *("--set", "embedding.static_vocabulary=2000"),
         *("--set", "report.sample=200"),
     )
     first = call(*arguments, "--json")

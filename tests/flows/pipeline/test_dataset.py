@@ -40,7 +40,7 @@ def settings_of(folder, corpus, *, block_size=60, select_ratio=0.2, **materializ
         source=SourceSettings(path=str(corpus)),
         ingest=IngestSettings(exact_dedup="off", min_chars=1),
         quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count")]),
-        embedding=EmbeddingSettings(static_vocabulary=400, static_dimensions=16, chunk_documents=100),
+        embedding=EmbeddingSettings(static_dimensions=16),
         selection=PipelineSelectionSettings(
             block_size=block_size, metrics="pairwise", device="cpu", select_ratio=select_ratio
         ),

@@ -36,7 +36,7 @@ def near_settings(folder, corpus, **ingest):
         source=SourceSettings(path=str(corpus)),
         ingest=IngestSettings(min_chars=1, **{"near_dedup": "minhash"} | ingest),
         quality=QualitySettings(scorers=[SCORER]),
-        embedding=EmbeddingSettings(static_vocabulary=400, static_dimensions=16),
+        embedding=EmbeddingSettings(static_dimensions=16),
         selection=PipelineSelectionSettings(select_ratio=0.9, solver="top_quality", device="cpu"),
     )
 

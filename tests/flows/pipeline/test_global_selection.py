@@ -71,14 +71,14 @@ def masks_of(workspace, shards, settings, rule, run=None):
 @pytest.mark.parametrize("metrics", ["pairwise", "disf"])
 @pytest.mark.parametrize("weight", [0, 1])
 def test_jobs_select_what_one_process_selects(workspace, shards, by, metrics, weight):
-    settings = settings_of(metrics=metrics, budget_by=by, directions=4, near_duplicates={"weight": weight})
+    settings = settings_of(metrics=metrics, budget_by=by, near_duplicates={"weight": weight})
     rule, jobs = learn(workspace, shards, settings)
     if not weight:
         assert len(jobs.built) == 5 + 1 + 2 * (5 + 1) + 1
     parts = [
         part for shard in shards for _, part in read_parts(workspace, shard, read_columns(workspace, shard), settings)
     ]
-    expected = select_corpus(lambda: parts, settings, rate=RATE, directions=4)
+    expected = select_corpus(lambda: parts, settings, rate=RATE)
     assert rule.details["objective"] == expected.objective
     assert [step["upper_bound"] for step in rule.details["steps"]] == [step.upper_bound for step in expected.steps]
     assert rule.details["ranges"] == asdict(expected.ranges)
@@ -254,7 +254,7 @@ def selected(folder, corpus, *, sample=200, weight=0, scorers=(), **changes):
         workspace=str(folder),
         source=SourceSettings(path=str(corpus)),
         quality=QualitySettings(scorers=[ColumnScorerSettings(column="token_count"), *scorers]),
-        embedding=EmbeddingSettings(static_vocabulary=400, static_dimensions=16, chunk_documents=100),
+        embedding=EmbeddingSettings(static_dimensions=16),
         selection=settings_of(
             metrics="pairwise", passes=1, sample=sample, near_duplicates={"weight": weight}, **changes
         ),
@@ -303,7 +303,7 @@ def test_groups_have_their_budgets_in_a_whole_plan(tmp_path, corpus):
 def test_a_classifier_s_labels_are_columns_of_the_dataset_and_may_be_groups(tmp_path, corpus, save_regression_bert):
     texts = pq.read_table(corpus / "a.parquet", columns=["text"])["text"].to_pylist()
     model = save_regression_bert(tmp_path / "model", texts[:50], labels=3)
-    classes = ClassesScorerSettings(name="topic", model=str(model), device="cpu", max_tokens=16)
+    classes = ClassesScorerSettings(name="topic", model=str(model), max_tokens=16)
     shares = {"LABEL_0": 0.5, "LABEL_1": 0.25, "LABEL_2": 0.25}
     groups = {"column": "topic", "shares": shares}
     run, selection = selected(tmp_path / "w", corpus, weight=1, scorers=[classes], groups=groups)

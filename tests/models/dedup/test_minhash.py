@@ -79,7 +79,7 @@ def test_keys_of_different_bands_and_texts_differ_and_seeds_matter():
     found = band_keys(texts, MinHashSettings())
     assert found.keys.shape == (200, 14)
     assert len(np.unique(found.keys)) == 200 * 14
-    again = band_keys(texts, MinHashSettings(seed=2))
+    again = band_keys(texts, MinHashSettings(), seed=2)
     assert not np.isin(found.keys, again.keys).any()
 
 

@@ -67,9 +67,9 @@ def save_bert(folder):
     SentenceTransformer(modules=modules, device="cpu").save(str(folder))
 
 
-def load(folder, **settings):
-    exact = {"precision": "float32", "compute_precision": "float32"}
-    return load_encoder(str(folder), EmbeddingSettings(**{"device": "cpu"} | exact | settings))
+def load(folder, *, device="cpu", batch_tokens=None, **settings):
+    settings = EmbeddingSettings(**{"precision": "float32"} | settings)
+    return load_encoder(str(folder), settings, device, compute="float32", batch_tokens=batch_tokens)
 
 
 def poisoned(folder, target, value):

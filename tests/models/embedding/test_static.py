@@ -26,8 +26,7 @@ def folder(tmp_path_factory):
 
 
 def load(folder, **settings):
-    exact = {"precision": "float32", "device": "cpu"}
-    encoder = load_encoder(str(folder), EmbeddingSettings(**exact | settings))
+    encoder = load_encoder(str(folder), EmbeddingSettings(**{"precision": "float32"} | settings), "cpu")
     assert isinstance(encoder, TokenVectorEncoder)
     return encoder
 

@@ -131,9 +131,9 @@ def folder(request, tmp_path_factory):
     return (RECIPES | OTHERS)[request.param](tmp_path_factory.mktemp("model") / "model")
 
 
-def load(folder, **settings):
-    exact = {"device": "cpu", "precision": "float32", "compute_precision": "float32"}
-    return load_encoder(str(folder), EmbeddingSettings(**exact | settings))
+def load(folder, *, compute="float32", batch_tokens=None, **settings):
+    settings = EmbeddingSettings(**{"precision": "float32"} | settings)
+    return load_encoder(str(folder), settings, "cpu", compute=compute, batch_tokens=batch_tokens)
 
 
 def reference(folder, texts, **options):
@@ -169,7 +169,7 @@ def test_a_real_model(minilm):
 @pytest.mark.parametrize("compute", ["bfloat16", "float16"])
 def test_half_precision_keeps_the_direction(minilm, compute):
     texts = [text[:2_000] for text in TEXTS]
-    vectors = load(minilm, compute_precision=compute).encode(texts).vectors
+    vectors = load(minilm, compute=compute).encode(texts).vectors
     assert (vectors * reference(minilm, texts)).sum(axis=1).min() >= 0.999
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
 
@@ -179,7 +179,7 @@ def test_weights_saved_in_half_precision_can_compute_in_single(tmp_path):
     model = SentenceTransformer(str(folder), device="cpu").half()
     model.save(str(tmp_path / "half"), create_model_card=False)
     model.float().save(str(tmp_path / "rounded"), create_model_card=False)
-    for settings in ({}, {"compute_precision": "bfloat16"}):
+    for settings in ({}, {"compute": "bfloat16"}):
         half, rounded = (load(tmp_path / name, **settings).encode(TEXTS) for name in ("half", "rounded"))
         np.testing.assert_array_equal(half.vectors, rounded.vectors)
 

@@ -29,7 +29,7 @@ def folder(save_regression_bert, tmp_path_factory):
 
 
 def load(folder):
-    return load_scorer(ClassesScorerSettings(name="topic", model=str(folder), device="cpu"), str(folder))
+    return load_scorer(ClassesScorerSettings(name="topic", model=str(folder)), str(folder))
 
 
 def test_outputs_are_those_of_transformers_and_the_label_is_the_largest(folder):

@@ -7,7 +7,7 @@ import pytest
 
 from fineweb_mask.models.quality.column import ColumnScorer, ColumnValueError, SidecarScorer
 from fineweb_mask.models.quality.registry import columns_of, load_scorer
-from fineweb_mask.models.settings.quality import ColumnScorerSettings, DifferenceScorerSettings, SidecarScorerSettings
+from fineweb_mask.models.settings.quality import ColumnScorerSettings, SidecarScorerSettings
 
 
 def scorer(**settings):
@@ -43,7 +43,7 @@ def test_a_missing_value_is_an_error_or_the_score_that_was_set(value):
 
 
 def difference(**settings):
-    return load_scorer(DifferenceScorerSettings(column="prior", minus="conditional", **settings), "")
+    return load_scorer(ColumnScorerSettings(column="prior", minus="conditional", **settings), "")
 
 
 def test_a_difference_is_of_two_columns():

@@ -12,7 +12,7 @@ import torch
 
 from fineweb_mask.models.errors import ModelError, SettingsError
 from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.quality.transformer import EduScorer
+from fineweb_mask.models.quality.transformer import BATCH_TOKENS, EduScorer
 from fineweb_mask.models.settings.quality import EduScorerSettings
 
 WORDS = "piano sonata melody violin concert harmony football goal match striker league stadium the of and".split()
@@ -28,8 +28,9 @@ def folder(save_regression_bert, tmp_path_factory):
     return save_regression_bert(tmp_path_factory.mktemp("edu") / "model", TEXTS)
 
 
-def load(folder, **settings):
-    return EduScorer(EduScorerSettings(model=str(folder), device="cpu", **settings), str(folder))
+def load(folder, *, batch_tokens=BATCH_TOKENS, **settings):
+    settings = EduScorerSettings(model=str(folder), **settings)
+    return EduScorer(settings, str(folder), device="cpu", batch_tokens=batch_tokens)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,9 @@ def test_half_precision_is_near(save_regression_bert, tmp_path):
     # Weights as wide as the other tests' saturate the attention, where rounding says little of a trained model's.
     folder = save_regression_bert(tmp_path / "model", TEXTS, spread=0.2)
     scorer = load(folder)
-    half = load(folder, precision="bfloat16").score_and_embed(TEXTS)
+    halved = load(folder)
+    halved._model.bfloat16()
+    half = halved.score_and_embed(TEXTS)
     assert half.scores.dtype == np.float32
     assert np.corrcoef(half.scores, scorer.score(TEXTS))[0, 1] > 0.999
     cosine = (half.encoded.vectors * scorer.score_and_embed(TEXTS).encoded.vectors).sum(axis=1)
@@ -164,7 +167,7 @@ def test_equal_input_gives_equal_bytes(folder, scorer):
 
 
 def test_the_registry_loads_the_scorer(folder, scorer):
-    loaded = load_scorer(EduScorerSettings(model=str(folder), device="cpu"), str(folder))
+    loaded = load_scorer(EduScorerSettings(model=str(folder)), str(folder))
     assert loaded.column == "text"
     assert loaded.score(TEXTS[:1]) == scorer.score(TEXTS[:1])
 

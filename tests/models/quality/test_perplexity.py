@@ -10,8 +10,7 @@ from fineweb_mask.models.probe.downstream import save_model
 from fineweb_mask.models.probe.language_model import make_model
 from fineweb_mask.models.probe.packing import train_tokenizer
 from fineweb_mask.models.probe.settings import PRESETS
-from fineweb_mask.models.quality.registry import load_scorer
-from fineweb_mask.models.quality.transformer import PerplexityScorer
+from fineweb_mask.models.quality.transformer import PERPLEXITY_BATCH_TOKENS, PerplexityScorer
 from fineweb_mask.models.settings.quality import PerplexityScorerSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,9 +48,9 @@ def reference(folder):
     return losses
 
 
-def load(folder, **settings):
-    settings = PerplexityScorerSettings(model=str(folder), device="cpu", **settings)
-    return load_scorer(settings, str(folder))
+def load(folder, *, batch_tokens=PERPLEXITY_BATCH_TOKENS, **settings):
+    settings = PerplexityScorerSettings(model=str(folder), **settings)
+    return PerplexityScorer(settings, str(folder), device="cpu", batch_tokens=batch_tokens)
 
 
 def test_a_score_is_minus_the_mean_loss(folder, reference):

@@ -1,11 +1,13 @@
 """Make blocks of documents so small that every selection from them can be evaluated."""
 
 import itertools
+import math
 
 import numpy as np
 import torch
 
 from fineweb_mask.models.selection.metrics.base import metric_class
+from fineweb_mask.models.selection.metrics.facility import Facility
 from fineweb_mask.models.selection.metrics.near_duplicates import NearDuplicates
 from fineweb_mask.models.selection.problem.objective import Objective
 from fineweb_mask.models.selection.problem.token_budget import Knapsack
@@ -65,8 +67,14 @@ def random_metrics(random, rows, budget, knapsack=None):
     """Some metrics of these rows and, in half of all cases, near-duplicates, with a weight each."""
     masses = None if knapsack is None else knapsack.masses
     names = random.permutation(sorted(METRICS))[: random.integers(1, len(METRICS) + 1)]
-    settings = selection.SelectionSettings(mean_field={"n_neighbours": int(random.choice([2, 4, 64]))})
-    metrics = {name: METRICS[name].for_block(rows, settings, budget, masses) for name in names}
+    shortest, settings = int(random.choice([2, 4, 64])), selection.SelectionSettings()
+    length = max(shortest, math.ceil(6 * rows.n / budget))
+    metrics = {
+        name: Facility(rows, length, masses)
+        if name == "facility"
+        else METRICS[name].for_block(rows, settings, budget, masses)
+        for name in names
+    }
     weights = {name: float(random.uniform(0.05, 1)) for name in names}
     if random.random() < 0.5:
         metrics["near"], weights["near"] = NearDuplicates.of(rows, 0.8, knapsack), float(random.choice([0.1, 1, 4]))

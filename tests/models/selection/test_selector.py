@@ -3,6 +3,8 @@
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from fineweb_mask.models.selection import (
 from fineweb_mask.models.selection.block import checked_block
 from fineweb_mask.models.selection.problem.normalisation import find_ranges
 from fineweb_mask.models.selection.selector import term_ranges
+from fineweb_mask.models.selection.solvers.mean_field import solve_mean_field
 from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from tests.models.selection.enumerable import METRICS, any_masks, is_full
 
@@ -169,9 +172,10 @@ def test_lamb_trades_quality_for_diversity(corpus):
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_few_steps_never_end_below_the_start(metric, n_steps, corpus):
-    chosen = SelectionSettings(metrics=metric, lamb=0.1, mean_field={"n_steps": n_steps, "swap_rounds": 0})
-    selection = select(*corpus, chosen)
+def test_few_steps_never_end_below_the_start(metric, n_steps, corpus, monkeypatch):
+    entry = replace(SELECTORS["mean_field"], solve=partial(solve_mean_field, n_steps=n_steps, rounds=0))
+    monkeypatch.setitem(SELECTORS, "mean_field", entry)
+    selection = select(*corpus, SelectionSettings(metrics=metric, lamb=0.1))
     assert selection.objective >= selection.history[0][2] - 1e-9
     picks = metric != "facility"  # greedily, after annealing
     assert selection.history[-1][0] == n_steps + picks
@@ -194,8 +198,9 @@ def test_quality_columns_are_standardised_and_weighted(corpus):
     features, quality = corpus
     other = np.random.default_rng(1).random(len(quality)).astype(np.float32)
     columns = np.stack([quality * 1000, other, np.ones_like(quality)], axis=1)
-    chosen = SelectionSettings(solver="top_quality", quality_weights=[1.0, 0.0, 5.0])
-    assert (select(features, columns, chosen).indices == select(features, quality, chosen_one()).indices).all()
+    chosen = SelectionSettings(solver="top_quality")
+    found = select(features, columns, chosen, quality_weights=[1.0, 0.0, 5.0])
+    assert (found.indices == select(features, quality, chosen_one()).indices).all()
 
 
 def chosen_one():
@@ -397,7 +402,6 @@ def test_unfit_settings_are_refused(unfit):
     ("chosen", "tokens", "message"),
     [
         ({"budget": 401}, None, r"budget is 401 documents, but there are only 400"),
-        ({"quality_weights": [1.0, 2.0]}, None, r"quality has 1 columns"),
         ({"metrics": {}}, None, r"metrics is empty"),
         ({"budget_by": "tokens"}, None, r"pass tokens"),
         ({"budget_by": "tokens"}, np.ones(3), r"tokens must have one value"),
@@ -408,6 +412,11 @@ def test_unfit_settings_are_refused(unfit):
 def test_settings_that_do_not_fit_the_data_are_refused(chosen, tokens, message, corpus):
     with pytest.raises(SelectionInputError, match=message):
         select(*corpus, SelectionSettings(**chosen), tokens=tokens)
+
+
+def test_quality_has_a_weight_for_each_column(corpus):
+    with pytest.raises(SelectionInputError, match="quality has 1 columns"):
+        select(*corpus, SelectionSettings(), quality_weights=[1.0, 2.0])
 
 
 @pytest.mark.parametrize(("solver", "metric"), SOLVED)

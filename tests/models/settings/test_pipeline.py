@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from fineweb_mask.models.schemas import FINEWEB
 from fineweb_mask.models.settings import EngineSettings, IngestSettings, PipelineSelectionSettings, PipelineSettings
-from fineweb_mask.models.settings.selection import MeanFieldSettings, SelectionSettings
+from fineweb_mask.models.settings.selection import SelectionSettings
 from fineweb_mask.models.settings.source import LABEL_COLUMNS
 
 MINIMAL = {
@@ -81,11 +81,8 @@ def test_a_wrong_type_is_refused(section, key, value):
         ("embedding", "model", ""),
         ("embedding", "max_tokens", 0),
         ("embedding", "precision", "int4"),
-        ("embedding", "compute_precision", "int8"),
         ("embedding", "long_documents", "split"),
-        ("embedding", "batch_tokens", 0),
-        ("embedding", "chunk_documents", 0),
-        ("embedding", "static_vocabulary", 299),
+        ("embedding", "static_dimensions", 1),
         ("selection", "select_ratio", 0),
         ("selection", "select_ratio", 1.5),
         ("selection", "lamb", -0.1),
@@ -94,7 +91,6 @@ def test_a_wrong_type_is_refused(section, key, value):
         ("selection", "scope", "corpus"),
         ("selection", "sample", 99),
         ("selection", "passes", 0),
-        ("selection", "directions", 1),
         ("selection", "block_size", 0),
         ("selection", "block_budget", "free"),
         ("selection", "budget", 0),
@@ -142,14 +138,13 @@ def test_scratch_is_a_local_folder():
 
 def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
     chosen = PipelineSettings.model_validate(
-        recipe(selection={"metrics": {"pairwise": 1, "facility": 2}, "mean_field": {"swap_rounds": 3}, "block_size": 9})
+        recipe(selection={"metrics": {"pairwise": 1, "facility": 2}, "mean_field": {"graph": "exact"}, "block_size": 9})
     ).selection
     assert isinstance(chosen, SelectionSettings)
     assert set(PipelineSelectionSettings.model_fields) - set(SelectionSettings.model_fields) == {
         "scope",
         "passes",
         "sample",
-        "directions",
         "groups",
         "given",
         "block_size",
@@ -157,8 +152,7 @@ def test_the_pipeline_adds_scope_blocks_and_device_to_the_selection_settings():
         "device",
     }
     assert chosen.metric_weights == {"pairwise": 1.0, "facility": 2.0}
-    assert chosen.mean_field.swap_rounds == 3
-    assert chosen.mean_field.n_near == MeanFieldSettings().n_near
+    assert chosen.mean_field.graph == "exact"
 
 
 @pytest.mark.parametrize(
@@ -180,8 +174,8 @@ def test_what_needs_neighbours_or_all_documents_is_refused_for_the_whole_corpus(
     [
         ("topic", {"extra_columns": ["site"]}, "'topic' is not read: add it to source.extra_columns, or name one of d"),
         ("content_hash", {"extra_columns": []}, "'content_hash' is not read"),
-        ("text", {}, "selection.groups.column: received 'text': the text itself is no group"),
-        ("body", {"text_column": "body"}, "received 'body': the text itself is no group"),
+        ("text", {}, "selection.groups.column: received 'text': the text itself cannot be a group"),
+        ("body", {"text_column": "body"}, "received 'body': the text itself cannot be a group"),
     ],
 )
 def test_groups_of_a_column_that_is_not_read_are_refused(column, source, says):
@@ -222,7 +216,6 @@ def test_a_price_for_blocks_needs_blocks_a_share_and_an_objective(changes, says)
         ({"metrics": "pairwise"}, 20 * 768 * 10),
         ({"metrics": "disf"}, 5 * 128 * 129 // 2 * 10),
         ({"metrics": {"pairwise": 1, "disf": 1}}, 5 * 128 * 129 // 2 * 10),
-        ({"metrics": "disf", "directions": 1000}, 5 * 768 * 769 // 2 * 10),
         ({"metrics": "pairwise", "budget": 2_000}, 20 * 768 * 50),
         ({"metrics": "pairwise", "sample": 700}, 700),
     ],

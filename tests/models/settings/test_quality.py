@@ -7,7 +7,6 @@ from fineweb_mask.models.quality.registry import SCORERS
 from fineweb_mask.models.settings.quality import (
     ClassesScorerSettings,
     ColumnScorerSettings,
-    DifferenceScorerSettings,
     EduScorerSettings,
     FastTextScorerSettings,
     FastTextTrainingSettings,
@@ -48,6 +47,8 @@ def test_scorer_names_must_differ():
         QualitySettings(scorers=[classes])
     with pytest.raises(ValidationError, match="at least 1 item"):
         QualitySettings(scorers=[])
+    with pytest.raises(ValidationError, match="raw: there is no score 'topic': name one of"):
+        QualitySettings(scorers=[same, classes], raw=["topic"])
     assert len(QualitySettings(scorers=[same, same.model_copy(update={"name": "other"})]).scorers) == 2
 
 
@@ -56,18 +57,13 @@ def test_scorer_names_must_differ():
     [
         (FastTextScorerSettings, {"model": "m.bin", "weight": float("nan")}),
         (FastTextScorerSettings, {"model": "m.bin", "weight": float("inf")}),
-        (FastTextScorerSettings, {"model": "m.bin", "max_chars": 0}),
         (FastTextScorerSettings, {"model": "", "labels": {"path": "l"}}),
         (FastTextScorerSettings, {"model": "m.bin", "kind": "magic"}),
         (FastTextScorerSettings, {"model": "m.bin", "positive_label": ""}),
-        (FastTextScorerSettings, {"model": "m.bin", "max_words": 0}),
         (EduScorerSettings, {"max_tokens": 2}),
-        (EduScorerSettings, {"batch_tokens": 0}),
         (EduScorerSettings, {"model": ""}),
-        (EduScorerSettings, {"precision": "float16"}),
         (ColumnScorerSettings, {"column": ""}),
         (ColumnScorerSettings, {"column": "c", "missing": float("nan")}),
-        (QualitySettings, {"scorers": [{"model": "m.bin"}], "by_documents": 1}),
         (ClassesScorerSettings, {"name": "topic", "model": "m", "weight": 1}),
         (LabelSettings, {"path": "l", "threshold": float("nan")}),
         (LabelSettings, {"path": ""}),
@@ -97,7 +93,7 @@ def test_an_impossible_value_is_refused(model, values):
         ({"path": "{shard}.csv"}, "must end in one of .npy"),
         ({"path": "{shard}.npy", "field": "score"}, "name the one with the score in .parquet"),
         ({"path": "{shard}.parquet"}, "name the one with the score in .parquet"),
-        ({"path": "{shard}.jsonl.gz", "field": "score", "index": 1}, "index: 1 is of a .npy"),
+        ({"path": "{shard}.jsonl.gz", "field": 1}, "name the one with the score in .parquet"),
         ({"path": "s3://key:secret@host/{shard}.npy"}, "password"),
     ],
 )
@@ -112,7 +108,6 @@ def test_every_kind_of_scorer_has_its_class():
         EduScorerSettings().kind,
         ColumnScorerSettings(column="c").kind,
         ClassesScorerSettings(name="topic", model="m").kind,
-        DifferenceScorerSettings(column="before", minus="after").kind,
         PerplexityScorerSettings(model="m").kind,
     }
     assert kinds == set(SCORERS)

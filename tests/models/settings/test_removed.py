@@ -1,31 +1,117 @@
-"""Settings that are gone: a recipe is told what to write instead, and a workspace's record of one still loads."""
+"""Settings that are gone: an error says what to write instead, and earlier recipes are read without them."""
+
+import json
 
 import pytest
 
-from fineweb_mask.flows.recipe import RecipeError, load_recipe
-from fineweb_mask.models.settings.removed import REMOVED, REMOVED_VALUES
-from fineweb_mask.tasks.workspace.records.runs import LastRun
+from fineweb_mask.models.errors import SettingsError
+from fineweb_mask.models.settings import PipelineSettings
+from fineweb_mask.models.settings.removed import REMOVED, REMOVED_VALUES, instead_of, without_removed
+from fineweb_mask.models.settings.selection import SelectionSettings
+from fineweb_mask.models.settings.validation import validated
+
+RECIPE = {"workspace": "w", "source": {"path": "p"}, "quality": {"scorers": [{"name": "a", "model": "m.bin"}]}}
+
+
+def recipe_with(key, value):
+    """Return the recipe with a value at a key, whose `*` are the first item of a list or a name."""
+    content = json.loads(json.dumps(RECIPE))
+    target, parts = content, key.split(".")
+    for part, after in zip(parts, [*parts[1:], ""], strict=True):
+        place = part
+        if part == "*" and isinstance(target, list):
+            place = 0
+            target.extend({} for _ in range(1 - len(target)))
+        if not after:
+            target[place] = value
+        else:
+            target = (
+                target.setdefault(place, [] if after == "*" and part == "scorers" else {})
+                if isinstance(target, dict)
+                else target[place]
+            )
+    if key.startswith("selection.quad.scorer."):
+        content["selection"]["quad"]["scorer"]["kind"] = "edu"
+    if key.startswith("selection.targets."):
+        content["selection"]["targets"]["path"] = "examples.parquet"
+    return content
+
+
+def message_of(content):
+    with pytest.raises(SettingsError) as caught:
+        validated(PipelineSettings, content)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("key", REMOVED)
-def test_a_removed_setting_is_named_with_what_to_write_instead(key: str) -> None:
-    with pytest.raises(RecipeError) as raised:
-        load_recipe("sample", [f"{key}=1"])
-    assert str(raised.value) == f"{key}: {REMOVED[key]}"
+def test_a_recipe_that_names_a_removed_setting_is_told_what_to_write_instead_in_one_line(key):
+    content = recipe_with(key, 1)
+    message = message_of(content)
+    named = key.replace("scorers.*", "scorers.0")
+    assert message == f"{named}: is no setting any more: {REMOVED[key]}"
 
 
 @pytest.mark.parametrize(("key", "value"), REMOVED_VALUES)
-def test_a_removed_value_is_named_with_what_to_write_instead(key: str, value: str) -> None:
-    with pytest.raises(RecipeError) as raised:
-        load_recipe("sample", [f"{key}={value}"])
-    assert REMOVED_VALUES[key, value] in str(raised.value)
+def test_a_recipe_with_a_removed_value_is_told_what_to_write_instead_in_one_line(key, value):
+    named = key.replace("*", "0")
+    expected = f"{named}: {value!r} is gone: {REMOVED_VALUES[key, value]}"
+    assert message_of(recipe_with(key, value)) == expected
 
 
-def test_the_record_of_a_run_of_an_earlier_version_loads() -> None:
-    settings = load_recipe("sample").model_dump(mode="json")
-    earlier = settings | {
-        "embedding": settings["embedding"] | {"keep": True},
-        "selection": settings["selection"] | {"blocks": "by_shard", "gist": {"distances": 8}},
-        "materialize": settings["materialize"] | {"shuffle": False, "seed": 0},
-    }
-    assert LastRun.model_validate({"settings": earlier, "folder": "."}).settings == load_recipe("sample")
+@pytest.mark.parametrize("metric", ["logdet", "vendi"])
+def test_a_removed_metric_of_several_is_named_once(metric):
+    message = message_of(recipe_with("selection.metrics", {"pairwise": 1, metric: 2}))
+    assert message == f"selection.metrics: {metric!r} is gone: {REMOVED_VALUES['selection.metrics', metric]}"
+
+
+def test_other_errors_keep_their_lines():
+    content = recipe_with("selection.d4", {"keep": "hard"})
+    content["selection"] |= {"lamb": 3, "bogus": 1}
+    first, second, third = message_of(content).splitlines()
+    assert first.startswith("selection.lamb: input should be less than or equal to 1")
+    assert {second[:13], third[:13]} == {"selection.d4:", "selection.bog"}
+
+
+def test_options_of_a_selection_alone_are_known_by_their_section():
+    with pytest.raises(SettingsError, match=r"^quality_weights: is no setting any more: .* pass quality_weights"):
+        validated(SelectionSettings, {"quality_weights": [1.0]})
+
+
+def test_a_constant_is_named_with_its_value():
+    assert (
+        instead_of(["selection", "quadmix", "by_group", "en", "floor"])
+        == "it is 0.001 for all recipes now: leave it out"
+    )
+    assert instead_of(["selection", "lamb"]) is None
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_a_recipe_of_an_earlier_version_is_read_without_removed_settings(key):
+    content = recipe_with(key, 1)
+    kept = validated(PipelineSettings, without_removed(content))
+    assert kept.selection.lamb == 0.5
+
+
+@pytest.mark.parametrize(("key", "value"), REMOVED_VALUES)
+def test_a_recipe_of_an_earlier_version_is_read_without_removed_values(key, value):
+    content = recipe_with(key, value)
+    if value == "difference":
+        content["quality"]["scorers"][0] = {"kind": "difference", "column": "a", "minus": "b", "name": "c"}
+    settings = validated(PipelineSettings, without_removed(content))
+    assert (settings.selection.solver, settings.selection.metrics) == ("mean_field", "pairwise")
+
+
+def test_what_has_another_form_now_is_translated():
+    scorers = [
+        {"kind": "difference", "name": "difference", "column": "a", "minus": "b", "standardise": False, "weight": 2},
+        {"kind": "sidecar", "path": "{shard}.npy", "field": None, "index": 1},
+        {"kind": "fasttext", "name": "f", "model": "m.bin", "standardise": True, "training": {"epochs": 3}},
+    ]
+    quality = validated(
+        PipelineSettings, without_removed({**RECIPE, "quality": {"scorers": scorers, "by_documents": 9}})
+    ).quality
+    first, sidecar, second = quality.scorers
+    assert sidecar.field == 1
+    assert (first.kind, first.column, first.minus, first.weight) == ("column", "a", "b", 2)
+    assert (second.kind, second.model) == ("fasttext", "m.bin")
+    assert quality.raw == ["difference"]

@@ -197,13 +197,13 @@ def test_all_stands_for_every_selector_that_can_run_and_is_not_slow(built: Any) 
 
 
 def test_options_of_other_selectors_change_no_key(copied: Any, settings: PipelineSelectionSettings) -> None:
-    other = settings.model_copy(update={"kmq": settings.kmq.model_copy(update={"n_clusters": 3})})
+    other = settings.model_copy(update={"semdedup": settings.semdedup.model_copy(update={"eps": 0.5})})
 
     def keys(of: PipelineSelectionSettings, selector: str) -> list[str]:
         return [job.key.fingerprint for job in jobs(copied.workspace, copied.selection_shards, of, selector)]
 
     assert keys(settings, "random") == keys(other, "random")
-    assert keys(settings, "kmq") != keys(other, "kmq")
+    assert keys(settings, "semdedup") != keys(other, "semdedup")
 
 
 def test_documents_that_a_selector_repeats_are_written_as_often(

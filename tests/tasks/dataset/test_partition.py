@@ -32,7 +32,7 @@ OPTIONS = [
     {"layout": "flat"},
     {"layout": "url"},
     {"format": "jsonl.zst"},
-    {"file_size": 2**20, "row_group_size": 3},
+    {"file_size": 2**20},
 ]
 Rows = list[tuple[str | None, bool]]
 

@@ -61,8 +61,8 @@ def test_the_version_follows_what_is_in_the_files_and_not_where_or_how_fast(
     def version(**changes: Any) -> str:
         return str(making.with_settings(**changes).partitioning.version)
 
-    same = {version(), version(title="x"), version(memory_limit="1GB"), version(output="/x"), version(threads=1)}
+    same = {version(), version(title="x"), version(memory_limit="1GB"), version(output="/x")}
     assert len(same) == 1
-    others = {version(layout="flat"), version(partition_size=1), version(row_group_size=7)}
-    assert len(others | same) == 4
+    others = {version(layout="flat"), version(partition_size=1)}
+    assert len(others | same) == 3
     assert making._replace(shards=making.shards[:-1]).partitioning.version not in same

@@ -188,7 +188,7 @@ def test_a_teacher_s_scores_are_the_labels_and_are_kept(settings, labels, output
 
 def test_an_edu_model_teaches(settings, labels, output, tmp_path, save_regression_bert):
     texts, _ = texts_and_scores()
-    scorer = EduScorerSettings(name="teacher", model=str(save_regression_bert(tmp_path / "edu", texts)), device="cpu")
+    scorer = EduScorerSettings(name="teacher", model=str(save_regression_bert(tmp_path / "edu", texts)))
     scores = load_scorer(scorer, scorer.model).score(texts)
     middle = float(np.median(scores))
     taught = settings.model_copy(

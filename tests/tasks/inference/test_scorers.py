@@ -69,7 +69,7 @@ def test_a_model_is_known_by_its_content(folder: Path, tmp_path: Path) -> None:
 def test_statistics_of_every_kind_are_those_of_its_scores(copied: Any, folder: Path) -> None:
     scorers = [
         copied.recipe.quality.scorers[0],
-        EduScorerSettings(model=str(folder), device="cpu"),
+        EduScorerSettings(model=str(folder)),
         ColumnScorerSettings(name="tokens", column="token_count"),
     ]
     models = [*copied.models, *(resolve_model(settings) for settings in scorers[1:])]

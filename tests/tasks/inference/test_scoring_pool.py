@@ -71,8 +71,8 @@ def test_scores_and_order_are_those_of_one_process(built: Any, placed: QualityMo
 
 
 def test_threads_score_several_files_with_several_models_at_once(built: Any, placed: QualityModel) -> None:
-    short = placed.settings.model_copy(update={"name": "short", "max_chars": 6})
-    models = [placed, placed.model_copy(update={"settings": short})]
+    lower = placed.settings.model_copy(update={"name": "lower", "lowercase": True})
+    models = [placed, placed.model_copy(update={"settings": lower})]
     texts = [[f"orbit whale {row * size}" for row in range(size)] for size in (1, 300, 2500, 4000, 6000)]
     expected = [[load_scorer(model.settings, model.path).score(column) for model in models] for column in texts]
     with ThreadPoolExecutor(len(texts)) as threads:

@@ -62,7 +62,7 @@ def test_columns_that_some_file_has_may_be_named(recipe: Any, named: dict[str, A
         ({"materialize": {"layout": "Site"}}, r"materialize\.layout: .* 'Site'"),
         ({"selection": {"groups": {"column": "Site"}}}, r"selection\.groups\.column: .* 'Site', it may be one of id, "),
         ({"report": {"by": ["site", "kind"]}}, r"report\.by\.1: .* 'kind', it may be one of id, .*site$"),
-        ({"report": {"by": ["text"]}}, r"report\.by: the text itself is no group"),
+        ({"report": {"by": ["text"]}}, r"report\.by: the text itself cannot be a group"),
         ({"score": "grade"}, r"quality\.scorers\.0\.column: .* 'grade'"),
         (
             {"materialize": {"layout": "site"}, "extra_columns": []},

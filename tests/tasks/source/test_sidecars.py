@@ -58,8 +58,8 @@ def test_an_array_has_one_number_per_row_or_a_column_of_them(tmp_path):
     path = write(tmp_path, ".npy", np.array([1, 2, 3], dtype=np.int8))
     assert read(path).tolist() == [1.0, 2.0, 3.0]
     path = write(tmp_path, ".npy", np.arange(6, dtype=np.float16).reshape(3, 2))
-    assert read(path, index=1).tolist() == [1.0, 3.0, 5.0]
-    with pytest.raises(BadShardError, match=r"its shape is \(3, 2\), `index` is None: set it"):
+    assert read(path, field=1).tolist() == [1.0, 3.0, 5.0]
+    with pytest.raises(BadShardError, match=r"its shape is \(3, 2\), `field` is None: set it"):
         read(path)
 
 

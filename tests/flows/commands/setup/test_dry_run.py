@@ -13,7 +13,7 @@ from fineweb_mask.flows.cli import app
 from fineweb_mask.flows.commands.setup import dry_run
 
 ROOT = Path(__file__).resolve().parents[4]
-SMALL = ("selection.metrics=pairwise", "embedding.static_vocabulary=500", "embedding.static_dimensions=16")
+SMALL = ("selection.metrics=pairwise", "embedding.static_dimensions=16")
 SCORE = "quality.scorers=[{kind: column, column: token_count}]"
 
 

@@ -127,34 +127,17 @@ def test_lowercase_is_the_scorer_s_choice(model):
     assert abs(as_given - lowered).min() > 0.1
 
 
-def test_max_chars_is_how_much_of_a_text_is_read(model):
-    start, rest = "theorem proof reasoning ", " ".join(BAD)
-    assert score(model, [start + rest], max_chars=len(start)) == score(model, [start])
-    assert score(model, [start + rest]) < score(model, [start])
-
-
 @pytest.mark.parametrize(
-    ("text", "max_chars", "lowercase", "line"),
+    ("text", "lowercase", "line"),
     [
-        ("  A\nb\tC ", None, False, "A b C"),
-        ("  A\nb\tC ", None, True, "a b c"),
-        ("ABCDEF", 3, True, "abc"),
-        ("a</s>b </S> c", None, True, "a b c"),
-        ("", 5, False, ""),
+        ("  A\nb\tC ", False, "A b C"),
+        ("  A\nb\tC ", True, "a b c"),
+        ("a</s>b </S> c", True, "a b c"),
+        ("", False, ""),
     ],
 )
-def test_one_line(text, max_chars, lowercase, line):
-    assert one_line(text, max_chars, lowercase) == line
-
-
-@pytest.mark.parametrize(("max_words", "line"), [(1, "a"), (2, "a b"), (9, "a b c"), (None, "a b c")])
-def test_one_line_has_the_first_words(max_words, line):
-    assert one_line(" a\nb </s>c ", None, False, max_words) == line
-
-
-def test_max_words_is_how_much_of_a_text_is_read(model):
-    start, rest = "theorem proof reasoning", " ".join(BAD)
-    assert score(model, [f"{start} {rest}"], max_words=3) == score(model, [start])
+def test_one_line(text, lowercase, line):
+    assert one_line(text, lowercase) == line
 
 
 def test_an_unknown_positive_label_is_an_error_that_names_the_labels(model):
@@ -221,46 +204,44 @@ def words(line):
     return [word for word in FASTTEXT_SPACE.split(line) if word]
 
 
-def check(texts, max_chars, lowercase):
-    lines = fasttext_lines(pa.array(texts, pa.string()), max_chars, lowercase)
+def check(texts, lowercase):
+    lines = fasttext_lines(pa.array(texts, pa.string()), lowercase)
     assert len(lines) == len(texts)
     for text, line in zip(texts, lines, strict=True):
         assert line.endswith(b"\n")
         assert line.count(b"\n") == 1
-        assert words(line) == words(one_line(text, max_chars, lowercase).encode())
+        assert words(line) == words(one_line(text, lowercase).encode())
 
 
-@given(texts=TEXTS, max_chars=st.one_of(st.none(), st.integers(1, 12)), lowercase=st.booleans())
-def test_lines_hold_the_words_of_the_reference(texts, max_chars, lowercase):
-    check(texts, max_chars, lowercase)
+@given(texts=TEXTS, lowercase=st.booleans())
+def test_lines_hold_the_words_of_the_reference(texts, lowercase):
+    check(texts, lowercase)
 
 
 def test_every_space_of_python_separates_words():
-    check([f"a{space}b</s>c" for space in PYTHON_SPACE], None, False)
-    assert all(
-        words(line) == [b"a", b"b"] for line in fasttext_lines(pa.array(f"a{s}b" for s in PYTHON_SPACE), None, 0)
-    )
+    check([f"a{space}b</s>c" for space in PYTHON_SPACE], False)
+    assert all(words(line) == [b"a", b"b"] for line in fasttext_lines(pa.array(f"a{s}b" for s in PYTHON_SPACE), 0))
 
 
 def test_nothing_joins_across_texts():
-    check(["a<", "/s>b", "\u00e2", "", "c"], None, False)
+    check(["a<", "/s>b", "\u00e2", "", "c"], False)
 
 
 def test_the_column_itself_is_left_as_it_is():
     texts = pa.array(["a\nb", "c\u00a0d</s>"])
-    fasttext_lines(texts, None, lowercase=False)
+    fasttext_lines(texts, lowercase=False)
     assert texts.to_pylist() == ["a\nb", "c\u00a0d</s>"]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
 def test_slices_of_every_kind_of_string(kind):
     texts = pa.array(["x", "a\nb", "\u00e9\u2003f", "y"], kind)
-    assert fasttext_lines(texts.slice(1, 2), None, lowercase=False) == [b"a b\n", "\u00e9   f\n".encode()]
+    assert fasttext_lines(texts.slice(1, 2), lowercase=False) == [b"a b\n", "\u00e9   f\n".encode()]
 
 
 def test_texts_longer_than_a_chunk():
-    check(["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"], None, False)
+    check(["word\n" * 60_000, "\u2028" * 90_000 + "end</s>"], False)
 
 
 def test_no_texts():
-    assert fasttext_lines(pa.array([], pa.string()), None, lowercase=True) == []
+    assert fasttext_lines(pa.array([], pa.string()), lowercase=True) == []

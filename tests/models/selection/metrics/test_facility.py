@@ -102,14 +102,15 @@ def test_a_sample_estimates_from_above_what_lists_miss():
     assert np.mean(samples) < 2 * whole
 
 
-def test_a_selection_from_approximate_lists_says_what_its_bound_assumes():
+def test_a_selection_from_approximate_lists_says_what_its_bound_assumes(monkeypatch):
+    monkeypatch.setitem(Facility.__init__.__kwdefaults__, "recall", 0.95)
     random = np.random.default_rng(0)
     centres = 2 * random.normal(size=(20, 16))
     features = centres[random.integers(0, 20, 1500)] + random.normal(size=(1500, 16))
     quality = random.random(1500)
     found = {}
     for graph in ("exact", "approximate"):
-        settings = SelectionSettings(metrics="facility", lamb=0.2, mean_field={"graph": graph, "graph_recall": 0.95})
+        settings = SelectionSettings(metrics="facility", lamb=0.2, mean_field={"graph": graph})
         found[graph] = select(features, quality, settings)
     exact, approximate = found["exact"], found["approximate"]
     assert exact.bound_assumes is None

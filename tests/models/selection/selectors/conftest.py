@@ -1,15 +1,23 @@
 """Solve small problems by one selector."""
 
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+
 import pytest
 
 from fineweb_mask.models.selection import SelectionSettings, SelectorInputs, select
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
 
 
 @pytest.fixture
-def selected():
-    """Return a function that selects by a solver with options, and returns the documents."""
+def selected(monkeypatch):
+    """Return a function that selects by a solver with options, and returns the documents.
 
-    def run(solver, features, quality, *, tokens=None, seed=0, also=None, options=None, **settings):
+    `constants` are other values than the solver's function has by default.
+    """
+
+    def run(solver, features, quality, *, tokens=None, seed=0, also=None, options=None, constants=None, **settings):
         chosen = SelectionSettings(
             solver=solver,
             seed=seed,
@@ -17,6 +25,12 @@ def selected():
             **settings,
             **({solver: options} if options else {}),
         )
-        return select(features, quality, chosen, tokens=tokens, also=also or SelectorInputs())
+        with monkeypatch.context() as patched:
+            if constants:
+                module, name = SELECTORS[solver].solve.split(":")
+                solve = getattr(import_module(f"fineweb_mask.models.selection.{module}"), name)
+                entry = replace(SELECTORS[solver], solve=partial(solve, **constants))
+                patched.setitem(SELECTORS, solver, entry)
+            return select(features, quality, chosen, tokens=tokens, also=also or SelectorInputs())
 
     return run

@@ -5,7 +5,6 @@ import torch
 
 from fineweb_mask.models.selection import SelectorInputs
 from fineweb_mask.models.selection.selectors.bandit import look_at_clusters
-from fineweb_mask.models.settings.selectors.options import QuadSettings
 
 
 def corpus_of(means, size, seed=0):
@@ -22,8 +21,8 @@ def look(labels, values, limit, **options):
         scored.append(documents)
         return values[documents]
 
-    settings = QuadSettings(**{"exploration": 0.0, "batch": 10} | options)
-    looked = look_at_clusters(labels, torch.arange(len(labels)), score, limit, None, settings)
+    given = {"exploration": 0.0, "batch": 10} | options
+    looked = look_at_clusters(labels, torch.arange(len(labels)), score, limit, None, **given)
     seen = looked.seen
     assert torch.cat(scored).unique().tolist() == seen.nonzero()[:, 0].tolist()
     assert len(torch.cat(scored)) == int(seen.sum())  # nobody is scored twice
@@ -80,7 +79,7 @@ def test_a_model_scores_only_the_documents_that_are_looked_at(corpus, selected):
         return -quality[documents]
 
     found = selected(
-        "quad", features, quality, also=SelectorInputs(score=score), options={"n_clusters": 12, "batch": 4}
+        "quad", features, quality, also=SelectorInputs(score=score), constants={"n_clusters": 12, "batch": 4}
     )
     asked = np.concatenate(asked)
     assert len(asked) == len(set(asked)) == found.scored < len(quality)
@@ -89,7 +88,7 @@ def test_a_model_scores_only_the_documents_that_are_looked_at(corpus, selected):
 
 def test_the_selector_takes_the_best_of_those_it_looked_at(corpus, selected):
     features, quality = corpus
-    found = selected("quad", features, quality, options={"n_clusters": 12, "batch": 4})
+    found = selected("quad", features, quality, constants={"n_clusters": 12, "batch": 4})
     looked = found.inclusion > found.inclusion.min()
     assert looked.sum() < 400
     assert set(found.indices) == set(np.flatnonzero(looked)[np.argsort(-quality[looked])[:40]])

@@ -20,12 +20,10 @@ def test_random_differs_by_seed(corpus, selected):
     assert set(first) != set(second)
 
 
-def test_dsir_takes_the_largest_weights_or_draws_in_proportion_to_them(selected):
+def test_dsir_draws_in_proportion_to_the_weights(selected):
     n = 4
     weights = np.log([0.1, 0.2, 0.3, 0.4])
     also = SelectorInputs(log_weights=weights)
-    top = selected("dsir", np.eye(n), np.zeros(n), budget=2, also=also, options={"sample": False})
-    assert top.indices.tolist() == [2, 3]
     draws = [selected("dsir", np.eye(n), np.zeros(n), budget=1, also=also, seed=seed).indices[0] for seed in range(600)]
     shares = np.bincount(draws, minlength=n) / len(draws)
     np.testing.assert_allclose(shares, np.exp(weights), atol=0.06)  # three deviations
@@ -40,13 +38,13 @@ def test_dsir_takes_short_documents_last(selected):
 @pytest.mark.parametrize("by_tokens", [False, True])
 def test_dsir_by_task_gives_each_task_its_share_and_takes_no_document_twice(by_tokens, selected):
     n = 40
-    weights = np.full((n, 2), -50.0)
-    weights[:25, 0] = np.arange(25)  # of the first task
-    weights[15:30, 1] = np.arange(15)  # of the second: ten of both
+    weights = np.full((n, 2), -5_000.0)
+    weights[:25, 0] = 100 * np.arange(25)  # of the first task, so different that the draw takes the largest
+    weights[15:30, 1] = 100 * np.arange(15)  # of the second: ten of both
     weights[39] = -np.inf
     also = SelectorInputs(log_weights=weights, task_examples=np.array([30, 10]))
     budget = {"budget": 120, "budget_by": "tokens"} if by_tokens else {"budget": 12}
-    options = {"sample": False, "by_task": True}
+    options = {"by_task": True}
     found = selected(
         "dsir", np.eye(n), np.zeros(n), tokens=np.full(n, 10), also=also, options=options, **budget
     ).indices.tolist()

@@ -14,7 +14,7 @@ from fineweb_mask.models.selection.selectors.scores import (
 )
 from fineweb_mask.models.settings.selectors.options import QuadmixSettings
 
-STEP = {"steepness": 1e9, "eta": 0.0, "floor": 0.0}
+STEP = {"steepness": 1e9, "floor": 0.0}
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ def test_quadmix_with_a_step_takes_the_top_share_of_every_group(many, selected):
     features, score = many
     groups = np.repeat(["a", "b"], 100)
     also = SelectorInputs(scores={"one": score}, groups=groups)
-    found = selected("quadmix", features, np.zeros(200), budget=20, also=also, options=STEP | {"omega": 0.0999})
+    found = selected(
+        "quadmix", features, np.zeros(200), budget=20, also=also, constants=STEP, options={"eta": 0.0, "omega": 0.0999}
+    )
     top = [*np.argsort(-score[:100])[:10], *(100 + np.argsort(-score[100:])[:10])]
     assert set(found.indices) == set(top)
 
@@ -35,12 +37,14 @@ def test_quadmix_with_a_step_takes_the_top_share_of_every_group(many, selected):
 def test_quadmix_without_steepness_is_uniform(many, selected):
     features, score = many
     also = SelectorInputs(scores={"one": score})
-    options = {"omega": 1.0, "steepness": 0.0, "floor": 0.0}
+    flat = {"steepness": 0.0, "floor": 0.0}
     counts = np.zeros(200)
     for seed in range(200):
-        counts[
-            selected("quadmix", features, np.zeros(200), budget=50, also=also, options=options, seed=seed).indices
-        ] += 1
+        options = {"omega": 1.0}
+        found = selected(
+            "quadmix", features, np.zeros(200), budget=50, also=also, options=options, constants=flat, seed=seed
+        )
+        counts[found.indices] += 1
     assert counts.sum() == 200 * 50
     assert abs(np.corrcoef(counts, score)[0, 1]) < 0.25
     assert (np.abs(counts - 50) < 6 * np.sqrt(200 * 0.25 * 0.75)).all()
@@ -49,19 +53,16 @@ def test_quadmix_without_steepness_is_uniform(many, selected):
 def test_quadmix_may_have_another_curve_and_other_weights_for_a_group(many, selected):
     features, score = many
     also = SelectorInputs(scores={"one": score, "two": -score}, groups=np.repeat(["a", "b"], 100))
-    weights = {"weights": {"one": 1.0}, "omega": 0.1999}
     by_group = {"b": {"weights": {"two": 1.0}, "omega": 0.0999}, "nowhere": {"omega": 0.5}}
-    found = selected(
-        "quadmix", features, np.zeros(200), budget=30, also=also, options=STEP | weights | {"by_group": by_group}
-    )
+    options = {"eta": 0.0, "weights": {"one": 1.0}, "omega": 0.1999, "by_group": by_group}
+    found = selected("quadmix", features, np.zeros(200), budget=30, also=also, options=options, constants=STEP)
     top = [*np.argsort(-score[:100])[:20], *(100 + np.argsort(score[100:])[:10])]
     assert set(found.indices) == set(top)
 
 
 def test_expected_copies_fall_with_the_rank_and_are_the_paper_s_formula():
     ranks = torch.linspace(0, 1, 50, dtype=torch.float64)
-    settings = QuadmixSettings(omega=0.3, steepness=40, eta=0.7, floor=0.01)
-    found = expected_copies(ranks, settings)
+    found = expected_copies(ranks, QuadmixSettings(omega=0.3, eta=0.7), steepness=40, floor=0.01)
     assert (found.diff() <= 1e-12).all()
     formula = (2 / (1 + np.exp(-40 * (0.3 - ranks.numpy())))) ** 0.7 + 0.01
     np.testing.assert_allclose(found.numpy(), np.where(ranks.numpy() <= 0.3, formula, 0.01))
@@ -117,7 +118,8 @@ def test_quadmix_weighs_scores_by_name(many, selected):
         np.zeros(200),
         budget=10,
         also=also,
-        options=STEP | {"omega": 0.0499, "weights": {"two": 1.0}},
+        options={"eta": 0.0, "omega": 0.0499, "weights": {"two": 1.0}},
+        constants=STEP,
     )
     assert set(found.indices) == set(np.argsort(score)[:10])
     with pytest.raises(SelectionInputError, match=r"quadmix\.weights: there is no score 'three': name one of one, two"):
@@ -173,7 +175,7 @@ def test_each_ranking_takes_its_best_document_that_is_left(by_tokens, selected):
     tokens = np.array([10, 10, 30, 10, 10, 10]) if by_tokens else None
     settings = {"budget": 40, "budget_by": "tokens"} if by_tokens else {"budget": 4}
     also = SelectorInputs(scores=scores)
-    found = selected("odis", np.eye(6), np.zeros(6), also=also, tokens=tokens, options={"variance": 1.0}, **settings)
+    found = selected("odis", np.eye(6), np.zeros(6), also=also, tokens=tokens, constants={"variance": 1.0}, **settings)
     first = found.indices[np.argsort(-found.inclusion[found.indices])]
     assert len(first) == 4
     if by_tokens:

@@ -20,19 +20,11 @@ def documents():
     return unit(np.random.default_rng(3), 40, 6)
 
 
-@pytest.mark.parametrize("combine", ["best", "mean"])
-def test_betr_scores_are_the_best_or_the_mean_of_minus_log_ranks(combine, documents, selected):
+def test_betr_scores_are_the_best_of_minus_log_ranks(documents, selected):
     examples = unit(np.random.default_rng(4), 6, 6)
-    found = selected(
-        "betr",
-        documents,
-        np.zeros(40),
-        budget=5,
-        also=targets(examples, [0] * 3 + [1] * 3),
-        options={"combine": combine},
-    )
+    found = selected("betr", documents, np.zeros(40), budget=5, also=targets(examples, [0] * 3 + [1] * 3))
     ranks = 1 + np.argsort(np.argsort(-examples @ documents.T, axis=1), axis=1)
-    expected = -np.log(ranks.min(0)) if combine == "best" else -np.log(ranks).mean(0)
+    expected = -np.log(ranks.min(0))
     np.testing.assert_allclose(found.inclusion, expected, rtol=1e-5, atol=1e-6)
     assert set(found.indices) == set(np.argsort(-expected, kind="stable")[:5])
 

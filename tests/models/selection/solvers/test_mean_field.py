@@ -1,11 +1,15 @@
 """The closed form against greedy, and its approximation in fewer directions."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 
 from benchmarks.synthetic import clustered
 from fineweb_mask.models.selection import SelectionSettings, select
 from fineweb_mask.models.selection.solvers import mean_field
+from fineweb_mask.models.settings.selectors.registry import SELECTORS
 from tests.models.selection.enumerable import METRICS
 
 
@@ -54,8 +58,9 @@ def test_where_newtons_steps_go_astray_the_moments_are_averaged(monkeypatch):
     centres, cluster = random.normal(size=(60, 32)), random.choice(60, 6000, p=random.dirichlet(np.full(60, 0.3)))
     features = centres[cluster] + 0.7 * random.normal(size=(6000, 32))
     quality = random.normal(size=6000) + random.normal(size=60)[cluster]
-    unswapped = {"near_duplicates": {"weight": 0}, "mean_field": {"swap_rounds": 0}}
-    settings = SelectionSettings(lamb=0.02, normalize="none", **unswapped)
+    settings = SelectionSettings(lamb=0.02, normalize="none", near_duplicates={"weight": 0})
+    unswapped = partial(mean_field.solve_mean_field, rounds=0)
+    monkeypatch.setitem(SELECTORS, "mean_field", replace(SELECTORS["mean_field"], solve=unswapped))
     averaged = select(features, quality, settings)
     monkeypatch.setattr(mean_field, "ASTRAY", np.inf)
     astray = select(features, quality, settings)

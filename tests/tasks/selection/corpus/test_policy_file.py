@@ -113,8 +113,9 @@ def test_a_rule_is_of_how_vectors_are_made(models: Models, change: Any) -> None:
 def test_scores_are_standardised_by_group_as_the_workspace_s_are(
     copied: Any, models: Models, rule: Path, tmp_path: Path
 ) -> None:
-    quality = models.settings.quality.model_copy(update={"by": "dump", "by_documents": 5})
-    statistics = fit_statistics(statistics_job(copied.workspace, copied.documents, copied.models, quality))
+    quality = models.settings.quality.model_copy(update={"by": "dump"})
+    fitting = statistics_job(copied.workspace, copied.documents, copied.models, quality)
+    statistics = fit_statistics(fitting.model_copy(update={"group_documents": 5}))
     assert statistics.details["by_group"]
     by_dump = models._replace(settings=models.settings.model_copy(update={"quality": quality}), statistics=statistics)
     path = tmp_path / "by_dump.safetensors"

@@ -47,15 +47,19 @@ def test_scores_and_groups_are_those_of_the_rows(copied: Any) -> None:
     assert part.targets is None
 
 
-def test_texts_are_weighed_by_the_ratios_of_their_n_grams(copied: Any, targets: Any) -> None:
-    found = read(copied, targets, solver="dsir", dsir={"min_tokens": 8})
+def test_texts_are_weighed_by_the_ratios_of_their_n_grams(
+    copied: Any, targets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fineweb_mask.tasks.selection.inputs.selector_inputs.LEAST_TOKENS", 8)  # documents are short
+    found = read(copied, targets, solver="dsir")
     texts = [text for file in copied.documents for text in copied.read(file, columns=["text"])["text"].to_pylist()]
     ratios = read_arrays(copied.workspace.resolve(targets))["log_ratios"]
     np.testing.assert_array_equal(found.log_weights, ImportanceWeights(ratios, 8).of(texts))
 
 
-def test_texts_are_weighed_for_each_task(copied: Any, targets: Any) -> None:
-    found = read(copied, targets, solver="dsir", dsir={"min_tokens": 8, "by_task": True})
+def test_texts_are_weighed_for_each_task(copied: Any, targets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fineweb_mask.tasks.selection.inputs.selector_inputs.LEAST_TOKENS", 8)  # documents are short
+    found = read(copied, targets, solver="dsir", dsir={"by_task": True})
     assert found.log_weights is not None
     assert found.task_examples is not None
     assert found.task_examples.tolist() == [2, 1]
