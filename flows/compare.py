@@ -10,7 +10,7 @@ from fineweb_mask.flows.pipeline.failures import fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
-from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
+from fineweb_mask.flows.pipeline.start import runner, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
@@ -34,7 +34,6 @@ class CompareSummary(PageSummary):
 
 @flow(name="compare", flow_run_name=named("compare"), cache_result_in_memory=False)
 @fails_in_one_line
-@rebuilds_damaged
 def compare(
     settings: PipelineSettings,
     selectors: list[str] | None = None,

@@ -112,14 +112,13 @@ def _flow() -> "Flow[..., RunSummary]":
     from fineweb_mask.flows.pipeline.choices import Refit
     from fineweb_mask.flows.pipeline.failures import fails_in_one_line
     from fineweb_mask.flows.pipeline.records import summarize
-    from fineweb_mask.flows.pipeline.start import rebuilds_damaged, start_run
+    from fineweb_mask.flows.pipeline.start import start_run
     from fineweb_mask.flows.recipe import with_overrides
     from fineweb_mask.flows.summary import RunSummary
     from fineweb_mask.tasks.registry import Refreshed
 
     @flow(name="curate", flow_run_name=named("curate"), cache_result_in_memory=False)
     @fails_in_one_line
-    @rebuilds_damaged
     def curate(
         settings: PipelineSettings,
         refit: list[Refit] | None = None,

@@ -10,14 +10,13 @@ from fineweb_mask.flows.pipeline.choices import Share
 from fineweb_mask.flows.pipeline.duplicates import sort_shards
 from fineweb_mask.flows.pipeline.failures import fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import fit
-from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
+from fineweb_mask.flows.pipeline.start import runner, start_run
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 
 
 @flow(name="share", flow_run_name="share {number} of {of} {settings.workspace}", cache_result_in_memory=False)
 @fails_in_one_line
-@rebuilds_damaged
 def prepare_share(settings: PipelineSettings, number: int, of: int) -> list[StageSummary]:
     """Ingest, score and embed every `of`-th shard, from the `number`-th on.
 

@@ -18,7 +18,7 @@ from fineweb_mask.flows.pipeline.failures import fails_in_one_line
 from fineweb_mask.flows.pipeline.fit import fit_encoder, fit_quality
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selection import select
-from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
+from fineweb_mask.flows.pipeline.start import runner, start_run
 from fineweb_mask.flows.summary import StageSummary
 from fineweb_mask.models.settings import FROM_QUALITY, PipelineSettings
 from fineweb_mask.tasks.registry import REFRESHED, STAGE_FLOWS, StageFlow, run_by
@@ -29,7 +29,6 @@ def stage_flow(stage: str) -> Flow[..., list[StageSummary]]:
 
     @flow(name=stage, flow_run_name=named(stage), cache_result_in_memory=False)
     @fails_in_one_line
-    @rebuilds_damaged
     def run_stage(settings: PipelineSettings, refresh: bool = False) -> list[StageSummary]:
         """Run one stage over all shards whose inputs exist.
 

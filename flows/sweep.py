@@ -9,7 +9,7 @@ from fineweb_mask.flows.display.run_names import named
 from fineweb_mask.flows.lamb_values import DEFAULT, parse_lambs
 from fineweb_mask.flows.pipeline.failures import fails_in_one_line
 from fineweb_mask.flows.pipeline.selector_runs import SelectorRuns, publish
-from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
+from fineweb_mask.flows.pipeline.start import runner, start_run
 from fineweb_mask.flows.recipe import with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.settings import Overrides, PipelineSettings
@@ -30,7 +30,6 @@ class SweepSummary(PageSummary):
 
 @flow(name="sweep", flow_run_name=named("sweep"), cache_result_in_memory=False)
 @fails_in_one_line
-@rebuilds_damaged
 def sweep(
     settings: PipelineSettings, lamb: str = DEFAULT, budget_by: Unit = "tokens", overrides: Overrides | None = None
 ) -> SweepSummary:

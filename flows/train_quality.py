@@ -13,7 +13,6 @@ from fineweb_mask.tasks.fit.train_quality import (
     TrainQualityJob,
     describe,
     remove_unfinished,
-    train_quality,
 )
 
 
@@ -36,5 +35,5 @@ def train(output: str, settings: TrainQualitySettings) -> TrainedMetrics:
     """
     remove_unfinished(Path(output))
     task_runs = TaskRuns(RETRY_DELAYS, workers=1)
-    trained = task_runs.submit(train_quality, [TrainQualityJob.of(Path(output), settings)])
+    trained = task_runs.submit([TrainQualityJob.of(Path(output), settings)])
     return describe(trained.result().details)

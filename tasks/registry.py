@@ -1,4 +1,4 @@
-"""List the stages: the one table that every other table of stages is read from.
+"""List the stages of the pipeline: the one table that every other table of stages is read from.
 
 To add a stage, write its module in `tasks/` and enter its task here.
 """
@@ -6,8 +6,6 @@ To add a stage, write its module in `tasks/` and enter its task here.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from fineweb_mask.tasks.comparison.page import write_comparison_page
-from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
 from fineweb_mask.tasks.dataset.partition import write_partition
 from fineweb_mask.tasks.dedup.buckets import find_in_bucket
 from fineweb_mask.tasks.dedup.duplicates import dedup
@@ -21,10 +19,6 @@ from fineweb_mask.tasks.fit.models import fit_classifier, fit_encoder, fit_stati
 from fineweb_mask.tasks.fit.targets import fit_targets
 from fineweb_mask.tasks.ingest import ingest
 from fineweb_mask.tasks.materialize import materialize
-from fineweb_mask.tasks.probe.downstream import answer_tasks
-from fineweb_mask.tasks.probe.held_out import hold_out
-from fineweb_mask.tasks.probe.page import write_probe_page
-from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
 from fineweb_mask.tasks.report import report
 from fineweb_mask.tasks.score import score
 from fineweb_mask.tasks.score_embed import score_embed
@@ -66,27 +60,8 @@ PIPELINE: tuple[StageTask[Any], ...] = (
 )
 """The stages of the pipeline, in the order in which a document passes through them."""
 
-PAGES: tuple[StageTask[Any], ...] = (find_ranges, select_variant, write_comparison_page)
-"""The stages of the sweep and of the comparison."""
-
-PROBE: tuple[StageTask[Any], ...] = (
-    hold_out,
-    make_tokenizer,
-    tokenize,
-    train_model,
-    answer_tasks,
-    write_probe_page,
-)
-"""The stages of the probe; its arms are selected by `select_variant`."""
-
-TASKS = {task.stage.name: task for task in (*PIPELINE, *PAGES, *PROBE)}
-"""Every stage's task, by the name in its jobs' keys."""
-
 STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in PIPELINE))
 """What the pipeline's stages are counted and shown as; everything that is fitted is one, and what makes the dataset."""
-
-ALL_STAGES = tuple(dict.fromkeys(task.stage.shown_as for task in TASKS.values()))
-"""The same, of all stages: a job of a later one runs first."""
 
 REFRESHED = tuple(task.stage.name for task in PIPELINE if not task.stage.label)
 """Stages that can be built again although their files are current, with all that is shown under their name.
@@ -108,6 +83,16 @@ else:  # a form in the Prefect UI lists the choices
     StageFlow = Literal[STAGE_FLOWS]
 
 
+def stage_names() -> list[str]:
+    """Return the names of all stages, those of the sweep, the comparison and the probe included."""
+    from fineweb_mask.tasks.comparison.variants import find_ranges, select_variant
+    from fineweb_mask.tasks.probe.downstream import answer_tasks
+    from fineweb_mask.tasks.probe.training import make_tokenizer, tokenize, train_model
+
+    others = (find_ranges, select_variant, make_tokenizer, tokenize, train_model, answer_tasks)
+    return [task.stage.name for task in (*PIPELINE, *others)]
+
+
 def stages_shown_as(name: str) -> list[Stage]:
     """Return the stages that are counted and shown under a name."""
     return [task.stage for task in PIPELINE if task.stage.shown_as == name]
@@ -125,8 +110,8 @@ def run_by(flows: set[str]) -> frozenset[str]:
 
 def documents_through(file: StageFile) -> tuple[int, int] | None:
     """Return how many documents entered and left a stage with this file; None if its rows are no documents."""
-    documents = TASKS[file.stage].stage.documents if file.stage in TASKS else None
-    return None if documents is None else documents(file)
+    stages = (task.stage for task in PIPELINE if task.stage.name == file.stage)
+    return next((stage.documents(file) for stage in stages if stage.documents is not None), None)
 
 
 def amounts_through(counts: Counts) -> dict[str, tuple[Amount, Amount]]:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from fineweb_mask.models.errors import SettingsError
 from fineweb_mask.models.settings.engine import EngineSettings
-from fineweb_mask.tasks.registry import TASKS
+from fineweb_mask.tasks.registry import stage_names
 
 LOCAL = "local"
 """Ray's name for a cluster of this machine alone, which is started."""
@@ -29,8 +29,8 @@ def check_engine(settings: EngineSettings) -> str:
     """
     if find_spec("ray") is None:
         raise ClusterError("engine.kind: ray is not installed: install fineweb-mask with the extra 'ray'")
-    if unknown := settings.resources.keys() - TASKS.keys():
-        raise ClusterError(f"engine.resources: no stage {sorted(unknown)[0]!r}, there are {', '.join(TASKS)}")
+    if unknown := settings.resources.keys() - set(names := stage_names() if settings.resources else []):
+        raise ClusterError(f"engine.resources: no stage {sorted(unknown)[0]!r}, there are {', '.join(names)}")
     address = os.environ.get("RAY_ADDRESS") or LOCAL
     if address == LOCAL:
         return address

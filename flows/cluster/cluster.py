@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fineweb_mask.flows.cluster.address import LOCAL, ClusterError, check_engine, unreachable
-from fineweb_mask.flows.cluster.ray_worker import GpuWorker, Room, work_on
+from fineweb_mask.flows.cluster.ray_worker import GpuWorker, Room, as_text, work_on
 from fineweb_mask.models.runtime.stopping import StoppedError, wait_for_stop
 from fineweb_mask.models.settings.engine import EngineSettings, JobResources
 from fineweb_mask.tasks.workspace.job import StageJob
@@ -86,25 +86,24 @@ class Cluster:
         StoppedError
             If the connection is closed, be it at this very moment.
         """
-        stage, text = job.stage.name, job.model_dump_json()
         done: Future[StageFile] = Future()
         with self._lock:  # not between the steps of `close`
             if self._closed.is_set():
                 raise StoppedError(STOPPED)
             if job.uses_gpu and self._gpus.wanted:
-                self._gpus.submit(_Asked(stage, job.name, text, done))
+                self._gpus.submit(_Asked(job, done))
             else:
-                self._start(job, text, done)
+                self._start(job, done)
         return done
 
-    def _start(self, job: StageJob, text: str, done: Future[StageFile]) -> None:
-        stage = job.stage.name
-        asked = self._settings.resources.get(stage, JobResources())
+    def _start(self, job: StageJob, done: Future[StageFile]) -> None:
+        what = f"{job.stage.name} {job.name}"
+        asked = self._settings.resources.get(job.stage.name, JobResources())
         memory = {} if asked.memory is None else {"memory": asked.memory}
-        options = {"name": f"{stage} {job.name}", "num_cpus": asked.num_cpus, "scheduling_strategy": "SPREAD"}
-        ref = self._function.options(**options, **memory).remote(stage, text, self._room)
+        options = {"name": what, "num_cpus": asked.num_cpus, "scheduling_strategy": "SPREAD"}
+        ref = self._function.options(**options, **memory).remote(*as_text(job), self._room)
         self._running[ref] = done
-        ref.future().add_done_callback(lambda answer: self._end(ref, f"{stage} {job.name}", answer))
+        ref.future().add_done_callback(lambda answer: self._end(ref, what, answer))
 
     def gpu_processes(self) -> list[int]:
         """Return the ids of the processes that hold a GPU, on whichever machine they are."""
@@ -224,9 +223,7 @@ def explained(error: BaseException, what: str) -> BaseException:
 class _Asked(NamedTuple):
     """A job for a process with a GPU."""
 
-    stage: str
-    name: str
-    text: str
+    job: StageJob
     done: Future[StageFile]
     attempts: int = 0
 
@@ -281,9 +278,9 @@ class _GpuWorkers:
 
     def _answer(self, actor: Any, asked: _Asked) -> bool:  # noqa: ANN401
         """Run a job; return whether the process can take another."""
-        what = f"{asked.stage} {asked.name}"
+        what = f"{asked.job.stage.name} {asked.job.name}"
         try:
-            answer = self._ray.get(actor.work_on.remote(asked.stage, asked.text, self._room))
+            answer = self._ray.get(actor.work_on.remote(*as_text(asked.job), self._room))
         except self._ray.exceptions.RayActorError as error:
             if asked.attempts < RETRIES and not self._closed and not wait_for_stop(0):
                 logger.warning("%s: its process ended, and it is started again: %s", what, error)

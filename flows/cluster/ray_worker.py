@@ -1,6 +1,7 @@
 """Run jobs in a process of a Ray cluster: jobs and results cross machines as JSON, and no call goes to Prefect."""
 
 import os
+import pkgutil
 import socket
 from contextlib import ExitStack
 from functools import cache
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.tasks.storage.mirror import default_scratch
+from fineweb_mask.tasks.workspace.job import StageJob
 from fineweb_mask.tasks.workspace.records.runs import LastRun
 from fineweb_mask.tasks.workspace.workspace import LockedError, Workspace
 
@@ -24,13 +26,18 @@ class Room(NamedTuple):
     processes: int = 1  # that share it
 
 
-def work_on(stage: str, job: str, room: Room) -> str:
+def as_text(job: StageJob) -> tuple[str, str]:
+    """Return what `work_on` takes of a job."""
+    return f"{type(job).__module__}:{type(job).__qualname__}", job.model_dump_json()
+
+
+def work_on(job_type: str, job: str, room: Room) -> str:
     """Run one job.
 
     Parameters
     ----------
-    stage
-        Name of its stage.
+    job_type
+        Where its class is defined: module and name, with a colon between them.
     job
         The job as JSON.
     room
@@ -48,13 +55,10 @@ def work_on(stage: str, job: str, room: Room) -> str:
     Exception
         Whatever the job raises.
     """
-    from fineweb_mask.tasks.registry import TASKS  # it imports every stage
-
-    task = TASKS[stage]
     try:
-        parsed = task.job_type.model_validate_json(job)
+        parsed: StageJob = pkgutil.resolve_name(job_type).model_validate_json(job)
         _open_workspace(parsed.root, room)
-        file: str = task(parsed).model_dump_json()
+        file: str = parsed.task(parsed).model_dump_json()
     except Exception as error:
         error.add_note(f"on node {_node()}")
         raise
@@ -92,9 +96,9 @@ def _open_workspace(root: str, room: Room) -> Workspace:
 class GpuWorker:
     """Runs one job after the other in a process that holds a GPU, whose models stay loaded."""
 
-    def work_on(self, stage: str, job: str, room: Room) -> str:
+    def work_on(self, job_type: str, job: str, room: Room) -> str:
         """Run one job; see `work_on`."""
-        return work_on(stage, job, room)
+        return work_on(job_type, job, room)
 
     def process(self) -> int:
         """Return the process's id, once it runs."""

@@ -9,7 +9,7 @@ import sys
 import traceback
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
@@ -31,7 +31,6 @@ FAILED, WRONG_USAGE, QUARANTINED = 1, 2, 3
 RESUME = "interrupted; run the same command again to resume"
 VERBOSE = "FINEWEB_MASK_VERBOSE"
 
-Result = TypeVar("Result")
 Checked = TypeVar("Checked")
 Found = TypeVar("Found", bound="PageSummary")
 Recipe = Annotated[Path, typer.Argument(help="Recipe file, or the name of a packaged recipe such as fineweb.")]
@@ -97,8 +96,9 @@ def load_settings_or_exit(
     return settings
 
 
-def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
-    """Run a flow in this process and return its result; on failure print the reason and exit."""
+@contextmanager
+def flow_shown(*, as_json: bool) -> Iterator[None]:
+    """Show the flow that runs in the block; if it fails, print the reason and exit."""
     if not as_json:
         echo("starting Prefect, which records the run", err=True)  # its import and its server take seconds
     from prefect import flow  # noqa: F401 - its logs are then there to be narrowed
@@ -110,10 +110,8 @@ def run_or_exit(work: Callable[[], Result], *, as_json: bool) -> Result:
     with exit_on_failure(as_json), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         temporary_server.install()
         logs_made_visible(verbose=is_verbose())
-        if not shows_bars(as_json):
-            return work()
-        with shown_as_bars(SafeConsole(stderr=True)):
-            return work()
+        with shown_as_bars(SafeConsole(stderr=True)) if shows_bars(as_json) else nullcontext():
+            yield
 
 
 @contextmanager
@@ -228,7 +226,8 @@ def run_to_page(
     settings = load_settings_or_exit(
         recipe, overrides, workspace, lambda settings: checked.append(check(settings)), as_json=as_json
     )
-    summary = run_or_exit(lambda: run(settings, checked[0]), as_json=as_json)
+    with flow_shown(as_json=as_json):
+        summary = run(settings, checked[0])
     if as_json:
         typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:

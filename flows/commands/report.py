@@ -10,8 +10,8 @@ from fineweb_mask.flows.commands._common import (
     AsJson,
     Open,
     exit_on_error,
+    flow_shown,
     open_page,
-    run_or_exit,
     shows_bars,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, print_paths
@@ -63,7 +63,8 @@ def report(
     with chdir(folder):
         with exit_on_error(as_json, prefix="the inputs of the last run are out of reach: "):
             find_inputs(settings)
-        [stage] = run_or_exit(lambda: run_stage("report", settings, refresh=True), as_json=as_json)
+        with flow_shown(as_json=as_json):
+            [stage] = run_stage("report", settings, refresh=True)
     page, metrics, plots = (opened.reports / name for name in ("index.html", "metrics.json", "plots"))
     if as_json:
         summary = ReportSummary(

@@ -17,8 +17,8 @@ from fineweb_mask.flows.commands._common import (
     WorkspaceFolder,
     be_verbose,
     exit_on_failure,
+    flow_shown,
     load_settings_or_exit,
-    run_or_exit,
 )
 from fineweb_mask.flows.display.terminal import SafeConsole, echo, new_table, print_line, print_paths, print_quarantined
 from fineweb_mask.flows.processes import temporary_server
@@ -86,21 +86,25 @@ def run(
         from fineweb_mask.flows.share import run_share
 
         share = Share.parse(shards)
-        _print_stages(run_or_exit(lambda: run_share(settings, share), as_json=as_json), as_json)
+        with flow_shown(as_json=as_json):
+            stages = run_share(settings, share)
+        _print_stages(stages, as_json)
         if not as_json:
             echo(f"share {share.number} of {share.of} is prepared; when all are, run without --shards")
         return
     if only is not None:
         from fineweb_mask.flows.stages import run_stage
 
-        again = only in (refresh or [])
-        _print_stages(
-            run_or_exit(lambda: run_stage(cast("Any", only), settings, refresh=again), as_json=as_json), as_json
-        )
+        with flow_shown(as_json=as_json):
+            stages = run_stage(cast("Any", only), settings, refresh=only in (refresh or []))
+        _print_stages(stages, as_json)
         return
     summary = None if refit or refresh else _finished(settings, as_json)
     if summary is None:
-        summary = run_or_exit(lambda: _run_all(settings, refit, refresh), as_json=as_json)
+        from fineweb_mask.flows.curate import run_curate
+
+        with flow_shown(as_json=as_json):
+            summary = run_curate(settings, cast("Any", refit), cast("Any", refresh))
     if as_json:
         typer.echo(summary.model_dump_json(ensure_ascii=True))
     else:
@@ -132,12 +136,6 @@ def _finished(settings: "PipelineSettings", as_json: bool) -> "RunSummary | None
 
     with exit_on_failure(as_json):
         return finished_run(settings)
-
-
-def _run_all(settings: "PipelineSettings", refit: list[str] | None, refresh: list[str] | None) -> "RunSummary":
-    from fineweb_mask.flows.curate import run_curate
-
-    return run_curate(settings, cast("Any", refit), cast("Any", refresh))
 
 
 def _check(

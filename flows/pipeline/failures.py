@@ -1,34 +1,74 @@
 """End a flow or a task that fails for a reason that a person can mend with that reason alone, without a traceback.
 
 Prefect logs the traceback of what a flow raises. The message of the state `Failed` is one line of the log, and what the
-Prefect UI shows; who asks for the result gets the error all the same, as if it had been raised.
+Prefect UI shows; who asks for the result gets the error all the same, as if it had been raised. A flow whose workspace
+had a damaged file begins again without it: what is whole is not built again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
-from fineweb_mask.models.errors import message_of
+from fineweb_mask.models.errors import WorkspaceError, message_of
+from fineweb_mask.tasks.storage.atomic import remove_file
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+MOST_REBUILDS = 100
+"""Damaged files that a run builds again, one after the other; a disk with more of them is to be replaced."""
+
+
+class DiscardedError(WorkspaceError):
+    """A file of the workspace was damaged and is deleted: a run builds it again."""
+
+
+@contextmanager
+def damaged_discarded(workspace: Workspace) -> Iterator[None]:
+    """Delete a file of the workspace that a job found damaged.
+
+    Raises
+    ------
+    DiscardedError
+        In place of the error that names the file.
+    """
+    try:
+        yield
+    except DamagedFileError as error:
+        path = Path(error.path)
+        if not path.is_relative_to(workspace.root):
+            raise
+        remove_file(path)
+        raise DiscardedError(f"{error}; it is deleted: run again to build it again") from error
 
 
 def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
     """Let the function of a flow or a task return the state `Failed` for an error that a person can mend.
 
-    A bug is raised. Around a flow's function, it stands directly below `@flow`.
+    A bug is raised. After a `DiscardedError` the function is called again. Around a flow's function, it stands directly
+    below `@flow`.
     """
 
     @wraps(run)
     def run_or_fail(*arguments: P.args, **options: P.kwargs) -> R:
-        try:
-            return run(*arguments, **options)
-        except Exception as error:
-            if (message := message_of(error)) is None:
-                raise
-            from prefect.states import Failed
+        for rebuilds in range(MOST_REBUILDS + 1):
+            try:
+                return run(*arguments, **options)
+            except Exception as error:
+                if isinstance(error, DiscardedError) and rebuilds < MOST_REBUILDS:
+                    from prefect.logging import get_run_logger
 
-            return cast("R", Failed(message=message, data=error))
+                    get_run_logger().warning("%s; it is built again", error.__cause__)
+                    continue
+                if (message := message_of(error)) is None:
+                    raise
+                from prefect.states import Failed
+
+                return cast("R", Failed(message=message, data=error))
+        raise AssertionError
 
     return run_or_fail

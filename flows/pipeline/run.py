@@ -20,13 +20,12 @@ from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.runtime.progress import reporting_to
 from fineweb_mask.models.settings import PipelineSettings
 from fineweb_mask.tasks.fit.job import sampled_shards
-from fineweb_mask.tasks.registry import ALL_STAGES, STAGES, TASKS, documents_through
+from fineweb_mask.tasks.registry import STAGES, documents_through
 from fineweb_mask.tasks.reporting.sections import StageTime
 from fineweb_mask.tasks.source.discovery import SourceShard
 from fineweb_mask.tasks.workspace.job import (
     BadShardError,
     GroupJob,
-    Stage,
     StageJob,
     StageTask,
     record_seconds,
@@ -275,7 +274,8 @@ class Run:
     @property
     def stages(self) -> list[StageSummary]:
         """Files and seconds of every stage that ran, in the order of the stages."""
-        return [self._stages[stage] for stage in ALL_STAGES if stage in self._stages]
+        places = {stage: place for place, stage in enumerate(STAGES)}
+        return sorted(self._stages.values(), key=lambda summary: places.get(summary.stage, len(places)))
 
     @property
     def times(self) -> list[StageTime]:
@@ -287,33 +287,29 @@ class Run:
         if not jobs:
             return []
         stage = jobs[0].stage
-        if self._scope is None or stage.name in self._scope:
-            outputs = self._found_or_built(stage, jobs, at_once)
-        else:
+        if self._scope is not None and stage.name not in self._scope:
             outputs = [job.current(self.listing) for job in jobs]
             for job, file in zip(jobs, outputs, strict=True):
                 if file is not None:
                     self._count_time(job, file)
+        else:
+            listener.get().on_stage(stage.shown_as, len(jobs))
+            outputs = [self.done(job) for job in jobs]
+            current = [(job, file) for job, file in zip(jobs, outputs, strict=True) if file is not None]
+            for job, file in current:
+                self._end(job, file)
+            if self._task_runs is not None:
+                self._task_runs.show_current(current, MOST_SHOWN)
+            places = [place for place, file in enumerate(outputs) if file is None]
+            for place, answer in self._built([(place, jobs[place]) for place in places], at_once):
+                outputs[place] = self._result(jobs[place], answer)
         self.found[stage.shown_as] += zip(jobs, outputs, strict=True)
-        return outputs
-
-    def _found_or_built(self, stage: Stage, jobs: Sequence[StageJob], at_once: int | None) -> list[StageFile | None]:
-        listener.get().on_stage(stage.shown_as, len(jobs))
-        outputs = [self.done(job) for job in jobs]
-        current = [(job, file) for job, file in zip(jobs, outputs, strict=True) if file is not None]
-        for job, file in current:
-            self._end(job, file)
-        if self._task_runs is not None:
-            self._task_runs.show_current(TASKS[stage.name], current, MOST_SHOWN)
-        waiting = [(place, job) for place, (job, file) in enumerate(zip(jobs, outputs, strict=True)) if file is None]
-        for place, job, answer in self._built(waiting, at_once):
-            outputs[place] = self._result(job, answer)
         return outputs
 
     def _built(
         self, jobs: Sequence[tuple[int, StageJob]], at_once: int | None
-    ) -> Iterator[tuple[int, StageJob, StageFile | BaseException]]:
-        """Build the outputs of jobs, a few at a time; yield each job's output or error as it ends, with its place."""
+    ) -> Iterator[tuple[int, StageFile | BaseException]]:
+        """Build the outputs of jobs, a few at a time; yield each job's place, and output or error, as it ends."""
         if jobs and self._task_runs is None:
             raise UnfinishedError(f"{jobs[0][1].stage.name} {jobs[0][1].name} is not done")
         task_runs = self._task_runs
@@ -327,25 +323,19 @@ class Run:
                 taken = min(task_runs.jobs_in_one(waiting[0][1].stage), most - in_flight, len(waiting))
                 batch = [waiting.popleft() for _ in range(taken)]
                 in_flight += len(batch)
-                future = self._submit([job for _, job in batch])
+                again = [job.model_copy(update={"force": True}) if self._is_rebuilt(job) else job for _, job in batch]
+                report = partial(listener.get().on_job_progress, batch[0][1].stage.shown_as, batch[0][1].name)
+                with reporting_to(report):  # a task copies this context
+                    future = task_runs.submit(again)
                 self._submitted[batch[0][0]] = _Submitted(batch, future)
                 future.add_done_callback(partial(_note_end, ended, batch[0][0]))
             number, at = ended.get()
             batch, future = self._submitted.pop(number)
             in_flight -= len(batch)
-            for (place, job), answer in zip(batch, task_runs.answers(len(batch), future), strict=True):
+            for (place, _), answer in zip(batch, task_runs.answers(len(batch), future), strict=True):
                 if isinstance(answer, StageFile):
                     self._busy.append((at - answer.seconds, at))
-                yield place, job, answer
-
-    def _submit(self, jobs: list[StageJob]) -> "PrefectFuture[Any]":
-        assert self._task_runs is not None  # noqa: S101 - this run builds
-        stage = jobs[0].stage
-        if self._is_rebuilt(jobs[0]):
-            jobs = [job.model_copy(update={"force": True}) for job in jobs]
-        report = partial(listener.get().on_job_progress, stage.shown_as, jobs[0].name)
-        with reporting_to(report):  # a task copies this context
-            return self._task_runs.submit(TASKS[stage.name], jobs)
+                yield place, answer
 
     def _is_rebuilt(self, job: StageJob) -> bool:
         return job.force or not self._refresh.isdisjoint({job.stage.name, job.stage.shown_as})

@@ -1,24 +1,22 @@
 """Start a run: check the inputs, open the workspace, record the run, stop running tasks if it fails."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from prefect.context import FlowRunContext
-from prefect.logging import get_run_logger
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from fineweb_mask.flows.cluster.cluster import Cluster
 from fineweb_mask.flows.display.prefect_ui import published_to_ui
 from fineweb_mask.flows.pipeline.choices import REFITTED, Refit, Share
+from fineweb_mask.flows.pipeline.failures import damaged_discarded
 from fineweb_mask.flows.pipeline.inputs import check_inputs, find_inputs, workspace_of
 from fineweb_mask.flows.pipeline.records import describe, recorded, update_catalog
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.task_runs import TaskRuns
-from fineweb_mask.models.errors import WorkspaceError
 from fineweb_mask.models.forward.device import choose_devices
 from fineweb_mask.models.runtime.stopping import clear_stop_request, request_stop
 from fineweb_mask.models.settings import PipelineSettings
@@ -27,26 +25,19 @@ from fineweb_mask.tasks.processes.workers import end_workers
 from fineweb_mask.tasks.registry import refreshed_by
 from fineweb_mask.tasks.source.column_types import differing
 from fineweb_mask.tasks.source.discovery import SourceShard
-from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.checkpoints import discard_finished
 from fineweb_mask.tasks.workspace.listing import Listing, update_index
 from fineweb_mask.tasks.workspace.records.runs import LastRun
-from fineweb_mask.tasks.workspace.workspace import Workspace, disk_errors_explained
+from fineweb_mask.tasks.workspace.workspace import disk_errors_explained
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
 MOST_TASK_RUNS = 500
 """Prefect task runs of a stage on a cluster; with more shards, several jobs are one task run."""
-
-MOST_REBUILDS = 100
-"""Damaged files that a run builds again, one after the other; a disk with more of them is to be replaced."""
 
 MOST_THREADS = 2_000
 """Task runs that wait for a cluster at the same time; a thread is started when it is needed."""
@@ -149,44 +140,6 @@ def _flow() -> tuple[str, str | None]:
         context.flow.name if context and context.flow else "curate",
         str(context.flow_run.id) if context and context.flow_run else None,
     )
-
-
-class DiscardedError(WorkspaceError):
-    """A file of the workspace was damaged and is deleted: a run builds it again."""
-
-
-@contextmanager
-def damaged_discarded(workspace: Workspace) -> Iterator[None]:
-    """Delete a file of the workspace that a job found damaged.
-
-    Raises
-    ------
-    DiscardedError
-        In place of the error that names the file.
-    """
-    try:
-        yield
-    except DamagedFileError as error:
-        path = Path(error.path)
-        if not path.is_relative_to(workspace.root):
-            raise
-        remove_file(path)
-        raise DiscardedError(f"{error}; it is deleted: run again to build it again") from error
-
-
-def rebuilds_damaged(run: Callable[P, R]) -> Callable[P, R]:
-    """Let a flow's function begin again after a file of its workspace was damaged: what is whole is not built again."""
-
-    @wraps(run)
-    def run_again(*arguments: P.args, **options: P.kwargs) -> R:
-        for _ in range(MOST_REBUILDS):
-            try:
-                return run(*arguments, **options)
-            except DiscardedError as error:
-                get_run_logger().warning("%s; it is built again", error.__cause__)
-        return run(*arguments, **options)
-
-    return run_again
 
 
 @contextmanager

@@ -78,8 +78,9 @@ class TaskRuns:
         """Return the most jobs of a stage in one task run."""
         return self._group if stage.per_shard and self._executor is not None else 1
 
-    def submit(self, task: StageTask[Any], jobs: Sequence[StageJob]) -> "PrefectFuture[Any]":
+    def submit(self, jobs: Sequence[StageJob]) -> "PrefectFuture[Any]":
         """Start a task run of some jobs of a stage."""
+        task = jobs[0].task
         if len(jobs) == 1:
             return self._task_of(task, "one").submit(job=jobs[0])
         return self._task_of(task, "group").submit(jobs=quote(list(jobs)), first=jobs[0].name, last=jobs[-1].name)
@@ -90,14 +91,12 @@ class TaskRuns:
         found = future.result(raise_on_failure=False)
         return [found] * jobs if jobs == 1 or isinstance(found, BaseException) else found
 
-    def show_current(self, task: StageTask[Any], current: Sequence[tuple[StageJob, StageFile]], most: int) -> None:
+    def show_current(self, current: Sequence[tuple[StageJob, StageFile]], most: int) -> None:
         """Show jobs whose outputs are current as task runs in the state `Cached`; more than `most` are one together."""
-        futures = [
-            self._task_of(task, "one").submit(job=job, current=file)
-            for job, file in (current if len(current) <= most else [])
-        ]
         if len(current) > most:
-            futures.append(self._task_of(task, "many").submit(number=len(current)))
+            futures = [self._task_of(current[0][0].task, "many").submit(number=len(current))]
+        else:
+            futures = [self._task_of(job.task, "one").submit(job=job, current=file) for job, file in current]
         for future in futures:
             future.wait()
 

@@ -14,7 +14,7 @@ from fineweb_mask.flows.pipeline.fit import fit_targets
 from fineweb_mask.flows.pipeline.inputs import check_inputs
 from fineweb_mask.flows.pipeline.run import Run
 from fineweb_mask.flows.pipeline.selector_runs import publish
-from fineweb_mask.flows.pipeline.start import rebuilds_damaged, runner, start_run
+from fineweb_mask.flows.pipeline.start import runner, start_run
 from fineweb_mask.flows.recipe import change, validate, with_overrides
 from fineweb_mask.flows.summary import PageSummary
 from fineweb_mask.models.errors import SettingsError
@@ -54,7 +54,6 @@ class ProbeSummary(PageSummary):
 
 @flow(name="probe", flow_run_name=named("probe"), cache_result_in_memory=False)
 @fails_in_one_line
-@rebuilds_damaged
 def probe(
     settings: PipelineSettings,
     models: ProbeSettings | None = None,

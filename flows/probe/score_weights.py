@@ -38,7 +38,7 @@ def weighted_arms(settings: PipelineSettings, count: int) -> list[Arm]:
         )
     if settings.selection.budget is not None:
         raise SettingsError("selection.budget: weights are compared at a share of the corpus: set select_ratio instead")
-    top = {"omega": settings.selection.select_ratio, "steepness": 0.0, "eta": 0.0, "floor": 0.0}  # a step
+    top = {"omega": settings.selection.select_ratio, "eta": 10.0}  # nearly a step: 1,024 copies above, 0.001 below
     return [
         Arm(name=f"weights-{number:03}", selector="quadmix", changes={"quadmix": {"weights": weights, **top}})
         for number, weights in enumerate(drawn_weights(names, count, settings.selection.seed), start=1)

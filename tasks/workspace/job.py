@@ -103,6 +103,7 @@ class StageJob(BaseModel, ABC):
     model_config = ConfigDict(frozen=True)
 
     stage: ClassVar[Stage]
+    task: ClassVar["StageTask[Any]"]  # builds the output; set by `stage_task`
     root: str  # the workspace's folder, or its URL
     force: bool = False  # build the output even if it is current
     _key: StageKey | None = PrivateAttr(None)  # computed when it is first asked for
@@ -301,6 +302,7 @@ class StageTask(Generic[Job]):
         self._build = build
         self.job_type: type[Job] = build.__annotations__["job"]
         self.stage = self.job_type.stage
+        self.job_type.task = self
 
     def __call__(self, job: Job, *arguments: Any) -> StageFile:  # noqa: ANN401 - what the stage's function takes
         """Return the reference to a job's output, built now unless it is current.
@@ -311,16 +313,13 @@ class StageTask(Generic[Job]):
             If the output is not current after building it, or the disk is full or read-only.
         """
         with pinned():  # what the job reads stays on this machine until it ends
-            return self._current_or_built(job, *arguments)
-
-    def _current_or_built(self, job: Job, *arguments: Any) -> StageFile:  # noqa: ANN401
-        if not job.force and (found := job.current()) is not None:
-            return found
-        started = time.perf_counter()
-        explained = disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}")
-        with explained, bad_data_explained(job):
-            self._build(job, *arguments)
-        built = job.current()
+            if not job.force and (found := job.current()) is not None:
+                return found
+            started = time.perf_counter()
+            explained = disk_errors_explained(job.workspace.root, f"{job.kind} {job.name}")
+            with explained, bad_data_explained(job):
+                self._build(job, *arguments)
+            built = job.current()
         if built is None:
             raise WorkspaceError(
                 f"{job.kind} {job.name}: the output was built but is not current: run again, one run at a time"

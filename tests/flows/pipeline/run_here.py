@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 from fineweb_mask.flows.display.listeners import not_shown
 from fineweb_mask.flows.pipeline.fit import PretrainedModels
 from fineweb_mask.flows.pipeline.run import Run
-from fineweb_mask.tasks.registry import TASKS
 from fineweb_mask.tasks.source.discovery import discover
 from fineweb_mask.tasks.workspace.job import BadShardError
 from fineweb_mask.tasks.workspace.workspace import Workspace
@@ -41,13 +40,13 @@ class RunHere(Run):
                 raise KeyboardInterrupt
             forced = job.model_copy(update={"force": True}) if self._is_rebuilt(job) else job
             try:
-                file = TASKS[job.stage.name](forced)
+                file = job.task(forced)
             except BadShardError as error:
-                yield place, job, error
+                yield place, error
                 continue
             if not file.cached:
                 self.built.append(f"{job.kind} {job.name}")
-            yield place, job, file
+            yield place, file
 
 
 def write_shard(corpus, source, name, rows):

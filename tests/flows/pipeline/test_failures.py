@@ -1,9 +1,15 @@
-"""A flow or a task that fails for a foreseeable reason returns it as its state; a bug is raised."""
+"""A flow or a task that fails for a foreseeable reason returns it as its state; a bug is raised. A run begins
+again without its damaged files."""
+
+from pathlib import Path
 
 import pytest
+from prefect.logging import disable_run_logger
 
-from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.failures import MOST_REBUILDS, DiscardedError, damaged_discarded, fails_in_one_line
 from fineweb_mask.models.errors import DataError
+from fineweb_mask.tasks.storage.parquet import DamagedFileError
+from fineweb_mask.tasks.workspace.workspace import Workspace
 
 
 @fails_in_one_line
@@ -40,3 +46,58 @@ def test_what_a_person_can_mend_is_the_state_s_message_and_its_result(error: Exc
 def test_a_bug_is_raised(error: Exception) -> None:
     with pytest.raises(type(error)):
         run(error)
+
+
+def read(path: Path) -> str:
+    if path.read_text() == "damaged":
+        raise DamagedFileError(str(path), "of a flipped bit")
+    return path.read_text()
+
+
+def test_a_run_begins_again_without_its_damaged_files(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    for name in ("a", "b", "c"):
+        (workspace.root / name).write_text("damaged" if name < "c" else "whole")
+    runs = []
+
+    @fails_in_one_line
+    def run(ending: str) -> list[str]:
+        runs.append(sorted(path.name for path in workspace.root.iterdir()))
+        with damaged_discarded(workspace):
+            for path in [workspace.root / name for name in ("a", "b", "c")]:
+                if not path.exists():
+                    path.write_text("built again")
+            return [read(workspace.root / name) + ending for name in ("a", "b", "c")]
+
+    with disable_run_logger():
+        assert run(ending=".") == ["built again.", "built again.", "whole."]
+    assert runs == [["a", "b", "c"], ["b", "c"], ["a", "c"]]
+
+
+def test_a_file_that_is_damaged_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    path = workspace.root / "a"
+    runs = []
+
+    @fails_in_one_line
+    def run() -> str:
+        runs.append(path.exists())
+        path.write_text("damaged")
+        with damaged_discarded(workspace):
+            return read(path)
+
+    with disable_run_logger():
+        state = run()
+    assert "/a is damaged: of a flipped bit; it is deleted" in state.message  # type: ignore[attr-defined]
+    with pytest.raises(DiscardedError):
+        state.result()  # type: ignore[attr-defined]
+    assert runs == [False] * (MOST_REBUILDS + 1)
+
+
+def test_a_damaged_file_of_the_users_stays(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "workspace")
+    path = tmp_path / "labels.parquet"
+    path.write_text("damaged")
+    with pytest.raises(DamagedFileError, match=r"labels\.parquet is damaged"), damaged_discarded(workspace):
+        read(path)
+    assert path.exists()
