@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from fineweb_mask.models.errors import WorkspaceError, message_of
 from fineweb_mask.tasks.storage.atomic import remove_file
 from fineweb_mask.tasks.storage.parquet import DamagedFileError
 from fineweb_mask.tasks.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,11 +49,19 @@ def damaged_discarded(workspace: Workspace) -> Iterator[None]:
         raise DiscardedError(f"{error}; it is deleted: run again to build it again") from error
 
 
-def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
-    """Let the function of a flow or a task return the state `Failed` for an error that a person can mend.
+def failed(error: Exception) -> "State[Any]":
+    """Return the state of a flow or a task that ended with an error that a person can mend; raise any other."""
+    if (message := message_of(error)) is None:
+        raise error
+    from prefect.states import Failed
 
-    A bug is raised. After a `DiscardedError` the function is called again. Around a flow's function, it stands directly
-    below `@flow`.
+    return Failed(message=message, data=error)
+
+
+def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
+    """Let a flow's function return the state `Failed` for an error that a person can mend; put it below `@flow`.
+
+    A bug is raised. After a `DiscardedError` the function is called again.
     """
 
     @wraps(run)
@@ -58,17 +69,13 @@ def fails_in_one_line(run: Callable[P, R]) -> Callable[P, R]:
         for rebuilds in range(MOST_REBUILDS + 1):
             try:
                 return run(*arguments, **options)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - `failed` raises what is a bug
                 if isinstance(error, DiscardedError) and rebuilds < MOST_REBUILDS:
                     from prefect.logging import get_run_logger
 
                     get_run_logger().warning("%s; it is built again", error.__cause__)
                     continue
-                if (message := message_of(error)) is None:
-                    raise
-                from prefect.states import Failed
-
-                return cast("R", Failed(message=message, data=error))
+                return cast("R", failed(error))
         raise AssertionError
 
     return run_or_fail

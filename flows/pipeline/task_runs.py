@@ -10,7 +10,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
-from fineweb_mask.flows.pipeline.failures import fails_in_one_line
+from fineweb_mask.flows.pipeline.failures import failed
 from fineweb_mask.tasks.storage.remote.errors import UnansweredError, is_transient
 from fineweb_mask.tasks.workspace.job import BadShardError, Stage, StageJob, StageTask
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -104,16 +104,20 @@ class TaskRuns:
         stage, executor = task.stage.name, self._executor
 
         def run_one(job: StageJob, current: StageFile | None = None) -> Any:  # noqa: ANN401 - a reference, or a state
-            file = current
-            if file is None:
-                file = task(job) if executor is None else executor.submit(job).result()
+            try:
+                file = current or (task(job) if executor is None else executor.submit(job).result())
+            except Exception as error:  # noqa: BLE001 - raised again unless a person can mend it
+                return failed(error)
             return Completed(name="Cached", data=file) if file.cached else file
 
-        def run_group(jobs: Sequence[StageJob], first: str, last: str) -> list[StageFile | BadShardError]:  # noqa: ARG001
+        def run_group(jobs: Sequence[StageJob], first: str, last: str) -> Any:  # noqa: ANN401, ARG001
             assert executor is not None  # noqa: S101 - groups are made for one
             futures = [executor.submit(job) for job in jobs]
             wait(futures)
-            return [_file_or_bad_shard(future) for future in futures]
+            try:
+                return [_file_or_bad_shard(future) for future in futures]
+            except Exception as error:  # noqa: BLE001
+                return failed(error)
 
         def show_many(number: int) -> Any:  # noqa: ANN401
             return Completed(name="Cached", message=f"{number:,} files are current")
@@ -125,7 +129,7 @@ class TaskRuns:
         }
         function, run_name = functions[what]
         return Task(
-            fails_in_one_line(function),
+            function,
             name=stage,
             description=task.__doc__,
             task_run_name=run_name,
