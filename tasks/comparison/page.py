@@ -28,6 +28,7 @@ from fineweb_mask.tasks.comparison.figures import (
     over_blocks,
 )
 from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.labels import MapLabel, Series
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.source.column_checks import document_columns
 from fineweb_mask.tasks.source.discovery import SourceShard
@@ -282,11 +283,11 @@ def _trade_off(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> Fig
     """Draw quality against diversity: a point for each selector, and the curve of a sweep."""
     axis, y_label = diversity_axis(job.settings)
     selections = _selections(metrics)
-    points = [charts.MapLabel(selections[name]["mean_quality"], selections[name][axis], name) for name in job.groups]
+    points = [MapLabel(selections[name]["mean_quality"], selections[name][axis], name) for name in job.groups]
     curve = None
     if job.lambs:
         x, y = ([value[name] for value in metrics["values"]] for name in ("mean_quality", axis))
-        curve = charts.Series("mean_field at each lamb", x, y, _marked(job, metrics), [f"{one:g}" for one in job.lambs])
+        curve = Series("mean_field at each lamb", x, y, _marked(job, metrics), [f"{one:g}" for one in job.lambs])
     title, x_label = "Quality against diversity", "mean quality (standardised score)"
     chart = charts.trade_off(title, x_label, y_label, points, curve=curve, note=note)
     alt = "Mean quality against diversity, one point for each selection."
@@ -307,7 +308,7 @@ def _by_lamb(job: ComparisonJob, metrics: Mapping[str, Any], note: str) -> list[
     for name, figure in (("quality", "mean_quality"), ("diversity", axis)):
         found = np.array([value[figure] for value in metrics["values"]])
         shares = 100 * (found - found.min()) / np.ptp(found) if np.ptp(found) else np.full(len(found), 100.0)
-        both.append(charts.Series(name, job.lambs, shares.tolist(), _marked(job, metrics)))
+        both.append(Series(name, job.lambs, shares.tolist(), _marked(job, metrics)))
     x_label, y_label = "lamb (weight of quality)", "share of the range over the sweep (%)"
     chart = charts.lines("Quality and diversity by lamb", x_label, y_label, both, note=note)
     alt = "Quality and diversity at each lamb, as a share of their range."

@@ -13,6 +13,7 @@ from fineweb_mask.tasks.comparison.figures import described_settings, over_block
 from fineweb_mask.tasks.probe.held_out import excluded_counts
 from fineweb_mask.tasks.probe.losses import LOSSES, Losses, VariantFiles, task_set
 from fineweb_mask.tasks.reporting import charts
+from fineweb_mask.tasks.reporting.labels import Series
 from fineweb_mask.tasks.reporting.page import Column, Figure, Page, PageJob, Section, Table, Tile
 from fineweb_mask.tasks.workspace.job import Dependencies, Stage, stage_task
 from fineweb_mask.tasks.workspace.references import StageFile
@@ -368,7 +369,7 @@ def _training(metrics: Mapping[str, Any]) -> Section:
     series = []
     for name, curve in list(metrics["losses"].items())[:MOST_LINES]:
         points = np.array(curve)[:: max(1, len(curve) // 12)]
-        series.append(charts.Series(name, (points[:, 0] / 1e6).tolist(), points[:, 1].tolist()))
+        series.append(Series(name, (points[:, 0] / 1e6).tolist(), points[:, 1].tolist()))
     some = "" if len(series) == len(metrics["losses"]) else f", the first {MOST_LINES} variants"
     note = f"mean over {metrics['seeds']} seeds{some}"
     chart = charts.lines("Training", "tokens (millions)", "training loss (nats per token)", series,

@@ -7,14 +7,14 @@ functions, so a run without charts does not load it.
 """
 
 import io
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fineweb_mask.tasks.reporting.labels import INK, QUIET, MapLabel, Series, halo, label_map, label_points, safe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 MARKERS = "osD^vP"
 """One for each colour, so that lines differ in black-and-white print, too."""
 BEFORE, AFTER = "#9aa5b1", BLUE
-INK, QUIET, FAINT = "#1c2733", "#5b6875", "#e3e8ed"
+FAINT = "#e3e8ed"
 MIDDLE = (118, 128, 140)
 """A grey with a contrast of 4 to white and of 5 to black."""
 GREY_RANGE = 40
@@ -36,11 +36,6 @@ GREY_RANGE = 40
 WIDTH, HEIGHT = 6.6, 3.7  # inches
 DOTS = 150  # per inch
 PALETTE_COLOURS = 256
-LABEL_SIZE = 8.5  # points, of a label inside a chart
-LETTER_WIDTH, LINE_HEIGHT = 0.014, 0.042  # of such a label, in shares of the chart
-GAP = 0.018  # between a point and its label, in shares of the chart
-LONGEST_LABEL, LONGEST_MAP_LABEL = 34, 24  # characters
-REPLACEMENT = "\N{WHITE SQUARE}"
 
 _drawing = ThreadPoolExecutor(1)
 """Draws every chart: matplotlib opens its fonts again in each thread, and keeps them."""
@@ -56,16 +51,6 @@ class Share(NamedTuple):
     selected: int
 
 
-class Series(NamedTuple):
-    """A line through points; some points may be marked or labelled."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    marked: Sequence[int] = ()  # indices of the points with a larger mark
-    labels: Sequence[str] = ()  # one for every point, or none
-
-
 class Bar(NamedTuple):
     """A value, and the half-width of its interval if it is known."""
 
@@ -73,14 +58,6 @@ class Bar(NamedTuple):
     value: float
     error: float | None = None
     grey: bool = False
-
-
-class MapLabel(NamedTuple):
-    """A text at a point of a chart."""
-
-    x: float
-    y: float
-    label: str
 
 
 def histogram(
@@ -117,7 +94,7 @@ def retention(title: str, rows: Sequence[Share], *, of: str = "documents", note:
     shares = [100 * row.selected / max(row.documents, 1) for row in rows]
     bars = axes.barh(range(len(rows)), shares, color=AFTER, height=0.66)
     labels = [f"{row.selected:,} of {row.documents:,}" for row in rows]
-    axes.bar_label(bars, labels, padding=4, fontsize=8, color=QUIET, zorder=4, path_effects=_halo())
+    axes.bar_label(bars, labels, padding=4, fontsize=8, color=QUIET, zorder=4, path_effects=halo())
     axes.axvline(overall, color=VERMILION, linestyle="--", linewidth=1.2, zorder=0.9, label=f"all: {overall:.1f}%")
     _name_rows(axes, [row.label for row in rows])
     axes.set_xlim(0, 1.3 * max([*shares, overall, 1e-9]))
@@ -168,7 +145,7 @@ def lines(
         for x_at, y_at, label in zip(one.x, one.y, one.labels, strict=False):
             axes.annotate(
                 safe(label), (x_at, y_at), xytext=(6, 5), textcoords="offset points", fontsize=8, color=QUIET,
-                path_effects=_halo(),
+                path_effects=halo(),
             )  # fmt: skip
     for (name, level), style in zip((levels or {}).items(), ("--", ":", "-.") * len(levels or {}), strict=False):
         colour = VERMILION if style == "--" else QUIET
@@ -204,7 +181,7 @@ def trade_off(
         colour, marker = COLOURS[index % len(COLOURS)], (MARKERS + "X")[index % (len(MARKERS) + 1)]
         axes.scatter(point.x, point.y, s=70, color=colour, marker=marker, zorder=3, edgecolors="white", linewidths=0.8)
     axes.margins(0.12)
-    _label_points(axes, points, curve)
+    label_points(axes, points, curve)
     if curve is not None:
         _legend(axes, outside=True)
     return _png(figure)
@@ -226,7 +203,7 @@ def scatter_map(
         size = float(np.clip(20_000 / max(len(points), 1), 2, 18))
         label = f"{safe(name)} (n = {len(points):,})"
         axes.scatter(points[:, 0], points[:, 1], s=size, color=colour, alpha=0.45, linewidths=0, label=label)
-    _label_map(axes, labels)
+    label_map(axes, labels)
     axes.set_xticks([])
     axes.set_yticks([])
     for handle in _legend(axes, outside=True).legend_handles:
@@ -282,26 +259,6 @@ def reliability(evaluation: "Evaluation") -> bytes:
     return stream.getvalue()
 
 
-def safe(text: str, longest: int = LONGEST_LABEL) -> str:
-    """Return a text as one line that is drawn literally, cut if long, with a box for each character the font lacks."""
-    one_line = " ".join(unicodedata.normalize("NFC", text[: 4 * longest]).split())
-    plain = "".join(c if ord(c) in _drawable() else REPLACEMENT for c in one_line if c.isprintable())
-    if len(plain) > longest:
-        plain = plain[: longest - 1] + "…"
-    return plain.replace("$", r"\$")
-
-
-@cache
-def _drawable() -> frozenset[int]:
-    """Return the code points that the font of the charts has and that are written from left to right."""
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    charmap = get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap()
-    return frozenset(
-        code for code in charmap if unicodedata.bidirectional(chr(code)) not in {"R", "AL", "RLE", "RLO", "RLI"}
-    )
-
-
 def _figure(
     title: str, x_label: str, y_label: str, note: str = "", *, height: float = HEIGHT, rows: int | None = None
 ) -> "tuple[Figure, Axes]":
@@ -338,62 +295,6 @@ def _name_rows(axes: "Axes", labels: Sequence[str], *, inverted: bool = True) ->
         axes.set_ylim(len(labels) - 0.4, -0.6)
 
 
-Box = tuple[float, float, float]  # centre of a label, x and y, and half its width, in shares of the chart
-
-
-def _label_points(axes: "Axes", points: Sequence[MapLabel], curve: Series | None) -> None:
-    """Label all points, then as many of the curve as there is room for beside points: marked ones and ends first."""
-    labels = [(point, True) for point in points]
-    if curve is not None and curve.labels:
-        last = len(curve.labels) - 1
-        order = sorted(range(last + 1), key=lambda index: (index not in curve.marked, index not in {0, last}, index))
-        labels += [(MapLabel(curve.x[index], curve.y[index], curve.labels[index]), False) for index in order]
-    taken = [(*_box(axes, label)[:2], GAP / 2) for label, _ in labels]
-    for label, required in labels:
-        x, y, half = _box(axes, label)
-        beside = [(side * (half + GAP), line) for line in (0.5, -0.5, 1.5, -1.5) for side in (1, -1)]
-        near = [(x + right, y + up * LINE_HEIGHT, half) for right, up in (*beside, (0, 1.1), (0, -1.1))]
-        near = [box for box in near if half < box[0] < 1 - half and 0 < box[1] < 1]
-        free = [box for box in near if not _overlaps(box, taken)]
-        if free or required:
-            taken.append((free or near or [(x, y, half)])[0])
-            _write_label(axes, label, taken[-1], bold=required)
-
-
-def _label_map(axes: "Axes", labels: Sequence[MapLabel]) -> None:
-    """Write each label as close above or below its point as the earlier ones allow, with a line to a distant point."""
-    taken: list[Box] = []
-    for label in (label for label in labels if safe(label.label)):
-        x, y, half = _box(axes, label)
-        x = min(max(x, half), 1 - half)
-        lines = sorted((y + LINE_HEIGHT * step for step in range(-12, 13)), key=lambda line: abs(line - y))
-        free = (line for line in lines if 0 <= line <= 1 and not _overlaps((x, line, half), taken))
-        taken.append((x, next(free, y), half))
-        _write_label(axes, label, taken[-1], line=taken[-1][1] != y)
-
-
-def _box(axes: "Axes", label: MapLabel) -> Box:
-    """Return the box of a label that is centred on its point."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    half = LETTER_WIDTH * len(safe(label.label, LONGEST_MAP_LABEL)) / 2
-    return (label.x - left) / (right - left), (label.y - bottom) / (top - bottom), half
-
-
-def _overlaps(box: Box, taken: Sequence[Box]) -> bool:
-    x, y, half = box
-    return any(
-        abs(y - other_y) < 0.99 * LINE_HEIGHT and abs(x - other_x) < half + width for other_x, other_y, width in taken
-    )
-
-
-def _write_label(axes: "Axes", label: MapLabel, box: Box, *, bold: bool = True, line: bool = False) -> None:
-    axes.annotate(
-        safe(label.label, LONGEST_MAP_LABEL), (label.x, label.y), xytext=box[:2], textcoords="axes fraction",
-        fontsize=LABEL_SIZE, fontweight="bold" if bold else "normal", color=INK, ha="center", va="center", zorder=5,
-        path_effects=_halo(), arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.8} if line else None,
-    )  # fmt: skip
-
-
 def _logarithmic(axes: "Axes") -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -401,13 +302,6 @@ def _logarithmic(axes: "Axes") -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:,.6g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _halo() -> list[Any]:
-    """Return the path effect that keeps a text readable on top of points and lines."""
-    from matplotlib.patheffects import withStroke
-
-    return [withStroke(linewidth=3, foreground="white")]
 
 
 def _number(value: float) -> str:

@@ -12,8 +12,9 @@ from fineweb_mask.models.analysis.vectors import unit_rows
 from fineweb_mask.models.selection.problem.measures import NEAR_DUPLICATE
 from fineweb_mask.tasks.reporting import charts
 from fineweb_mask.tasks.reporting.breakdown import Breakdown, Distribution, median_of
-from fineweb_mask.tasks.reporting.charts import Bar, MapLabel, Series, Share
+from fineweb_mask.tasks.reporting.charts import Bar, Share
 from fineweb_mask.tasks.reporting.geometry import Diversity
+from fineweb_mask.tasks.reporting.labels import MapLabel, Series
 from fineweb_mask.tasks.reporting.page import Card, Column, Figure, Section, Side, Table, Tile
 from fineweb_mask.tasks.reporting.samples import NearThreshold, documents_at, near_threshold, vectors_at
 from fineweb_mask.tasks.workspace.records.counts import Counts, add_groups, mean_of
